@@ -1,0 +1,161 @@
+//! The four element types that are multiplied, and the arithmetic that the portable code needs of them.
+//!
+//! Invariant: the numeric codes are part of the wire format and never change meaning.
+
+use std::fmt;
+
+/// An element type of a product. Files may hold others (f16, bf16, big-endian); those are widened on the
+/// way in and never reach a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DType {
+    /// IEEE 754 binary32.
+    F32,
+    /// IEEE 754 binary64.
+    F64,
+    /// 32-bit two's complement, wrapping on overflow as NumPy does.
+    I32,
+    /// 64-bit two's complement, wrapping on overflow as NumPy does.
+    I64,
+}
+
+impl DType {
+    /// Every type, in code order.
+    pub const ALL: [Self; 4] = [Self::F32, Self::F64, Self::I32, Self::I64];
+
+    /// Bytes of one element.
+    pub const fn size_bytes(self) -> usize {
+        match self {
+            Self::F32 | Self::I32 => 4,
+            Self::F64 | Self::I64 => 8,
+        }
+    }
+
+    /// The name that users type and read: `f32`, `f64`, `i32`, `i64`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+        }
+    }
+
+    /// Whether elements are floating-point numbers.
+    pub const fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F64)
+    }
+
+    /// The code on the wire.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::F32 => 0,
+            Self::F64 => 1,
+            Self::I32 => 2,
+            Self::I64 => 3,
+        }
+    }
+
+    /// The type with that wire code, if there is one.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::F32),
+            1 => Some(Self::F64),
+            2 => Some(Self::I32),
+            3 => Some(Self::I64),
+            _ => None,
+        }
+    }
+
+    /// The type with that name; NumPy's long names (`float32`, `int64`, …) are taken too.
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "f32" | "float32" => Some(Self::F32),
+            "f64" | "float64" => Some(Self::F64),
+            "i32" | "int32" => Some(Self::I32),
+            "i64" | "int64" => Some(Self::I64),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What generic code may do with an element. Integer operations wrap.
+pub trait Element: bytemuck::Pod + Send + Sync + PartialEq + PartialOrd + fmt::Debug + 'static {
+    /// The type's description as a value.
+    const DTYPE: DType;
+    /// Additive identity.
+    const ZERO: Self;
+    /// Multiplicative identity.
+    const ONE: Self;
+    /// `self + other`, wrapping for integers.
+    fn plus(self, other: Self) -> Self;
+    /// `self * other`, wrapping for integers.
+    fn times(self, other: Self) -> Self;
+    /// The nearest value to `x`: rounds for floats, truncates and saturates for integers.
+    fn from_f64(x: f64) -> Self;
+    /// The value as f64 (i64 beyond 2^53 rounds).
+    fn to_f64(self) -> f64;
+    /// The value of an integer: wraps for `i32`, rounds for floats.
+    fn from_i64(x: i64) -> Self;
+}
+
+macro_rules! element {
+    ($t:ty, $dtype:expr, $plus:expr, $times:expr) => {
+        impl Element for $t {
+            const DTYPE: DType = $dtype;
+            const ZERO: Self = 0 as $t;
+            const ONE: Self = 1 as $t;
+            #[inline(always)]
+            fn plus(self, other: Self) -> Self {
+                $plus(self, other)
+            }
+            #[inline(always)]
+            fn times(self, other: Self) -> Self {
+                $times(self, other)
+            }
+            #[inline(always)]
+            fn from_f64(x: f64) -> Self {
+                x as $t
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+            #[inline(always)]
+            fn from_i64(x: i64) -> Self {
+                x as $t
+            }
+        }
+    };
+}
+
+element!(f32, DType::F32, |a: f32, b: f32| a + b, |a: f32, b: f32| a * b);
+element!(f64, DType::F64, |a: f64, b: f64| a + b, |a: f64, b: f64| a * b);
+element!(i32, DType::I32, i32::wrapping_add, i32::wrapping_mul);
+element!(i64, DType::I64, i64::wrapping_add, i64::wrapping_mul);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_names_round_trip() {
+        for dtype in DType::ALL {
+            assert_eq!(DType::from_code(dtype.code()), Some(dtype));
+            assert_eq!(DType::parse(dtype.name()), Some(dtype));
+        }
+        assert_eq!(DType::from_code(4), None);
+        assert_eq!(DType::parse("f16"), None);
+    }
+
+    #[test]
+    fn integers_wrap_as_numpys_do() {
+        assert_eq!(i32::MAX.plus(1), i32::MIN);
+        assert_eq!(i64::MAX.times(2), -2);
+    }
+}

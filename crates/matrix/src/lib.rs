@@ -1,0 +1,26 @@
+//! Matrices as this project sees them: element types, shapes and half-open spans, views, the files that
+//! hold them, generators, and the check of a finished product.
+//!
+//! Place in the flow: the first room and the last. Operands enter here (`source`) and the finished C
+//! leaves here (`output`), after `verify` has looked at it.
+//!
+//! Invariants: every size that comes from a file or a user is multiplied with overflow checks before
+//! memory is taken; a file is mapped, never read whole; a rectangle of the output is lent to one holder
+//! at a time.
+//!
+//! Deliberately absent: sockets, threads that outlive a call, plans. This room depends on no other.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod dtype;
+mod error;
+mod memory;
+mod shape;
+mod source;
+mod view;
+
+pub use dtype::{DType, Element};
+pub use error::MatrixError;
+pub use memory::{Buffer, Lines, SharedBytes};
+pub use shape::{Layout, Rect, Shape, Span};
+pub use source::Matrix;
+pub use view::{View, ViewMut};

@@ -1,0 +1,129 @@
+//! Memory that holds matrix bytes: owned aligned buffers, and borrowed lines of shared memory.
+//!
+//! Place in the flow: an operand's rectangle leaves as `Lines` (where it lies, nothing copied); a
+//! worker keeps what it is sent in `Buffer`s.
+//!
+//! Invariants: a `Buffer` starts on a 64-byte boundary and is zeroed when made; `Lines` lie inside their
+//! owner. Allocation failure is an error, never an abort.
+
+use crate::{DType, Element, Layout, MatrixError, Shape, View};
+use std::sync::Arc;
+
+/// Bytes that several holders may read for as long as they like.
+pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// One cache line; gives `Buffer` its alignment.
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+struct CacheLine([u8; 64]);
+
+/// Owned bytes on a 64-byte boundary.
+pub struct Buffer {
+    memory: Vec<CacheLine>,
+    len: usize,
+}
+
+impl Buffer {
+    /// A zeroed buffer of `len` bytes; an error where the machine has not that much.
+    pub fn zeroed(len: usize) -> Result<Self, MatrixError> {
+        let memory = bytemuck::allocation::try_zeroed_vec(len.div_ceil(64))
+            .map_err(|()| MatrixError::OutOfMemory { bytes: len as u64 })?;
+        Ok(Self { memory, len })
+    }
+
+    /// The bytes that fit without a new allocation.
+    pub fn capacity(&self) -> usize {
+        self.memory.len() * 64
+    }
+
+    /// Sets the length to `len` bytes, at most `capacity()`. The contents are whatever was there.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "a buffer cannot grow in place");
+        self.len = len;
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.memory)[..self.len]
+    }
+
+    /// The bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.memory)[..self.len]
+    }
+
+    /// The bytes as elements. The length must be a whole number of them.
+    pub fn elements<T: Element>(&self) -> &[T] {
+        bytemuck::cast_slice(self.bytes())
+    }
+
+    /// The bytes as elements, to be written.
+    pub fn elements_mut<T: Element>(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(self.bytes_mut())
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
+/// A rectangle of a matrix where it lies: `lines` runs of `line_bytes` bytes, each `pitch_bytes` after
+/// the one before, the first at `start`.
+#[derive(Clone)]
+pub struct Lines {
+    /// Whose bytes they are.
+    pub owner: SharedBytes,
+    /// Offset of the first byte in the owner.
+    pub start: usize,
+    /// Bytes of one line.
+    pub line_bytes: usize,
+    /// Bytes from the start of one line to the start of the next.
+    pub pitch_bytes: usize,
+    /// Number of lines.
+    pub lines: usize,
+    /// Rows × columns of the rectangle.
+    pub shape: Shape,
+    /// Whether a line is a row or a column.
+    pub layout: Layout,
+    /// Element type of the bytes.
+    pub dtype: DType,
+}
+
+impl Lines {
+    /// The bytes of line `i`.
+    pub fn line(&self, i: usize) -> &[u8] {
+        let from = self.start + i * self.pitch_bytes;
+        &(*self.owner).as_ref()[from..from + self.line_bytes]
+    }
+
+    /// The rectangle as a view of elements. Panics where `T` is another type than the lines'.
+    pub fn view<T: Element>(&self) -> View<'_, T> {
+        assert_eq!(T::DTYPE, self.dtype, "lines of another element type");
+        let (rows, cols) = (self.shape.rows as usize, self.shape.cols as usize);
+        if rows == 0 || cols == 0 {
+            return View::new(&[], rows, cols, 0, 0);
+        }
+        let end = self.start + (self.lines - 1) * self.pitch_bytes + self.line_bytes;
+        let data: &[T] = bytemuck::cast_slice(&(*self.owner).as_ref()[self.start..end]);
+        // One line may have any pitch, even one that is no whole number of elements; it is never used.
+        let pitch = self.pitch_bytes / size_of::<T>();
+        match self.layout {
+            Layout::RowMajor => View::new(data, rows, cols, pitch, 1),
+            Layout::ColMajor => View::new(data, rows, cols, 1, pitch),
+        }
+    }
+}
+
+impl std::fmt::Debug for Lines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Lines({} {} {:?} at {})", self.shape, self.dtype, self.layout, self.start)
+    }
+}
