@@ -1,0 +1,194 @@
+//! The canonical grid: how C is cut into tiles and k into steps.
+//!
+//! Invariant: a function of m, n, k, the element type and the user's `--tile` and `--panel` only. Every
+//! machine therefore makes the same kernel calls on the same elements in the same order, whoever owns a
+//! tile: that is what makes C's bits independent of the cluster.
+
+use crate::Problem;
+use bramble_matrix::{Rect, Span};
+
+/// Tiles of C and steps of k.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    m: u64,
+    n: u64,
+    k: u64,
+    /// Rows of a tile (the last row of tiles may be shorter).
+    pub tile_rows: u64,
+    /// Columns of a tile.
+    pub tile_cols: u64,
+    /// Depth of a step: columns of an A panel, rows of a B panel.
+    pub depth: u64,
+}
+
+/// What the user asked for instead of the defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// Rows and columns of a tile.
+    pub tile: Option<u64>,
+    /// Depth of a step.
+    pub depth: Option<u64>,
+}
+
+/// A grid that cannot be used.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum GridError {
+    /// Tile or panel outside what a frame and an id can carry.
+    #[error("--{option} {value}: must be between 1 and {max}")]
+    Option {
+        /// `tile` or `panel`.
+        option: &'static str,
+        /// What was asked.
+        value: u64,
+        /// Largest allowed.
+        max: u64,
+    },
+    /// More panels and tiles than ids.
+    #[error("{panels} tiles and panels are more than 2^32; use a larger --tile or --panel")]
+    TooMany {
+        /// How many there would be.
+        panels: u128,
+    },
+}
+
+/// Largest tile edge: a line of a tile has to fit a 1 MiB frame with 8-byte elements.
+pub(crate) const TILE_MAX: u64 = 65_536;
+/// Largest step depth, for the same reason.
+pub(crate) const DEPTH_MAX: u64 = 65_536;
+/// Tiles that a product should have at least, where it is large enough, so that a few machines with a few
+/// threads each share it evenly.
+const TILES_WANTED: u64 = 64;
+/// Default tile edges. 512 is where packing costs a kernel less than 2 %; larger ones save messages.
+const EDGES: [u64; 3] = [1024, 512, 256];
+
+impl Grid {
+    /// The grid for a product.
+    pub fn new(problem: &Problem, cut: Cut) -> Result<Self, GridError> {
+        let (tile_rows, tile_cols) = match cut.tile {
+            Some(edge) if edge == 0 || edge > TILE_MAX => {
+                return Err(GridError::Option { option: "tile", value: edge, max: TILE_MAX });
+            }
+            Some(edge) => (edge, edge),
+            None => default_tile(problem.m, problem.n),
+        };
+        let depth = match cut.depth {
+            Some(depth) if depth == 0 || depth > DEPTH_MAX => {
+                return Err(GridError::Option { option: "panel", value: depth, max: DEPTH_MAX });
+            }
+            Some(depth) => depth,
+            None => 1024,
+        };
+        let grid = Self {
+            m: problem.m,
+            n: problem.n,
+            k: problem.k,
+            tile_rows: tile_rows.min(problem.m.max(1)),
+            tile_cols: tile_cols.min(problem.n.max(1)),
+            depth: depth.min(problem.k.max(1)),
+        };
+        let (r, c, s) = (grid.rows() as u128, grid.cols() as u128, grid.steps() as u128);
+        let panels = r * s + s * c + r * c;
+        if panels >= 1 << 32 {
+            return Err(GridError::TooMany { panels });
+        }
+        Ok(grid)
+    }
+
+    /// Number of tile rows.
+    pub fn rows(&self) -> u64 {
+        self.m.div_ceil(self.tile_rows)
+    }
+    /// Number of tile columns.
+    pub fn cols(&self) -> u64 {
+        self.n.div_ceil(self.tile_cols)
+    }
+    /// Number of steps of k.
+    pub fn steps(&self) -> u64 {
+        self.k.div_ceil(self.depth)
+    }
+    /// Number of tiles of C.
+    pub fn tiles(&self) -> u64 {
+        self.rows() * self.cols()
+    }
+
+    /// Rows of C in tile row `i`.
+    pub fn row_span(&self, i: u64) -> Span {
+        Span::new(i * self.tile_rows, ((i + 1) * self.tile_rows).min(self.m))
+    }
+    /// Columns of C in tile column `j`.
+    pub fn col_span(&self, j: u64) -> Span {
+        Span::new(j * self.tile_cols, ((j + 1) * self.tile_cols).min(self.n))
+    }
+    /// The part of k in step `s`.
+    pub fn step_span(&self, s: u64) -> Span {
+        Span::new(s * self.depth, ((s + 1) * self.depth).min(self.k))
+    }
+
+    /// Tile (i, j) of C.
+    pub fn tile(&self, i: u64, j: u64) -> Rect {
+        Rect::new(self.row_span(i), self.col_span(j))
+    }
+    /// The panel of A that tile row `i` needs in step `s`.
+    pub fn a_panel(&self, i: u64, s: u64) -> Rect {
+        Rect::new(self.row_span(i), self.step_span(s))
+    }
+    /// The panel of B that tile column `j` needs in step `s`.
+    pub fn b_panel(&self, s: u64, j: u64) -> Rect {
+        Rect::new(self.step_span(s), self.col_span(j))
+    }
+
+    /// Rows of C in a span of tile rows.
+    pub fn rows_of(&self, tiles: Span) -> u64 {
+        (tiles.end * self.tile_rows).min(self.m) - (tiles.start * self.tile_rows).min(self.m)
+    }
+    /// Columns of C in a span of tile columns.
+    pub fn cols_of(&self, tiles: Span) -> u64 {
+        (tiles.end * self.tile_cols).min(self.n) - (tiles.start * self.tile_cols).min(self.n)
+    }
+
+    /// Id of A's panel (i, s): the same at every worker, so that one encoding serves all.
+    pub fn a_id(&self, i: u64, s: u64) -> u32 {
+        id(i * self.steps() + s)
+    }
+    /// Id of B's panel (s, j).
+    pub fn b_id(&self, s: u64, j: u64) -> u32 {
+        id(self.rows() * self.steps() + s * self.cols() + j)
+    }
+    /// Id of tile (i, j) of C.
+    pub fn c_id(&self, i: u64, j: u64) -> u32 {
+        id((self.rows() + self.cols()) * self.steps() + i * self.cols() + j)
+    }
+    /// The tile with that id, if it is one.
+    pub fn tile_of(&self, id: u32) -> Option<(u64, u64)> {
+        let index = u64::from(id).checked_sub((self.rows() + self.cols()) * self.steps())?;
+        (index < self.tiles()).then(|| (index / self.cols(), index % self.cols()))
+    }
+}
+
+fn id(index: u64) -> u32 {
+    u32::try_from(index).unwrap_or_else(|_| panic!("Grid::new refuses grids with more than 2^32 ids"))
+}
+
+/// The largest square tile that still leaves enough tiles; a flat or tall C gets longer tiles of about the
+/// same area, so that a job stays worth sending.
+fn default_tile(m: u64, n: u64) -> (u64, u64) {
+    let edge = EDGES
+        .into_iter()
+        .find(|e| m.div_ceil(*e).saturating_mul(n.div_ceil(*e)) >= TILES_WANTED)
+        .unwrap_or(EDGES[EDGES.len() - 1]);
+    if n < edge {
+        (stretched(edge, n, m), edge)
+    } else if m < edge {
+        (edge, stretched(edge, m, n))
+    } else {
+        (edge, edge)
+    }
+}
+
+/// Length of a tile whose other edge is only `short`: a whole number of edges, of about edge² elements,
+/// but not so long that fewer than the wanted number of tiles remain.
+fn stretched(edge: u64, short: u64, long: u64) -> u64 {
+    let by_area = edge / short.max(1);
+    let by_count = long.div_ceil(edge) / TILES_WANTED;
+    edge * by_area.min(by_count).clamp(1, 16)
+}
