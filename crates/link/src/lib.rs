@@ -1,1 +1,133 @@
-//! Being written.
+//! Links: ordered, reliable channels of frames between two ends.
+//!
+//! Place in the flow: between the schedules of primary and worker. A shell gives a `Frame` to a `Sender`;
+//! at the other end a `Receiver` asks where the body shall land, reads it there, and hands the frame over.
+//!
+//! Invariants: frames arrive whole, in order, once, or the link ends with an error. A body leaves from
+//! where it lies and lands where it will be used; no link copies it on the way (a `thread` link does not
+//! even move it). Sizes are checked against the receiver's limits before anything is read.
+//!
+//! Deliberately absent: matrices and messages. A link knows kinds and lengths, never what they mean, and
+//! this room depends on no other.
+
+mod body;
+mod frame;
+mod tcp;
+mod thread;
+
+pub use body::{Body, Landing, Region, SharedBytes, Vacant};
+pub use frame::{CHUNK_BYTES_MAX, Frame, HEAD_BYTES_MAX, HEADER_BYTES, Header, Limits};
+pub use tcp::{tcp_connect, tcp_link};
+pub use thread::thread_pair;
+
+use std::future::Future;
+use std::pin::Pin;
+
+/// A future of a link. Not `Send`: each end of a link lives on one event loop.
+pub type LinkFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LinkError>> + 'a>>;
+
+/// What can end a link.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The other end closed, between frames.
+    #[error("the connection was closed by the other end")]
+    Closed,
+    /// The other end closed, or the network failed, inside a frame.
+    #[error("the connection broke: {0}")]
+    Broken(#[from] std::io::Error),
+    /// Bytes that cannot be a frame of ours, or one that is too large for the moment.
+    #[error("not a frame of this protocol: {0}")]
+    Foreign(String),
+    /// Lengths were plausible, but the bytes changed on the way.
+    #[error("a frame arrived damaged (checksum {got:08x}, expected {expected:08x})")]
+    Damaged {
+        /// Computed from what arrived.
+        got: u32,
+        /// In the header.
+        expected: u32,
+    },
+    /// Whoever was asked where a body shall land did not want it.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The sending end.
+pub trait Sender {
+    /// Sends one frame, and returns when the link has taken all of it.
+    fn send(&mut self, frame: Frame) -> LinkFuture<'_, ()>;
+    /// Frames carry this number from now on.
+    fn set_session(&mut self, session: u32);
+    /// Bytes that went out, headers included. A link that shares memory counts what it referred to.
+    fn bytes_sent(&self) -> u64;
+    /// Tells the other end that nothing more will come.
+    fn close(&mut self) -> LinkFuture<'_, ()>;
+}
+
+/// The receiving end.
+pub trait Receiver {
+    /// The next frame. `place` is asked where a body shall land, unless the link shares memory.
+    fn receive<'a>(&'a mut self, place: &'a mut dyn Place) -> LinkFuture<'a, Arrived>;
+    /// Frames must carry this number from now on.
+    fn set_session(&mut self, session: u32);
+    /// Frames must not be larger than this from now on.
+    fn set_limits(&mut self, limits: Limits);
+    /// Bytes that came in, headers included. A link that shares memory counts what was referred to.
+    fn bytes_received(&self) -> u64;
+}
+
+/// Says where bodies land.
+pub trait Place {
+    /// Memory of exactly `body_bytes` for the frame of that kind and head, or why it is not wanted; the
+    /// link then ends.
+    fn place(&mut self, kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String>;
+}
+
+/// A place for ends that expect no bodies.
+pub struct NoBodies;
+
+impl Place for NoBodies {
+    fn place(&mut self, kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
+        Err(format!("a frame of kind {kind} came with {body_bytes} bytes that nobody expects"))
+    }
+}
+
+/// A frame that has arrived.
+#[derive(Debug)]
+pub struct Arrived {
+    /// Its kind.
+    pub kind: u8,
+    /// Its head.
+    pub head: bytes::Bytes,
+    /// Its body.
+    pub body: ArrivedBody,
+}
+
+/// How a body arrived.
+#[derive(Debug)]
+pub enum ArrivedBody {
+    /// There was none.
+    Empty,
+    /// In the memory that `Place` gave.
+    Landed(Box<dyn Landing>),
+    /// By reference, on a link that shares memory.
+    Shared(Region),
+    /// As exclusive memory of the other end, on a link that shares memory.
+    Lent(Box<dyn Landing>),
+}
+
+/// Both ends of what one side sees of a link.
+pub struct Link {
+    /// To the other end.
+    pub sender: Box<dyn Sender>,
+    /// From the other end.
+    pub receiver: Box<dyn Receiver>,
+    /// What to call the other end in messages.
+    pub peer: String,
+    /// `thread` or `tcp`.
+    pub name: &'static str,
+    /// Whether bodies may be `Body::Lent`, and arrive by reference.
+    pub shares_memory: bool,
+}
+
+#[cfg(test)]
+mod contract;

@@ -1,0 +1,153 @@
+//! Bodies of frames: memory that is read where it lies, and memory that is written where it will be used.
+//!
+//! A region is runs of bytes at a fixed pitch: what a rectangle of a larger matrix is, without knowing so.
+
+use std::any::Any;
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+/// Bytes that several holders may read.
+pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// `runs` runs of `run_bytes` bytes each, `pitch_bytes` apart, the first at `start`.
+#[derive(Clone)]
+pub struct Region {
+    /// Whose bytes they are.
+    pub owner: SharedBytes,
+    /// Offset of the first run.
+    pub start: usize,
+    /// Length of a run.
+    pub run_bytes: usize,
+    /// From the start of one run to the start of the next.
+    pub pitch_bytes: usize,
+    /// Number of runs.
+    pub runs: usize,
+}
+
+impl Region {
+    /// All of some bytes.
+    pub fn whole(owner: SharedBytes) -> Self {
+        let run_bytes = (*owner).as_ref().len();
+        Self { owner, start: 0, run_bytes, pitch_bytes: run_bytes, runs: 1 }
+    }
+
+    /// Total bytes.
+    pub fn len(&self) -> usize {
+        self.run_bytes * self.runs
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The same bytes in as few runs as possible: runs without gaps between them are one.
+    pub fn merged(self) -> Self {
+        if self.pitch_bytes == self.run_bytes && self.runs > 1 {
+            let run_bytes = self.run_bytes * self.runs;
+            return Self { run_bytes, pitch_bytes: run_bytes, runs: 1, ..self };
+        }
+        self
+    }
+
+    /// Run `i`.
+    pub fn run(&self, i: usize) -> &[u8] {
+        let from = self.start + i * self.pitch_bytes;
+        &(*self.owner).as_ref()[from..from + self.run_bytes]
+    }
+}
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Region({} x {} bytes)", self.runs, self.run_bytes)
+    }
+}
+
+/// Exclusive memory that a body is written to.
+pub trait Landing: Send + Any {
+    /// Its size in bytes.
+    fn len(&self) -> usize;
+    /// Whether it has no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Appends the writable runs from byte `offset` on, at most `max` of them.
+    fn runs_mut<'a>(&'a mut self, offset: usize, max: usize, out: &mut Vec<IoSliceMut<'a>>);
+    /// For the holder, who knows what it really is.
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
+}
+
+impl std::fmt::Debug for dyn Landing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Landing({} bytes)", self.len())
+    }
+}
+
+impl Landing for Vec<u8> {
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+    fn runs_mut<'a>(&'a mut self, offset: usize, _max: usize, out: &mut Vec<IoSliceMut<'a>>) {
+        if offset < Self::len(self) {
+            out.push(IoSliceMut::new(&mut self[offset..]));
+        }
+    }
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+/// A landing for bytes that nobody keeps (a probe of the link's speed).
+#[derive(Debug)]
+pub struct Vacant {
+    len: usize,
+    scratch: Vec<u8>,
+}
+
+impl Vacant {
+    /// Takes `len` bytes and forgets them.
+    pub fn new(len: usize) -> Self {
+        Self { len, scratch: vec![0; len.min(64 * 1024)] }
+    }
+}
+
+impl Landing for Vacant {
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn runs_mut<'a>(&'a mut self, offset: usize, _max: usize, out: &mut Vec<IoSliceMut<'a>>) {
+        let left = (self.len - offset.min(self.len)).min(self.scratch.len());
+        if left > 0 {
+            out.push(IoSliceMut::new(&mut self.scratch[..left]));
+        }
+    }
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+/// What a frame carries beside its head.
+pub enum Body {
+    /// Nothing.
+    Empty,
+    /// Bytes to be read where they lie.
+    Shared(Region),
+    /// Memory that the other end may write and gives back; only on links that share memory.
+    Lent(Box<dyn Landing>),
+}
+
+impl Body {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Empty => 0,
+            Self::Shared(region) => region.len(),
+            Self::Lent(landing) => landing.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,227 @@
+//! What every link has to do, run over each of them: order, whole frames, bodies from strided memory into
+//! strided memory, empty frames, back-pressure, a closed peer.
+
+use super::*;
+use bytes::Bytes;
+use std::cell::Cell;
+use std::io::IoSliceMut;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Lands bodies in lines with gaps between them.
+struct Strided {
+    memory: Vec<u8>,
+    line: usize,
+    pitch: usize,
+    lines: usize,
+}
+
+impl Landing for Strided {
+    fn len(&self) -> usize {
+        self.line * self.lines
+    }
+    fn runs_mut<'a>(&'a mut self, offset: usize, max: usize, out: &mut Vec<IoSliceMut<'a>>) {
+        let (line, lines) = (self.line, self.lines);
+        for (i, run) in self.memory.chunks_mut(self.pitch).enumerate().take(lines) {
+            let skip = offset.saturating_sub(i * line).min(line);
+            if skip < line && out.len() < max {
+                out.push(IoSliceMut::new(&mut run[skip..line]));
+            }
+        }
+    }
+    fn into_any(self: Box<Self>) -> Box<dyn std::any::Any + Send> {
+        self
+    }
+}
+
+struct PlaceStrided;
+
+impl Place for PlaceStrided {
+    fn place(&mut self, _kind: u8, _head: &[u8], bytes: usize) -> Result<Box<dyn Landing>, String> {
+        let line = if bytes % 7 == 0 { 7 } else { bytes };
+        let lines = bytes / line;
+        Ok(Box::new(Strided { memory: vec![0; lines * (line + 3)], line, pitch: line + 3, lines }))
+    }
+}
+
+fn body_of(arrived: ArrivedBody) -> Vec<u8> {
+    match arrived {
+        ArrivedBody::Empty => Vec::new(),
+        ArrivedBody::Shared(region) => (0..region.runs).flat_map(|i| region.run(i).to_vec()).collect(),
+        ArrivedBody::Landed(landing) | ArrivedBody::Lent(landing) => {
+            let mut landing = landing;
+            let (mut out, total) = (Vec::new(), landing.len());
+            while out.len() < total {
+                let mut runs = Vec::new();
+                landing.runs_mut(out.len(), usize::MAX, &mut runs);
+                let some: Vec<u8> = runs.iter().flat_map(|r| r.to_vec()).collect();
+                out.extend(some);
+            }
+            out
+        }
+    }
+}
+
+async fn tcp_pair() -> (Link, Link) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (out, accepted) = tokio::join!(tcp_connect(address, Duration::from_secs(5)), listener.accept());
+    let (mut a, mut b) = (tcp_link(out.unwrap()).unwrap(), tcp_link(accepted.unwrap().0).unwrap());
+    for end in [&mut a, &mut b] {
+        end.receiver.set_limits(Limits::SESSION);
+        end.receiver.set_session(7);
+        end.sender.set_session(7);
+    }
+    (a, b)
+}
+
+/// Runs a check over every link.
+fn each<F: AsyncFn(Link, Link)>(check: F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async {
+        let (a, b) = thread_pair("left", "right");
+        check(a, b).await;
+        let (a, b) = tcp_pair().await;
+        check(a, b).await;
+    });
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + seed * 7 + i / 251) as u8).collect()
+}
+
+#[test]
+fn frames_arrive_whole_and_in_order() {
+    each(async |mut a, mut b| {
+        let sizes = [0, 1, 7, 4096, 7 * 1000, 65_537, CHUNK_BYTES_MAX, 0, 3];
+        let send = async {
+            for (i, size) in sizes.iter().enumerate() {
+                let body = match size {
+                    0 => Body::Empty,
+                    _ => Body::Shared(Region::whole(Arc::new(pattern(*size, i)))),
+                };
+                a.sender.send(Frame::new(i as u8, vec![i as u8; i * 100], body)).await.unwrap();
+            }
+        };
+        let receive = async {
+            for (i, size) in sizes.iter().enumerate() {
+                let frame = b.receiver.receive(&mut PlaceStrided).await.unwrap();
+                assert_eq!((frame.kind, frame.head), (i as u8, Bytes::from(vec![i as u8; i * 100])));
+                assert_eq!(body_of(frame.body), if *size == 0 { vec![] } else { pattern(*size, i) });
+            }
+        };
+        tokio::join!(send, receive);
+        assert_eq!(a.sender.bytes_sent(), b.receiver.bytes_received());
+    });
+}
+
+#[test]
+fn strided_regions_arrive_as_their_runs() {
+    each(async |mut a, mut b| {
+        let owner: SharedBytes = Arc::new(pattern(100_000, 1));
+        let region = Region { owner: owner.clone(), start: 13, run_bytes: 17, pitch_bytes: 40, runs: 2000 };
+        let frame = Frame::new(3, Bytes::new(), Body::Shared(region.clone()));
+        let again = frame.share().unwrap();
+        let sent = async {
+            a.sender.send(frame).await.unwrap();
+            a.sender.send(again).await.unwrap();
+        };
+        let received = async {
+            for _ in 0..2 {
+                let got = b.receiver.receive(&mut PlaceStrided).await.unwrap();
+                let want: Vec<u8> = (0..region.runs).flat_map(|i| region.run(i).to_vec()).collect();
+                assert_eq!(body_of(got.body), want);
+            }
+        };
+        tokio::join!(sent, received);
+    });
+}
+
+#[test]
+fn a_sender_that_is_ahead_waits() {
+    each(async |mut a, mut b| {
+        let sent = Rc::new(Cell::new(0));
+        let counter = sent.clone();
+        let body = Arc::new(pattern(CHUNK_BYTES_MAX, 2));
+        let sender = tokio::task::spawn_local(async move {
+            for _ in 0..400 {
+                let frame = Frame::new(1, Bytes::new(), Body::Shared(Region::whole(body.clone())));
+                a.sender.send(frame).await.unwrap();
+                counter.set(counter.get() + 1);
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(sent.get() < 400, "nobody received, yet {} frames were taken", sent.get());
+        for _ in 0..400 {
+            b.receiver.receive(&mut PlaceStrided).await.unwrap();
+        }
+        sender.await.unwrap();
+    });
+}
+
+#[test]
+fn a_closed_peer_is_an_error_not_a_wait() {
+    each(async |mut a, b| {
+        drop(b);
+        let got = a.receiver.receive(&mut NoBodies).await;
+        assert!(matches!(got, Err(LinkError::Closed | LinkError::Broken(_))), "{got:?}");
+        let mut failed = false;
+        for _ in 0..10 {
+            let frame = Frame::new(1, Bytes::new(), Body::Empty);
+            failed |= a.sender.send(frame).await.is_err();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(failed);
+    });
+}
+
+#[test]
+fn a_half_closed_link_still_delivers_what_was_sent() {
+    each(async |mut a, mut b| {
+        a.sender.send(Frame::new(9, vec![1, 2], Body::Empty)).await.unwrap();
+        a.sender.close().await.unwrap();
+        assert_eq!(b.receiver.receive(&mut NoBodies).await.unwrap().kind, 9);
+        assert!(matches!(b.receiver.receive(&mut NoBodies).await, Err(LinkError::Closed)));
+        b.sender.send(Frame::new(4, vec![], Body::Empty)).await.unwrap();
+        assert_eq!(a.receiver.receive(&mut NoBodies).await.unwrap().kind, 4);
+    });
+}
+
+/// Raw bytes against the receiving end of a TCP link.
+async fn raw(bytes: Vec<u8>, limits: Limits) -> Result<Arrived, LinkError> {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (out, accepted) = tokio::join!(tcp_connect(address, Duration::from_secs(5)), listener.accept());
+    let mut link = tcp_link(accepted.unwrap().0).unwrap();
+    link.receiver.set_limits(limits);
+    let mut stream = out.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, &bytes).await.unwrap();
+    drop(stream);
+    link.receiver.receive(&mut PlaceStrided).await
+}
+
+#[test]
+fn damaged_foreign_truncated_and_oversized_bytes_are_named() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let frame = Frame::new(5, vec![1, 2, 3], Body::Shared(Region::whole(Arc::new(pattern(50, 3)))));
+        let mut good = frame.header(0).encode().to_vec();
+        good.extend([1, 2, 3]);
+        good.extend(pattern(50, 3));
+        assert!(raw(good.clone(), Limits::SESSION).await.is_ok());
+        for byte in [4, 6, 13, 17, 30] {
+            let mut bad = good.clone();
+            bad[byte] ^= 1;
+            let got = raw(bad, Limits::SESSION).await;
+            assert!(matches!(got, Err(LinkError::Damaged { .. } | LinkError::Broken(_))), "{byte}: {got:?}");
+        }
+        let got = raw(good[..40].to_vec(), Limits::SESSION).await;
+        assert!(matches!(got, Err(LinkError::Broken(_))), "{got:?}");
+        let got = raw(good.clone(), Limits::STRANGER).await;
+        assert!(matches!(got, Err(LinkError::Foreign(_))), "{got:?}");
+        let got = raw(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), Limits::SESSION).await;
+        assert!(matches!(got, Err(LinkError::Foreign(_))), "{got:?}");
+    });
+}

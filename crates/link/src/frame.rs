@@ -1,0 +1,170 @@
+//! Frames: a 16-byte header, a small head, a body (docs/wire-format.md, to the byte).
+//!
+//! Invariants: a body is at most 1 MiB, so that a credit or a ping is never stuck for long behind data;
+//! the checksum covers lengths, kind, head and body, so that one encoding serves several receivers (the
+//! session number, which differs, is outside it).
+
+use crate::{Body, LinkError};
+use bytes::Bytes;
+use std::sync::{Arc, OnceLock};
+
+/// Bytes of a frame's header.
+pub const HEADER_BYTES: usize = 16;
+/// Longest body of a frame.
+pub const CHUNK_BYTES_MAX: usize = 1 << 20;
+/// Longest head of a frame.
+pub const HEAD_BYTES_MAX: usize = (1 << 16) - 1;
+
+const _: () = assert!(CHUNK_BYTES_MAX <= u32::MAX as usize && HEAD_BYTES_MAX <= u16::MAX as usize);
+
+/// What a receiver takes at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest head.
+    pub head_bytes: usize,
+    /// Longest body.
+    pub body_bytes: usize,
+}
+
+impl Limits {
+    /// Before the other end is known.
+    pub const STRANGER: Self = Self { head_bytes: 1024 - HEADER_BYTES, body_bytes: 0 };
+    /// In a session.
+    pub const SESSION: Self = Self { head_bytes: HEAD_BYTES_MAX, body_bytes: CHUNK_BYTES_MAX };
+}
+
+/// The first bytes of a frame, little-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of the body.
+    pub body_bytes: u32,
+    /// Bytes of the head.
+    pub head_bytes: u16,
+    /// What the frame is; the link does not care.
+    pub kind: u8,
+    /// Number of the session.
+    pub session: u32,
+    /// CRC-32C of the first 8 bytes, the head and the body.
+    pub checksum: u32,
+}
+
+impl Header {
+    /// The bytes on the wire.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[..8].copy_from_slice(&self.prefix());
+        out[8..12].copy_from_slice(&self.session.to_le_bytes());
+        out[12..].copy_from_slice(&self.checksum.to_le_bytes());
+        out
+    }
+
+    /// The part that the checksum covers. Byte 7 is reserved and 0.
+    pub(crate) fn prefix(&self) -> [u8; 8] {
+        let mut out = [0; 8];
+        out[..4].copy_from_slice(&self.body_bytes.to_le_bytes());
+        out[4..6].copy_from_slice(&self.head_bytes.to_le_bytes());
+        out[6] = self.kind;
+        out
+    }
+
+    /// Reads a header and checks it against the limits.
+    pub fn decode(bytes: &[u8; HEADER_BYTES], limits: Limits) -> Result<Self, LinkError> {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let header = Self {
+            body_bytes: word(0),
+            head_bytes: u16::from_le_bytes([bytes[4], bytes[5]]),
+            kind: bytes[6],
+            session: word(8),
+            checksum: word(12),
+        };
+        let reserved = bytes[7];
+        let too_long = usize::from(header.head_bytes) > limits.head_bytes
+            || usize::try_from(header.body_bytes).map_or(true, |b| b > limits.body_bytes);
+        if reserved != 0 || too_long {
+            let (head, body) = (header.head_bytes, header.body_bytes);
+            return Err(LinkError::Foreign(format!("a header announces {head} + {body} bytes")));
+        }
+        Ok(header)
+    }
+}
+
+/// A frame to be sent. Cloning shares the head, the body and the checksum.
+pub struct Frame {
+    /// What it is; the link does not care.
+    pub kind: u8,
+    /// Small control part, parsed by the receiver before the body is placed.
+    pub head: Bytes,
+    /// Bulk part.
+    pub body: Body,
+    checksum: Arc<OnceLock<u32>>,
+}
+
+impl Frame {
+    /// A frame. Panics where head or body are longer than a frame can carry: a bug of the caller.
+    pub fn new(kind: u8, head: impl Into<Bytes>, body: Body) -> Self {
+        let head = head.into();
+        assert!(head.len() <= HEAD_BYTES_MAX, "a head of {} bytes", head.len());
+        Self { kind, head, body, checksum: Arc::default() }
+    }
+
+    /// A second frame of the same bytes, or `None` where the body is lent and so cannot be shared.
+    pub fn share(&self) -> Option<Self> {
+        let body = match &self.body {
+            Body::Empty => Body::Empty,
+            Body::Shared(region) => Body::Shared(region.clone()),
+            Body::Lent(_) => return None,
+        };
+        Some(Self { kind: self.kind, head: self.head.clone(), body, checksum: self.checksum.clone() })
+    }
+
+    /// Bytes on the wire.
+    pub fn wire_bytes(&self) -> usize {
+        HEADER_BYTES + self.head.len() + self.body.len()
+    }
+
+    /// The header for that session. The checksum is computed once for all that share the frame.
+    pub fn header(&self, session: u32) -> Header {
+        let body_bytes = u32::try_from(self.body.len()).unwrap_or(u32::MAX);
+        assert!(body_bytes as usize <= CHUNK_BYTES_MAX, "a body of {body_bytes} bytes");
+        let head_bytes = u16::try_from(self.head.len()).unwrap_or(u16::MAX);
+        let mut header = Header { body_bytes, head_bytes, kind: self.kind, session, checksum: 0 };
+        header.checksum = *self.checksum.get_or_init(|| {
+            let mut sum = crc32c::crc32c(&header.prefix());
+            sum = crc32c::crc32c_append(sum, &self.head);
+            if let Body::Shared(region) = &self.body {
+                for i in 0..region.runs {
+                    sum = crc32c::crc32c_append(sum, region.run(i));
+                }
+            }
+            sum
+        });
+        header
+    }
+}
+
+impl std::fmt::Debug for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Frame(kind {}, {} + {} bytes)", self.kind, self.head.len(), self.body.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn headers_round_trip(body in 0u32..=1 << 20, head in any::<u16>(), kind in any::<u8>(), session in any::<u32>(), checksum in any::<u32>()) {
+            let header = Header { body_bytes: body, head_bytes: head, kind, session, checksum };
+            prop_assert_eq!(Header::decode(&header.encode(), Limits::SESSION).unwrap(), header);
+        }
+
+        #[test]
+        fn any_bytes_give_a_header_within_limits_or_an_error(bytes in any::<[u8; 16]>()) {
+            if let Ok(h) = Header::decode(&bytes, Limits::STRANGER) {
+                prop_assert!(h.body_bytes == 0 && usize::from(h.head_bytes) < 1024);
+            }
+        }
+    }
+}
