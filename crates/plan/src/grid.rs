@@ -44,7 +44,7 @@ pub enum GridError {
         max: u64,
     },
     /// More panels and tiles than ids.
-    #[error("{panels} tiles and panels are more than 2^32; use a larger --tile or --panel")]
+    #[error("{panels} tiles and panels are more than 2^31; use a larger --tile or --panel")]
     TooMany {
         /// How many there would be.
         panels: u128,
@@ -88,7 +88,8 @@ impl Grid {
         };
         let (r, c, s) = (grid.rows() as u128, grid.cols() as u128, grid.steps() as u128);
         let panels = r * s + s * c + r * c;
-        if panels >= 1 << 32 {
+        // Twice, since a worker may have panels of two blocks at once, under different ids.
+        if 2 * panels >= 1 << 32 {
             return Err(GridError::TooMany { panels });
         }
         Ok(grid)
@@ -157,6 +158,10 @@ impl Grid {
     /// Id of tile (i, j) of C.
     pub fn c_id(&self, i: u64, j: u64) -> u32 {
         id((self.rows() + self.cols()) * self.steps() + i * self.cols() + j)
+    }
+    /// Number of ids: what to add for a second set of them.
+    pub fn ids(&self) -> u32 {
+        id((self.rows() + self.cols()) * self.steps() + self.tiles())
     }
     /// The tile with that id, if it is one.
     pub fn tile_of(&self, id: u32) -> Option<(u64, u64)> {

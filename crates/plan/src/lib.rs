@@ -140,6 +140,13 @@ impl Share {
         (shape.rows.div_ceil(self.block.rows.max(1)), shape.cols.div_ceil(self.block.cols.max(1)))
     }
 
+    /// Number of the block that tile (i, j) is in.
+    pub fn block_of(&self, i: u64, j: u64) -> u64 {
+        let (_, across) = self.blocks_each_way();
+        let (down, right) = (i - self.tiles.rows.start, j - self.tiles.cols.start);
+        down / self.block.rows * across + right / self.block.cols
+    }
+
     /// Block number `index`, made on demand so that a plan of millions costs no memory.
     pub fn block(&self, owner: usize, index: u64, steps: Span) -> Option<Block> {
         let (down, across) = self.blocks_each_way();

@@ -1,0 +1,39 @@
+//! Every limit of the protocol, with the relations between them.
+
+use std::time::Duration;
+
+/// Version of the protocol. Both ends must have the same.
+pub const PROTOCOL: u16 = 1;
+/// Longest body of a frame: control is never stuck behind more than this.
+pub const CHUNK_BYTES_MAX: usize = 1 << 20;
+/// Longest head of a frame.
+pub const HEAD_BYTES_MAX: usize = (1 << 16) - 1;
+/// Longest text in a message.
+pub const TEXT_BYTES_MAX: usize = 255;
+/// Bytes that may wait in one link before the schedule gives it more.
+pub const LINK_WINDOW_BYTES: usize = 4 << 20;
+/// Bytes that a matrix header takes.
+pub const MATRIX_HEADER_BYTES: usize = 24;
+/// Bytes that a job takes.
+pub const JOB_BYTES: usize = 24;
+/// Most matrices in one message, and most jobs.
+pub const MATRICES_MAX: usize = 1280;
+/// See `MATRICES_MAX`.
+pub const JOBS_MAX: usize = 1280;
+/// Rows or columns of a stored matrix.
+pub const SIDE_MAX: u32 = 1 << 20;
+
+/// A worker must have answered the hello by then.
+pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
+/// Silence after which the primary asks whether a worker is still there.
+pub const PING_AFTER: Duration = Duration::from_secs(2);
+/// Silence after which the other end is given up.
+pub const SILENCE_MAX: Duration = Duration::from_secs(20);
+
+const _: () = {
+    assert!(4 + MATRICES_MAX * MATRIX_HEADER_BYTES + JOBS_MAX * JOB_BYTES <= HEAD_BYTES_MAX);
+    // A block has at most 1024 tiles along an edge, so one panel starts at most that many of both.
+    assert!(MATRICES_MAX > 1024 + 1 && JOBS_MAX > 1024);
+    assert!(LINK_WINDOW_BYTES >= 2 * CHUNK_BYTES_MAX);
+    assert!(SILENCE_MAX.as_secs() >= 4 * PING_AFTER.as_secs());
+};

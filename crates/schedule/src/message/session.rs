@@ -1,0 +1,185 @@
+//! The messages that open and close a session.
+
+use super::{Reader, Writer};
+use crate::ProtocolError;
+use crate::limits::PROTOCOL;
+use bramble_matrix::DType;
+
+/// The first bytes of hello and welcome, so that a stranger is told from a worker of another version.
+const MAGIC: [u8; 4] = *b"BRMB";
+
+/// Primary to worker: what the session will be about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hello {
+    /// Number that all later frames carry.
+    pub session: u32,
+    /// Element type of every matrix.
+    pub dtype: DType,
+    /// α of every product.
+    pub alpha: f64,
+    /// β of every product whose C is sent.
+    pub beta: f64,
+    /// Operations of the whole product: tells the worker whether probing its kernels is worth it.
+    pub flops: f64,
+    /// Kernel to use, by name, or `auto`.
+    pub kernel: String,
+    /// Version of the program.
+    pub version: String,
+    /// What the primary calls itself.
+    pub name: String,
+}
+
+/// Worker to primary: what it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Welcome {
+    /// Compute threads.
+    pub threads: u16,
+    /// Bytes of matrices that it will hold for this session: the primary's credit.
+    pub memory_bytes: u64,
+    /// Speed of the kernel, all threads together, Gflop/s.
+    pub gflops: f64,
+    /// Speed that its cores could have at most, Gflop/s.
+    pub peak_gflops: f64,
+    /// The kernel it uses.
+    pub kernel: String,
+    /// Version of the program.
+    pub version: String,
+    /// What the worker calls itself.
+    pub name: String,
+}
+
+/// What one compute thread did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadReport {
+    /// Jobs finished.
+    pub jobs: u64,
+    /// Microseconds spent in kernels.
+    pub busy_us: u64,
+}
+
+/// Worker to primary at the end: its account. The primary's own goodbye has no threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bye {
+    /// One entry a thread.
+    pub threads: Vec<ThreadReport>,
+    /// Most bytes of matrices that were held at once.
+    pub held_bytes_max: u64,
+}
+
+fn check_opening(reader: &mut Reader<'_>) -> Result<(), ProtocolError> {
+    if reader.array()? != MAGIC {
+        return Err(ProtocolError::new("it does not speak this protocol"));
+    }
+    let protocol = reader.u16()?;
+    let version = reader.text()?;
+    if protocol != PROTOCOL {
+        return Err(ProtocolError::new(format!(
+            "it is bramble {version} with protocol {protocol}, this is {} with protocol {PROTOCOL}; install the \
+             same version on both",
+            env!("CARGO_PKG_VERSION")
+        )));
+    }
+    Ok(())
+}
+
+fn opening(version: &str) -> Writer {
+    let mut writer = Writer::default();
+    writer.raw(&MAGIC);
+    writer.u16(PROTOCOL);
+    writer.text(version);
+    writer
+}
+
+/// The version text of an opening that `check_opening` accepted.
+fn version_of(head: &[u8]) -> Result<String, ProtocolError> {
+    let mut reader = Reader::new(head);
+    reader.array::<4>()?;
+    reader.u16()?;
+    reader.text()
+}
+
+impl Hello {
+    /// The bytes of the head.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = opening(&self.version);
+        w.u32(self.session);
+        w.u8(self.dtype.code());
+        w.f64(self.alpha);
+        w.f64(self.beta);
+        w.f64(self.flops);
+        w.text(&self.kernel);
+        w.text(&self.name);
+        w.finish()
+    }
+
+    /// Reads and checks a hello.
+    pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
+        let mut r = Reader::new(head);
+        check_opening(&mut r)?;
+        let session = r.u32()?;
+        let dtype =
+            DType::from_code(r.u8()?).ok_or_else(|| ProtocolError::new("an element type that is unknown"))?;
+        let (alpha, beta, flops) = (r.f64()?, r.f64()?, r.f64()?);
+        let (kernel, name) = (r.text()?, r.text()?);
+        r.end()?;
+        Ok(Self { session, dtype, alpha, beta, flops, kernel, version: version_of(head)?, name })
+    }
+}
+
+impl Welcome {
+    /// The bytes of the head.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = opening(&self.version);
+        w.u16(self.threads);
+        w.u64(self.memory_bytes);
+        w.f64(self.gflops);
+        w.f64(self.peak_gflops);
+        w.text(&self.kernel);
+        w.text(&self.name);
+        w.finish()
+    }
+
+    /// Reads and checks a welcome.
+    pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
+        let mut r = Reader::new(head);
+        check_opening(&mut r)?;
+        let threads = r.u16()?;
+        let memory_bytes = r.u64()?;
+        let (gflops, peak_gflops) = (r.f64()?, r.f64()?);
+        let (kernel, name) = (r.text()?, r.text()?);
+        r.end()?;
+        let sane = |x: f64| x.is_finite() && x > 0.0;
+        if threads == 0 || !sane(gflops) || !sane(peak_gflops) {
+            return Err(ProtocolError::new("it claims no threads or no speed"));
+        }
+        let version = version_of(head)?;
+        Ok(Self { threads, memory_bytes, gflops, peak_gflops, kernel, version, name })
+    }
+}
+
+impl Bye {
+    /// The bytes of the head.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.u64(self.held_bytes_max);
+        w.u16(self.threads.len() as u16);
+        for thread in &self.threads {
+            w.u64(thread.jobs);
+            w.u64(thread.busy_us);
+        }
+        w.finish()
+    }
+
+    /// Reads a goodbye.
+    pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
+        let mut r = Reader::new(head);
+        let held_bytes_max = r.u64()?;
+        let count = r.u16()?;
+        let mut threads = Vec::new();
+        for _ in 0..count {
+            threads.push(ThreadReport { jobs: r.u64()?, busy_us: r.u64()? });
+        }
+        r.end()?;
+        Ok(Self { threads, held_bytes_max })
+    }
+}

@@ -1,0 +1,273 @@
+//! The messages that carry matrices: store (with the jobs behind it) and result.
+
+use super::{Reader, Writer};
+use crate::ProtocolError;
+use crate::limits::{JOBS_MAX, MATRICES_MAX, SIDE_MAX};
+use bramble_matrix::{DType, Layout, Shape};
+
+/// Where a stored matrix's elements come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The body: `lines` lines from `first_line` on.
+    Data,
+    /// Nowhere: a tile of C whose first job overwrites it.
+    Vacant,
+    /// The receiver makes them: the body is a `Generated`.
+    Generated,
+}
+
+/// A matrix in a store message: 24 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixHeader {
+    /// Its name in the session.
+    pub id: u32,
+    /// Rows.
+    pub rows: u32,
+    /// Columns.
+    pub cols: u32,
+    /// First line in this frame.
+    pub first_line: u32,
+    /// Lines in this frame.
+    pub lines: u32,
+    /// Jobs that will read it; after the last it is freed. 0 for a tile of C.
+    pub uses: u16,
+    /// Element type.
+    pub dtype: DType,
+    /// Which direction is contiguous.
+    pub layout: Layout,
+    /// Where the elements come from.
+    pub source: Source,
+}
+
+impl MatrixHeader {
+    /// Rows × columns.
+    pub fn shape(&self) -> Shape {
+        Shape::new(u64::from(self.rows), u64::from(self.cols))
+    }
+
+    /// (lines of the whole matrix, bytes of one).
+    pub fn lines_total(&self) -> (u32, usize) {
+        let (lines, elements) = match self.layout {
+            Layout::RowMajor => (self.rows, self.cols),
+            Layout::ColMajor => (self.cols, self.rows),
+        };
+        (lines, elements as usize * self.dtype.size_bytes())
+    }
+
+    /// Bytes of the whole matrix. Sides are at most 2^20, so this cannot overflow.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.rows) * u64::from(self.cols) * self.dtype.size_bytes() as u64
+    }
+
+    /// Bytes that this frame's body has for it.
+    pub fn body_bytes(&self) -> u64 {
+        match self.source {
+            Source::Data => u64::from(self.lines) * self.lines_total().1 as u64,
+            Source::Vacant => 0,
+            Source::Generated => Generated::BYTES as u64,
+        }
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.u32(self.id);
+        w.u32(self.rows);
+        w.u32(self.cols);
+        w.u32(self.first_line);
+        w.u32(self.lines);
+        w.u16(self.uses);
+        let layout = u8::from(self.layout == Layout::ColMajor);
+        let source = match self.source {
+            Source::Data => 0,
+            Source::Vacant => 1,
+            Source::Generated => 2,
+        };
+        w.u8(self.dtype.code() | layout << 2 | source << 3);
+        w.u8(0);
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, ProtocolError> {
+        let (id, rows, cols) = (r.u32()?, r.u32()?, r.u32()?);
+        let (first_line, lines, uses) = (r.u32()?, r.u32()?, r.u16()?);
+        let (flags, reserved) = (r.u8()?, r.u8()?);
+        let dtype = DType::from_code(flags & 3);
+        let layout = if flags & 4 == 0 { Layout::RowMajor } else { Layout::ColMajor };
+        let source = match flags >> 3 {
+            0 => Some(Source::Data),
+            1 => Some(Source::Vacant),
+            2 => Some(Source::Generated),
+            _ => None,
+        };
+        let (Some(dtype), Some(source), 0) = (dtype, source, reserved) else {
+            return Err(ProtocolError::new("a matrix of unknown kind"));
+        };
+        if rows == 0 || cols == 0 || rows > SIDE_MAX || cols > SIDE_MAX {
+            return Err(ProtocolError::new(format!("a stored matrix of {rows}x{cols}")));
+        }
+        let header = Self { id, rows, cols, first_line, lines, uses, dtype, layout, source };
+        let total = header.lines_total().0;
+        if lines == 0 || first_line.checked_add(lines).is_none_or(|end| end > total) {
+            return Err(ProtocolError::new(format!("lines {first_line}+{lines} of a matrix of {total}")));
+        }
+        Ok(header)
+    }
+}
+
+/// Body of a generated matrix: how its receiver makes it. 32 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generated {
+    /// The generator, as `matrix` encodes it.
+    pub generator: [u8; 16],
+    /// First row of the rectangle in the generated matrix.
+    pub row: u64,
+    /// First column.
+    pub col: u64,
+}
+
+impl Generated {
+    /// Bytes of the body.
+    pub const BYTES: usize = 32;
+
+    /// The body.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.raw(&self.generator);
+        w.u64(self.row);
+        w.u64(self.col);
+        w.finish()
+    }
+
+    /// Reads the body.
+    pub fn decode(body: &[u8]) -> Result<Self, ProtocolError> {
+        let mut r = Reader::new(body);
+        let generated = Self { generator: r.array()?, row: r.u64()?, col: r.u64()? };
+        r.end()?;
+        Ok(generated)
+    }
+}
+
+/// One instruction: C += α·A·B of stored matrices (the first one of a tile overwrites or scales it). 24
+/// bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Id of the left operand.
+    pub a: u32,
+    /// Id of the right operand.
+    pub b: u32,
+    /// Id of the tile.
+    pub c: u32,
+    /// Which step of k this is; the steps of a tile come in order.
+    pub step: u32,
+    /// Which attempt at the tile.
+    pub epoch: u32,
+    /// Whether the tile is sent back after this job.
+    pub returns: bool,
+}
+
+impl Job {
+    fn write(&self, w: &mut Writer) {
+        // Operation 0 is multiply; others are for later.
+        w.u8(0);
+        w.u8(u8::from(self.returns));
+        w.u16(0);
+        w.u32(self.a);
+        w.u32(self.b);
+        w.u32(self.c);
+        w.u32(self.step);
+        w.u32(self.epoch);
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, ProtocolError> {
+        let (operation, flags, reserved) = (r.u8()?, r.u8()?, r.u16()?);
+        if operation != 0 || flags > 1 || reserved != 0 {
+            return Err(ProtocolError::new(format!("a job of unknown operation {operation}")));
+        }
+        let (a, b, c) = (r.u32()?, r.u32()?, r.u32()?);
+        Ok(Self { a, b, c, step: r.u32()?, epoch: r.u32()?, returns: flags == 1 })
+    }
+}
+
+/// Head of a store message. The body holds the matrices' bytes one after another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreHead {
+    /// Matrices, or parts of them.
+    pub matrices: Vec<MatrixHeader>,
+    /// Jobs that may use these and earlier matrices.
+    pub jobs: Vec<Job>,
+}
+
+impl StoreHead {
+    /// The bytes of the head.
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(
+            self.matrices.len() <= MATRICES_MAX && self.jobs.len() <= JOBS_MAX,
+            "a store that is too long"
+        );
+        let mut w = Writer::default();
+        w.u16(self.matrices.len() as u16);
+        w.u16(self.jobs.len() as u16);
+        self.matrices.iter().for_each(|m| m.write(&mut w));
+        self.jobs.iter().for_each(|j| j.write(&mut w));
+        w.finish()
+    }
+
+    /// Reads and checks a store head.
+    pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
+        let mut r = Reader::new(head);
+        let (matrices, jobs) = (usize::from(r.u16()?), usize::from(r.u16()?));
+        if matrices > MATRICES_MAX || jobs > JOBS_MAX {
+            return Err(ProtocolError::new(format!("a store of {matrices} matrices and {jobs} jobs")));
+        }
+        let mut store = Self::default();
+        for _ in 0..matrices {
+            store.matrices.push(MatrixHeader::read(&mut r)?);
+        }
+        for _ in 0..jobs {
+            store.jobs.push(Job::read(&mut r)?);
+        }
+        r.end()?;
+        Ok(store)
+    }
+
+    /// Bytes that the body has to have.
+    pub fn body_bytes(&self) -> u64 {
+        self.matrices.iter().map(MatrixHeader::body_bytes).sum()
+    }
+}
+
+/// Head of a result message: which lines of which tile, and which steps are summed in it. 24 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResultHead {
+    /// Id of the tile.
+    pub c: u32,
+    /// Which attempt at the tile.
+    pub epoch: u32,
+    /// First step in the sum.
+    pub step_start: u32,
+    /// First step not in it.
+    pub step_end: u32,
+    /// First row in this frame.
+    pub first_line: u32,
+    /// Rows in this frame.
+    pub lines: u32,
+}
+
+impl ResultHead {
+    /// The bytes of the head.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        for x in [self.c, self.epoch, self.step_start, self.step_end, self.first_line, self.lines] {
+            w.u32(x);
+        }
+        w.finish()
+    }
+
+    /// Reads a result head.
+    pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
+        let mut r = Reader::new(head);
+        let (c, epoch) = (r.u32()?, r.u32()?);
+        let (step_start, step_end) = (r.u32()?, r.u32()?);
+        let (first_line, lines) = (r.u32()?, r.u32()?);
+        r.end()?;
+        Ok(Self { c, epoch, step_start, step_end, first_line, lines })
+    }
+}

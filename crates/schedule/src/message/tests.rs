@@ -1,0 +1,113 @@
+//! Round trips, and arbitrary bytes.
+
+use super::*;
+use bramble_matrix::{DType, Layout};
+use proptest::prelude::*;
+
+fn dtype() -> impl Strategy<Value = DType> {
+    (0u8..4).prop_map(|c| DType::from_code(c).unwrap())
+}
+
+fn matrix() -> impl Strategy<Value = MatrixHeader> {
+    (
+        any::<u32>(),
+        1u32..1000,
+        1u32..1000,
+        any::<u16>(),
+        dtype(),
+        any::<bool>(),
+        0usize..3,
+        any::<u32>(),
+        any::<u32>(),
+    )
+        .prop_map(|(id, rows, cols, uses, dtype, col_major, source, x, y)| {
+            let layout = if col_major { Layout::ColMajor } else { Layout::RowMajor };
+            let source = [Source::Data, Source::Vacant, Source::Generated][source];
+            let total = if col_major { cols } else { rows };
+            let first_line = x % total;
+            let lines = 1 + y % (total - first_line);
+            MatrixHeader { id, rows, cols, first_line, lines, uses, dtype, layout, source }
+        })
+}
+
+fn job() -> impl Strategy<Value = Job> {
+    (any::<[u32; 5]>(), any::<bool>()).prop_map(|([a, b, c, step, epoch], returns)| Job {
+        a,
+        b,
+        c,
+        step,
+        epoch,
+        returns,
+    })
+}
+
+proptest! {
+    #[test]
+    fn stores_round_trip(matrices in proptest::collection::vec(matrix(), 0..8), jobs in proptest::collection::vec(job(), 0..8)) {
+        let store = StoreHead { matrices, jobs };
+        let bytes = store.encode();
+        prop_assert_eq!(bytes.len(), 4 + 24 * (store.matrices.len() + store.jobs.len()));
+        prop_assert_eq!(StoreHead::decode(&bytes).unwrap(), store);
+    }
+
+    #[test]
+    fn openings_round_trip(session in any::<u32>(), dtype in dtype(), alpha in -1e9f64..1e9, threads in 1u16.., memory_bytes in any::<u64>(), name in "[a-z0-9.:é]{0,60}") {
+        let hello = Hello { session, dtype, alpha, beta: 0.5, flops: 1e9, kernel: "auto".into(), version: "1.2".into(), name: name.clone() };
+        prop_assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
+        let welcome = Welcome { threads, memory_bytes, gflops: 3.5, peak_gflops: 4.0, kernel: "simd".into(), version: "1.2".into(), name };
+        prop_assert_eq!(Welcome::decode(&welcome.encode()).unwrap(), welcome);
+    }
+
+    #[test]
+    fn results_and_goodbyes_round_trip(x in any::<[u32; 6]>(), held_bytes_max in any::<u64>(), threads in proptest::collection::vec(any::<(u64, u64)>(), 0..9)) {
+        let [c, epoch, step_start, step_end, first_line, lines] = x;
+        let head = ResultHead { c, epoch, step_start, step_end, first_line, lines };
+        prop_assert_eq!(ResultHead::decode(&head.encode()).unwrap(), head);
+        let threads = threads.into_iter().map(|(jobs, busy_us)| ThreadReport { jobs, busy_us }).collect();
+        let bye = Bye { threads, held_bytes_max };
+        prop_assert_eq!(Bye::decode(&bye.encode()).unwrap(), bye);
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_decoded_or_refused_and_what_is_decoded_encodes_to_the_same(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(store) = StoreHead::decode(&bytes) { prop_assert_eq!(store.encode(), bytes.clone()); }
+        if let Ok(result) = ResultHead::decode(&bytes) { prop_assert_eq!(result.encode(), bytes.clone()); }
+        if let Ok(bye) = Bye::decode(&bytes) { prop_assert_eq!(bye.encode(), bytes.clone()); }
+        let _ = (Hello::decode(&bytes), Welcome::decode(&bytes), decode_error(&bytes), decode_number(&bytes));
+    }
+
+    #[test]
+    fn mutated_stores_never_panic(matrices in proptest::collection::vec(matrix(), 1..4), jobs in proptest::collection::vec(job(), 0..4), at in any::<usize>(), bit in 0..8) {
+        let mut bytes = StoreHead { matrices, jobs }.encode();
+        let at = at % bytes.len();
+        bytes[at] ^= 1u8 << bit;
+        if let Ok(store) = StoreHead::decode(&bytes) { prop_assert_eq!(store.encode(), bytes); }
+    }
+}
+
+#[test]
+fn another_protocol_version_is_named() {
+    let hello = Hello {
+        session: 1,
+        dtype: DType::F64,
+        alpha: 1.0,
+        beta: 0.0,
+        flops: 1.0,
+        kernel: "auto".into(),
+        version: "9.9".into(),
+        name: "p".into(),
+    };
+    let mut bytes = hello.encode();
+    bytes[4] = 77;
+    let error = Hello::decode(&bytes).unwrap_err().to_string();
+    assert!(error.contains("bramble 9.9 with protocol 77"), "{error}");
+    bytes[0] = b'X';
+    assert!(Hello::decode(&bytes).unwrap_err().to_string().contains("does not speak"));
+}
+
+#[test]
+fn texts_are_cut_and_cleaned() {
+    let long = "é\n".repeat(300);
+    let text = decode_error(&encode_error(&long)).unwrap();
+    assert!(text.len() <= 255 && !text.contains('\n'));
+}

@@ -1,0 +1,119 @@
+//! Little-endian fields, one after another.
+
+use crate::ProtocolError;
+use crate::limits::TEXT_BYTES_MAX;
+
+/// Takes fields from the front of a head.
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes }
+    }
+
+    /// The next `N` bytes.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], ProtocolError> {
+        let (front, rest) = self
+            .bytes
+            .split_first_chunk::<N>()
+            .ok_or_else(|| ProtocolError::new("a message that is too short"))?;
+        self.bytes = rest;
+        Ok(*front)
+    }
+
+    /// One byte.
+    pub fn u8(&mut self) -> Result<u8, ProtocolError> {
+        Ok(u8::from_le_bytes(self.array()?))
+    }
+    /// Two bytes.
+    pub fn u16(&mut self) -> Result<u16, ProtocolError> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+    /// Four bytes.
+    pub fn u32(&mut self) -> Result<u32, ProtocolError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+    /// Eight bytes.
+    pub fn u64(&mut self) -> Result<u64, ProtocolError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+    /// Eight bytes, IEEE 754.
+    pub fn f64(&mut self) -> Result<f64, ProtocolError> {
+        Ok(f64::from_le_bytes(self.array()?))
+    }
+
+    /// A length byte and that many bytes of UTF-8. Control characters are refused: texts end up on a
+    /// terminal.
+    pub fn text(&mut self) -> Result<String, ProtocolError> {
+        let len = usize::from(self.u8()?);
+        let (front, rest) = self
+            .bytes
+            .split_at_checked(len)
+            .ok_or_else(|| ProtocolError::new("a text that is longer than its message"))?;
+        self.bytes = rest;
+        let text = std::str::from_utf8(front).map_err(|_| ProtocolError::new("a text that is not UTF-8"))?;
+        if text.chars().any(char::is_control) {
+            return Err(ProtocolError::new("a text with control characters"));
+        }
+        Ok(text.to_owned())
+    }
+
+    /// Nothing may be left.
+    pub fn end(self) -> Result<(), ProtocolError> {
+        match self.bytes.len() {
+            0 => Ok(()),
+            n => Err(ProtocolError::new(format!("a message with {n} bytes too many"))),
+        }
+    }
+}
+
+/// Puts fields one after another.
+#[derive(Default)]
+pub struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    /// Raw bytes.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+    /// One byte.
+    pub fn u8(&mut self, x: u8) {
+        self.raw(&[x]);
+    }
+    /// Two bytes.
+    pub fn u16(&mut self, x: u16) {
+        self.raw(&x.to_le_bytes());
+    }
+    /// Four bytes.
+    pub fn u32(&mut self, x: u32) {
+        self.raw(&x.to_le_bytes());
+    }
+    /// Eight bytes.
+    pub fn u64(&mut self, x: u64) {
+        self.raw(&x.to_le_bytes());
+    }
+    /// Eight bytes, IEEE 754.
+    pub fn f64(&mut self, x: f64) {
+        self.raw(&x.to_le_bytes());
+    }
+
+    /// A text, cut at 255 bytes, without control characters.
+    pub fn text(&mut self, text: &str) {
+        let mut clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        while clean.len() > TEXT_BYTES_MAX {
+            clean.pop();
+        }
+        self.u8(clean.len() as u8);
+        self.raw(clean.as_bytes());
+    }
+
+    /// What was written.
+    pub fn finish(self) -> Vec<u8> {
+        self.bytes
+    }
+}
