@@ -4,7 +4,7 @@
 
 use std::any::Any;
 use std::io::IoSliceMut;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Bytes that several holders may read.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
@@ -22,13 +22,28 @@ pub struct Region {
     pub pitch_bytes: usize,
     /// Number of runs.
     pub runs: usize,
+    /// CRC-32C of the bytes once somebody has needed it; clones share it, so that a body that goes to
+    /// several receivers is read for it once.
+    checksum: Arc<OnceLock<u32>>,
 }
 
 impl Region {
+    /// `runs` runs of `run_bytes` bytes each, `pitch_bytes` apart, the first at `start`.
+    pub fn new(owner: SharedBytes, start: usize, run_bytes: usize, pitch_bytes: usize, runs: usize) -> Self {
+        Self { owner, start, run_bytes, pitch_bytes, runs, checksum: Arc::default() }
+    }
+
     /// All of some bytes.
     pub fn whole(owner: SharedBytes) -> Self {
         let run_bytes = (*owner).as_ref().len();
-        Self { owner, start: 0, run_bytes, pitch_bytes: run_bytes, runs: 1 }
+        Self::new(owner, 0, run_bytes, run_bytes, 1)
+    }
+
+    /// CRC-32C of the bytes, computed at the first call.
+    pub fn checksum(&self) -> u32 {
+        *self.checksum.get_or_init(|| {
+            (0..self.runs).fold(0, |sum, i| crc32c::crc32c_append(sum, self.run(i)))
+        })
     }
 
     /// Total bytes.

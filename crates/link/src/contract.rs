@@ -121,9 +121,9 @@ fn frames_arrive_whole_and_in_order() {
 fn strided_regions_arrive_as_their_runs() {
     each(async |mut a, mut b| {
         let owner: SharedBytes = Arc::new(pattern(100_000, 1));
-        let region = Region { owner: owner.clone(), start: 13, run_bytes: 17, pitch_bytes: 40, runs: 2000 };
+        let region = Region::new(owner.clone(), 13, 17, 40, 2000);
         let frame = Frame::new(3, Bytes::new(), Body::Shared(region.clone()));
-        let again = frame.share().unwrap();
+        let again = Frame::new(3, vec![9; 5], Body::Shared(region.clone()));
         let sent = async {
             a.sender.send(frame).await.unwrap();
             a.sender.send(again).await.unwrap();

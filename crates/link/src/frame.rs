@@ -1,12 +1,11 @@
 //! Frames: a 16-byte header, a small head, a body (docs/wire-format.md, to the byte).
 //!
 //! Invariants: a body is at most 1 MiB, so that a credit or a ping is never stuck for long behind data;
-//! the checksum covers lengths, kind, head and body, so that one encoding serves several receivers (the
-//! session number, which differs, is outside it).
+//! the checksum covers lengths, kind, head and body. A body's own checksum is computed once however many
+//! receivers it goes to, and combined with that of each head.
 
 use crate::{Body, LinkError};
 use bytes::Bytes;
-use std::sync::{Arc, OnceLock};
 
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 16;
@@ -88,7 +87,7 @@ impl Header {
     }
 }
 
-/// A frame to be sent. Cloning shares the head, the body and the checksum.
+/// A frame to be sent.
 pub struct Frame {
     /// What it is; the link does not care.
     pub kind: u8,
@@ -96,7 +95,6 @@ pub struct Frame {
     pub head: Bytes,
     /// Bulk part.
     pub body: Body,
-    checksum: Arc<OnceLock<u32>>,
 }
 
 impl Frame {
@@ -104,17 +102,7 @@ impl Frame {
     pub fn new(kind: u8, head: impl Into<Bytes>, body: Body) -> Self {
         let head = head.into();
         assert!(head.len() <= HEAD_BYTES_MAX, "a head of {} bytes", head.len());
-        Self { kind, head, body, checksum: Arc::default() }
-    }
-
-    /// A second frame of the same bytes, or `None` where the body is lent and so cannot be shared.
-    pub fn share(&self) -> Option<Self> {
-        let body = match &self.body {
-            Body::Empty => Body::Empty,
-            Body::Shared(region) => Body::Shared(region.clone()),
-            Body::Lent(_) => return None,
-        };
-        Some(Self { kind: self.kind, head: self.head.clone(), body, checksum: self.checksum.clone() })
+        Self { kind, head, body }
     }
 
     /// Bytes on the wire.
@@ -122,22 +110,17 @@ impl Frame {
         HEADER_BYTES + self.head.len() + self.body.len()
     }
 
-    /// The header for that session. The checksum is computed once for all that share the frame.
+    /// The header for that session.
     pub fn header(&self, session: u32) -> Header {
         let body_bytes = u32::try_from(self.body.len()).unwrap_or(u32::MAX);
         assert!(body_bytes as usize <= CHUNK_BYTES_MAX, "a body of {body_bytes} bytes");
         let head_bytes = u16::try_from(self.head.len()).unwrap_or(u16::MAX);
         let mut header = Header { body_bytes, head_bytes, kind: self.kind, session, checksum: 0 };
-        header.checksum = *self.checksum.get_or_init(|| {
-            let mut sum = crc32c::crc32c(&header.prefix());
-            sum = crc32c::crc32c_append(sum, &self.head);
-            if let Body::Shared(region) = &self.body {
-                for i in 0..region.runs {
-                    sum = crc32c::crc32c_append(sum, region.run(i));
-                }
-            }
-            sum
-        });
+        let front = crc32c::crc32c_append(crc32c::crc32c(&header.prefix()), &self.head);
+        header.checksum = match &self.body {
+            Body::Shared(region) => crc32c::crc32c_combine(front, region.checksum(), region.len()),
+            Body::Empty | Body::Lent(_) => front,
+        };
         header
     }
 }

@@ -33,6 +33,17 @@ pub enum MatrixError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The disk has no room for the result.
+    #[error("{path}: the result needs {bytes} bytes, but the disk has {free} free; make room or choose another disk",
+        path = path.display(), free = free.map_or_else(|| "too few".to_owned(), |n| n.to_string()))]
+    NoSpace {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that it needs.
+        bytes: u64,
+        /// Bytes that are free, where the system says so.
+        free: Option<u64>,
+    },
     /// A file is not what its name says, or holds something that cannot be multiplied.
     #[error("{name}: {what}")]
     Format {

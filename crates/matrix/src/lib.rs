@@ -11,16 +11,27 @@
 //! Deliberately absent: sockets, threads that outlive a call, plans. This room depends on no other.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[cfg(target_endian = "big")]
+compile_error!("elements in files and on the wire are little-endian and used where they lie");
+
 mod dtype;
+mod element;
 mod error;
+mod file;
+mod generate;
 mod memory;
+mod output;
 mod shape;
 mod source;
+pub mod verify;
 mod view;
 
 pub use dtype::{DType, Element};
 pub use error::MatrixError;
+pub use generate::Generator;
 pub use memory::{Buffer, Lines, SharedBytes};
+pub use output::{Lent, Output, Sealed};
 pub use shape::{Layout, Rect, Shape, Span};
 pub use source::Matrix;
+pub use verify::{Check, Effort, Fault, Verdict, verify};
 pub use view::{View, ViewMut};

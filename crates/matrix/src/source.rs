@@ -3,10 +3,17 @@
 //! Place in the flow: `Matrix` is what a file, a generator or a finished C becomes; the primary asks it
 //! for the lines of a panel (`lines`, nothing copied) or has it fill a buffer (`read_block`).
 //!
-//! Invariants: cloning and transposing copy no element. `read_block` gives the same bytes as `lines`
-//! wherever both work.
+//! Invariants: cloning, transposing and converting copy no element. `read_block` gives the same bytes as
+//! `lines` wherever both work. Elements of foreign types are converted only when a block is read.
+//!
+//! Deliberately absent: file formats (see `file`), and any cache of converted elements.
 
-use crate::{DType, Layout, Lines, MatrixError, Rect, Shape, SharedBytes};
+use crate::element::{ByteOrder, FileElement, conversion_loss, convert, decode};
+use crate::{DType, Generator, Layout, Lines, MatrixError, Rect, Shape, SharedBytes, Span};
+use std::sync::Arc;
+
+/// Elements converted at a time: small enough for the first-level cache, large enough to be worth a call.
+const CONVERT_ELEMENTS: u64 = 2048;
 
 /// A matrix that can be read. Cheap to clone.
 #[derive(Clone)]
@@ -15,14 +22,31 @@ pub struct Matrix {
     shape: Shape,
     layout: Layout,
     dtype: DType,
+    mapped_bytes: u64,
     store: Store,
 }
 
 /// Where the elements are.
 #[derive(Clone)]
 enum Store {
-    /// Native little-endian elements in shared memory, lines `pitch_bytes` apart from `start` on.
+    /// Native little-endian aligned elements in shared memory, lines `pitch_bytes` apart from `start` on.
     Bytes { owner: SharedBytes, start: usize, pitch_bytes: usize },
+    /// Elements of another type, byte order or alignment, decoded when they are read.
+    Foreign { owner: SharedBytes, start: usize, pitch_bytes: usize, element: FileElement, order: ByteOrder },
+    /// Elements that are computed when they are read.
+    Generated(Generator),
+    /// Another matrix, whose elements become this one's type when they are read.
+    Converted(Arc<Matrix>),
+}
+
+/// What a reader of files found: `shape` elements from byte `start` of `owner` on, without gaps.
+pub(crate) struct Found {
+    pub(crate) owner: SharedBytes,
+    pub(crate) start: usize,
+    pub(crate) shape: Shape,
+    pub(crate) layout: Layout,
+    pub(crate) element: FileElement,
+    pub(crate) order: ByteOrder,
 }
 
 impl Matrix {
@@ -36,18 +60,69 @@ impl Matrix {
         dtype: DType,
         layout: Layout,
     ) -> Result<Self, MatrixError> {
+        let element = match dtype {
+            DType::F32 => FileElement::F32,
+            DType::F64 => FileElement::F64,
+            DType::I32 => FileElement::I32,
+            DType::I64 => FileElement::I64,
+        };
+        let found = Found { owner, start, shape, layout, element, order: ByteOrder::Little };
+        let matrix = Self::from_found(name, found, 0)?;
+        if matches!(matrix.store, Store::Foreign { .. }) {
+            let what =
+                format!("elements of {dtype} must start on a multiple of {} bytes", dtype.size_bytes());
+            return Err(MatrixError::format(matrix.name, what));
+        }
+        Ok(matrix)
+    }
+
+    /// A matrix in a file. Elements that are native and aligned are used where they lie; all others are
+    /// decoded when they are read.
+    pub(crate) fn from_found(
+        name: impl Into<String>,
+        found: Found,
+        mapped_bytes: u64,
+    ) -> Result<Self, MatrixError> {
         let name = name.into();
-        let Some(bytes) = shape.bytes(dtype) else {
+        let Found { owner, start, shape, layout, element, order } = found;
+        let (dtype, size) = (element.dtype(), element.size_bytes());
+        // `Shape::bytes` of the dtype, too: a block is read in that size, which may be larger.
+        let bytes = shape.elements().and_then(|n| n.checked_mul(size as u64));
+        let (Some(bytes), Some(_)) = (bytes, shape.bytes(dtype)) else {
             return Err(MatrixError::TooLarge { name, shape, dtype });
         };
-        let have = (*owner).as_ref().len() as u64;
-        if (start as u64).checked_add(bytes).is_none_or(|end| end > have) {
-            let what = format!("holds {have} bytes, but {shape} of {dtype} need {bytes} from byte {start} on");
+        let memory = (*owner).as_ref();
+        let have = memory.len().checked_sub(start).map_or(0, |have| have as u64);
+        if start > memory.len() || bytes > have {
+            let what = format!(
+                "holds {have} data bytes, but {shape} elements of {size} bytes need {bytes}; the file is cut short, copy or write it again"
+            );
             return Err(MatrixError::format(name, what));
         }
-        let (_, line) = layout.lines(shape);
-        let pitch_bytes = line as usize * dtype.size_bytes();
-        Ok(Self { name, shape, layout, dtype, store: Store::Bytes { owner, start, pitch_bytes } })
+        // Saturates only where the matrix is empty and no line is ever read.
+        let pitch_bytes = usize::try_from(layout.lines(shape).1).unwrap_or(usize::MAX).saturating_mul(size);
+        let aligned = bytes == 0 || (memory.as_ptr().addr().wrapping_add(start)).is_multiple_of(size);
+        let store = if aligned && element.is_native(order) {
+            Store::Bytes { owner, start, pitch_bytes }
+        } else {
+            Store::Foreign { owner, start, pitch_bytes, element, order }
+        };
+        Ok(Self { name, shape, layout, dtype, mapped_bytes, store })
+    }
+
+    /// A matrix whose elements are computed. Row-major, or column-major where the generator is transposed.
+    pub fn generated(
+        name: impl Into<String>,
+        generator: Generator,
+        shape: Shape,
+        dtype: DType,
+    ) -> Result<Self, MatrixError> {
+        let name = name.into();
+        if shape.bytes(dtype).is_none() {
+            return Err(MatrixError::TooLarge { name, shape, dtype });
+        }
+        let layout = if generator.is_transposed() { Layout::ColMajor } else { Layout::RowMajor };
+        Ok(Self { name, shape, layout, dtype, mapped_bytes: 0, store: Store::Generated(generator) })
     }
 
     /// What to call it in messages: the path or the generator's text.
@@ -66,28 +141,63 @@ impl Matrix {
     pub fn layout(&self) -> Layout {
         self.layout
     }
+    /// Bytes of the file that is mapped for it; 0 where the elements are generated or in memory.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.mapped_bytes
+    }
+
+    /// The rule that makes its elements, with which another machine can make any block by itself.
+    pub fn generator(&self) -> Option<Generator> {
+        match self.store {
+            Store::Generated(generator) => Some(generator),
+            _ => None,
+        }
+    }
 
     /// The transposed matrix; copies nothing.
     pub fn transposed(self) -> Self {
-        Self { shape: self.shape.transposed(), layout: self.layout.transposed(), ..self }
+        let store = match self.store {
+            Store::Generated(generator) => Store::Generated(generator.transposed()),
+            Store::Converted(inner) => Store::Converted(Arc::new(Self::clone(&inner).transposed())),
+            store => store,
+        };
+        Self { shape: self.shape.transposed(), layout: self.layout.transposed(), store, ..self }
+    }
+
+    /// The same matrix with elements of another type, converted when they are read. Refused where
+    /// fractions or the upper half of integers would be lost.
+    pub fn converted(self, to: DType) -> Result<Self, MatrixError> {
+        let from = self.dtype;
+        if from == to {
+            return Ok(self);
+        }
+        if let Some(loss) = conversion_loss(from, to) {
+            let what = format!("converting {from} to {to} {loss}; convert the file itself, or use {from}");
+            return Err(MatrixError::format(self.name, what));
+        }
+        if self.shape.bytes(to).is_none() {
+            return Err(MatrixError::TooLarge { name: self.name, shape: self.shape, dtype: to });
+        }
+        if self.generator().is_some_and(|generator| generator.same_values(from, to)) {
+            return Ok(Self { dtype: to, ..self });
+        }
+        let (name, shape, layout, mapped_bytes) =
+            (self.name.clone(), self.shape, self.layout, self.mapped_bytes);
+        Ok(Self { name, shape, layout, dtype: to, mapped_bytes, store: Store::Converted(Arc::new(self)) })
     }
 
     /// The lines of a rectangle where they lie, or `None` where the elements have to be made first
     /// (generated or converted). Panics where the rectangle is outside.
     pub fn lines(&self, rect: Rect) -> Option<Lines> {
         assert!(rect.fits(self.shape), "{rect} is outside {}", self.shape);
-        let Store::Bytes { owner, start, pitch_bytes } = &self.store;
-        let size = self.dtype.size_bytes();
-        let (line_span, within) = match self.layout {
-            Layout::RowMajor => (rect.rows, rect.cols),
-            Layout::ColMajor => (rect.cols, rect.rows),
-        };
+        let Store::Bytes { owner, start, pitch_bytes } = &self.store else { return None };
+        let place = Place::of(rect, self.layout, *start, *pitch_bytes, self.dtype.size_bytes());
         Some(Lines {
             owner: owner.clone(),
-            start: start + line_span.start as usize * pitch_bytes + within.start as usize * size,
-            line_bytes: within.len() as usize * size,
+            start: place.start,
+            line_bytes: place.line_bytes,
             pitch_bytes: *pitch_bytes,
-            lines: line_span.len() as usize,
+            lines: place.lines,
             shape: rect.shape(),
             layout: self.layout,
             dtype: self.dtype,
@@ -97,15 +207,109 @@ impl Matrix {
     /// Writes a rectangle's elements to `dst`, contiguous and in this matrix's own layout. `dst` must
     /// have exactly the rectangle's bytes.
     pub fn read_block(&self, rect: Rect, dst: &mut [u8]) -> Result<(), MatrixError> {
+        assert!(rect.fits(self.shape), "{rect} is outside {}", self.shape);
         let need = rect.shape().bytes(self.dtype);
         assert_eq!(need, Some(dst.len() as u64), "read_block: a destination of another size");
-        if let Some(lines) = self.lines(rect) {
-            for (i, line) in dst.chunks_exact_mut(lines.line_bytes.max(1)).enumerate() {
-                line.copy_from_slice(lines.line(i));
+        if dst.is_empty() {
+            return Ok(());
+        }
+        match &self.store {
+            Store::Bytes { owner, start, pitch_bytes } => {
+                let place = Place::of(rect, self.layout, *start, *pitch_bytes, self.dtype.size_bytes());
+                place.each((**owner).as_ref(), dst, |src, dst| dst.copy_from_slice(src));
             }
+            Store::Foreign { owner, start, pitch_bytes, element, order } => {
+                let place = Place::of(rect, self.layout, *start, *pitch_bytes, element.size_bytes());
+                place.each((**owner).as_ref(), dst, |src, dst| decode(*element, *order, src, dst));
+            }
+            Store::Generated(generator) => generator.fill(rect, self.dtype, self.layout, dst),
+            Store::Converted(inner) => return inner.read_converted(rect, self.dtype, dst),
         }
         Ok(())
     }
+
+    /// `read_block` in another element type.
+    fn read_converted(&self, rect: Rect, to: DType, dst: &mut [u8]) -> Result<(), MatrixError> {
+        if let Some(lines) = self.lines(rect) {
+            let parts = dst.chunks_exact_mut(dst.len() / lines.lines);
+            parts.enumerate().for_each(|(i, part)| convert(self.dtype, to, lines.line(i), part));
+            return Ok(());
+        }
+        let mut made = Vec::new();
+        let mut rest = dst;
+        for piece in pieces(rect, self.layout) {
+            // A piece is at most CONVERT_ELEMENTS, so its sizes fit usize.
+            let elements = (piece.rows.len() * piece.cols.len()) as usize;
+            made.resize(elements * self.dtype.size_bytes(), 0);
+            self.read_block(piece, &mut made)?;
+            let (part, after) = rest.split_at_mut(elements * to.size_bytes());
+            convert(self.dtype, to, &made, part);
+            rest = after;
+        }
+        Ok(())
+    }
+}
+
+/// A rectangle's lines within contiguous memory.
+struct Place {
+    start: usize,
+    line_bytes: usize,
+    pitch_bytes: usize,
+    lines: usize,
+}
+
+impl Place {
+    /// The rectangle must lie inside the matrix, whose bytes were checked to be in memory: so nothing here
+    /// overflows.
+    fn of(rect: Rect, layout: Layout, start: usize, pitch_bytes: usize, size: usize) -> Self {
+        let (lines, within) = across(rect, layout);
+        let empty = lines.is_empty() || within.is_empty();
+        let offset =
+            if empty { 0 } else { lines.start as usize * pitch_bytes + within.start as usize * size };
+        Self {
+            start: start + offset,
+            line_bytes: if empty { 0 } else { within.len() as usize * size },
+            pitch_bytes,
+            lines: lines.len() as usize,
+        }
+    }
+
+    /// Calls `f` with every line and its place in `dst`.
+    fn each(&self, memory: &[u8], dst: &mut [u8], mut f: impl FnMut(&[u8], &mut [u8])) {
+        if self.lines == 0 {
+            return;
+        }
+        let line = dst.len() / self.lines;
+        for (i, part) in dst.chunks_exact_mut(line).enumerate() {
+            f(&memory[self.start + i * self.pitch_bytes..][..self.line_bytes], part);
+        }
+    }
+}
+
+/// (which lines, which elements of each) of a rectangle.
+fn across(rect: Rect, layout: Layout) -> (Span, Span) {
+    match layout {
+        Layout::RowMajor => (rect.rows, rect.cols),
+        Layout::ColMajor => (rect.cols, rect.rows),
+    }
+}
+
+/// A rectangle cut into pieces of at most CONVERT_ELEMENTS that follow each other in memory: several
+/// whole lines, or a part of one.
+fn pieces(rect: Rect, layout: Layout) -> impl Iterator<Item = Rect> {
+    let (lines, within) = across(rect, layout);
+    let some_lines = (CONVERT_ELEMENTS / within.len().max(1)).max(1);
+    let starts = lines.iter().step_by(some_lines as usize);
+    starts.flat_map(move |line| {
+        let some = Span::new(line, lines.end.min(line + some_lines));
+        within.iter().step_by(CONVERT_ELEMENTS as usize).map(move |from| {
+            let part = Span::new(from, within.end.min(from + CONVERT_ELEMENTS));
+            match layout {
+                Layout::RowMajor => Rect::new(some, part),
+                Layout::ColMajor => Rect::new(part, some),
+            }
+        })
+    })
 }
 
 impl std::fmt::Debug for Matrix {
@@ -113,3 +317,6 @@ impl std::fmt::Debug for Matrix {
         write!(f, "Matrix({} {} {} {:?})", self.name, self.shape, self.dtype, self.layout)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! Matrix files: which reader a text on the command line goes to.
+//!
+//! Place in the flow: `Matrix::open` is the only way in for users' texts; the readers of the three formats
+//! and the map of a file are its helpers.
+//!
+//! Invariants: a file is mapped read-only and never read whole; nothing in a file can make a reader panic or
+//! take memory before the sizes are checked against the file and the machine.
+//!
+//! Deliberately absent: writing (see `output`; `npy::write_header` is its helper), compressed files (`.npz`,
+//! `.mtx.gz`), and protection against a file that another program shortens while it is mapped.
+
+pub(crate) mod mtx;
+pub(crate) mod npy;
+pub(crate) mod safetensors;
+
+mod map;
+
+use crate::{Generator, Matrix, MatrixError, generate};
+use std::path::Path;
+
+/// What `Matrix::open` takes, for messages.
+const ACCEPTED: &str = "accepted are FILE.npy, FILE.mtx, FILE.safetensors:TENSOR, \
+     random:ROWSxCOLS:DTYPE:SEED and identity:N:DTYPE";
+
+/// The formats that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Npy,
+    Mtx,
+    Safetensors,
+}
+
+impl Matrix {
+    /// The matrix that a text on the command line names: `random:ROWSxCOLS:DTYPE:SEED`, `identity:N:DTYPE`,
+    /// `FILE.npy`, `FILE.mtx` or `FILE.safetensors:TENSOR`. A file with another ending is recognised by its
+    /// first bytes.
+    pub fn open(spec: &str) -> Result<Self, MatrixError> {
+        if let Some(parsed) = generate::parse(spec) {
+            let (generator, shape, dtype): (Generator, _, _) = parsed?;
+            return Self::generated(spec, generator, shape, dtype);
+        }
+        let (path, tensor) = split_tensor(spec);
+        let map = map::map_file(path)?;
+        match by_name(path).or_else(|| sniff(&map)) {
+            Some(Format::Npy) => npy::open(spec, map),
+            Some(Format::Mtx) => mtx::open(spec, map),
+            Some(Format::Safetensors) => safetensors::open(path, tensor, map),
+            None => Err(MatrixError::format(spec, format!("is not a matrix file that is known; {ACCEPTED}"))),
+        }
+    }
+}
+
+/// (file, tensor) of `FILE.safetensors:TENSOR`; a file of that very name goes first.
+fn split_tensor(spec: &str) -> (&Path, Option<&str>) {
+    const ENDING: &str = ".safetensors";
+    let whole = Path::new(spec);
+    match spec.find(".safetensors:") {
+        Some(at) if !whole.exists() => {
+            let (path, rest) = spec.split_at(at + ENDING.len());
+            (Path::new(path), rest.strip_prefix(':'))
+        }
+        _ => (whole, None),
+    }
+}
+
+fn by_name(path: &Path) -> Option<Format> {
+    let ending = path.extension()?.to_str()?.to_ascii_lowercase();
+    match ending.as_str() {
+        "npy" => Some(Format::Npy),
+        "mtx" => Some(Format::Mtx),
+        "safetensors" => Some(Format::Safetensors),
+        _ => None,
+    }
+}
+
+fn sniff(bytes: &[u8]) -> Option<Format> {
+    if bytes.starts_with(npy::MAGIC) {
+        return Some(Format::Npy);
+    }
+    if bytes.get(..mtx::BANNER.len()).is_some_and(|b| b.eq_ignore_ascii_case(mtx::BANNER)) {
+        return Some(Format::Mtx);
+    }
+    safetensors::looks_like(bytes).then_some(Format::Safetensors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_that_name_nothing_are_explained() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let message = |spec: &str| Matrix::open(spec).unwrap_err().to_string();
+        assert!(message(&at("no.npy")).contains("no.npy: cannot open"), "{}", message(&at("no.npy")));
+        assert!(message(folder.path().to_str().unwrap()).contains("is a folder"));
+        std::fs::write(at("a.txt"), "1 2 3").unwrap();
+        assert!(message(&at("a.txt")).contains("accepted are FILE.npy"));
+        std::fs::write(at("empty.npy"), "").unwrap();
+        assert!(message(&at("empty.npy")).contains("is empty"));
+        assert!(message(&at("no.safetensors:x")).contains("no.safetensors: cannot open"));
+    }
+
+    #[test]
+    fn another_ending_is_recognised_by_the_first_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("matrix.dat");
+        std::fs::write(&path, "%%matrixmarket matrix array real general\n1 1\n2.5\n").unwrap();
+        let matrix = Matrix::open(path.to_str().unwrap()).unwrap();
+        let mut out = [0; 8];
+        matrix.read_block(matrix.shape().rect(), &mut out).unwrap();
+        assert_eq!(f64::from_le_bytes(out), 2.5);
+    }
+
+    #[test]
+    fn generated_matrices_need_no_file() {
+        let matrix = Matrix::open("random:3x5:f32:1").unwrap().transposed();
+        assert_eq!((matrix.shape(), matrix.mapped_bytes()), (crate::Shape::new(5, 3), 0));
+        assert_eq!(matrix.generator(), Some(Generator::random(1).transposed()));
+        assert!(Matrix::open("random:9999999999x9999999999").unwrap_err().to_string().contains("2^63"));
+    }
+}

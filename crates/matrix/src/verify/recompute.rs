@@ -1,0 +1,148 @@
+//! Chosen rows of A B, recomputed element by element more exactly than any kernel did.
+//!
+//! Place: what arbitration, full effort and the matter of NaN rest on. Columns are reached by handing in
+//! the transposed problem.
+//!
+//! Invariants: elements do not depend on the number of threads. Memory: the chosen rows of A, and per
+//! thread one tile of B and the sums of `WIDTH` columns.
+//!
+//! It judges nothing.
+
+use super::scalar::Scalar;
+use super::tile::{Loader, parallel, zeros};
+use crate::{Element, Matrix, MatrixError, Rect, Span};
+
+/// Columns computed together: the sums of 32 rows then fit the second-level cache.
+const WIDTH: u64 = 128;
+/// Rows of B per tile.
+const DEPTH: u64 = 256;
+/// Most rows computed in one pass over B.
+const BATCH: u64 = 32;
+/// Most elements of A held at once.
+const HELD: u64 = 1 << 23;
+
+/// A product to be checked: C should be `alpha` A B + `beta` C0.
+#[derive(Clone)]
+pub(super) struct Problem {
+    pub(super) a: Matrix,
+    pub(super) b: Matrix,
+    pub(super) c: Matrix,
+    /// Absent where beta is 0: then it must not be read.
+    pub(super) c0: Option<Matrix>,
+    pub(super) alpha: f64,
+    pub(super) beta: f64,
+    /// Terms of each inner product; 0 where alpha is 0, since A and B must not be read then.
+    pub(super) depth: u64,
+    pub(super) threads: usize,
+}
+
+impl Problem {
+    /// The same product as Cᵀ = Bᵀ Aᵀ; copies no element.
+    pub(super) fn transposed(&self) -> Self {
+        Self {
+            a: self.b.clone().transposed(),
+            b: self.a.clone().transposed(),
+            c: self.c.clone().transposed(),
+            c0: self.c0.clone().map(Matrix::transposed),
+            ..*self
+        }
+    }
+
+    /// Cuts a list of rows into what is recomputed at once.
+    pub(super) fn batches<'a>(&self, rows: &'a [u64]) -> std::slice::Chunks<'a, u64> {
+        rows.chunks((HELD / self.depth.max(1)).clamp(1, BATCH) as usize)
+    }
+}
+
+/// Some columns of the chosen rows.
+pub(super) struct Chunk<'a, X> {
+    /// The chosen rows.
+    pub(super) rows: &'a [u64],
+    /// These rows of A, contiguous.
+    pub(super) a: &'a [X],
+    /// The columns.
+    pub(super) cols: Span,
+    /// Σ a b as `hi + lo`, row after row.
+    pub(super) hi: Vec<X>,
+    /// See `hi`.
+    pub(super) lo: Vec<X>,
+    /// Σ |a| |b| (floats only).
+    pub(super) mag: Vec<X>,
+}
+
+impl<X: Element> Chunk<'_, X> {
+    /// The chunk's part of `matrix` (C or C0), row after row.
+    pub(super) fn same_place<T: Scalar<X = X>>(
+        &self,
+        loader: &mut Loader,
+        matrix: &Matrix,
+    ) -> Result<Vec<X>, MatrixError> {
+        let width = self.cols.len() as usize;
+        let mut values = zeros(self.rows.len() * width)?;
+        for (row, out) in self.rows.iter().zip(values.chunks_exact_mut(width)) {
+            let rect = Rect::new(Span::new(*row, row + 1), self.cols);
+            loader.gather::<T, X>(matrix, rect, T::widen, out)?;
+        }
+        Ok(values)
+    }
+
+    /// Calls `term` with (row of the chunk, a_il, part of row l of B) for every l, in order.
+    pub(super) fn for_each_term<T: Scalar<X = X>>(
+        &self,
+        problem: &Problem,
+        loader: &mut Loader,
+        mut term: impl FnMut(usize, X, &[X]),
+    ) -> Result<(), MatrixError> {
+        let width = self.cols.len();
+        let depth = problem.depth as usize;
+        let mut scratch = zeros((width * DEPTH.min(problem.depth)) as usize)?;
+        for start in (0..problem.depth).step_by(DEPTH as usize) {
+            let terms = Span::new(start, (start + DEPTH).min(problem.depth));
+            loader.gather::<T, X>(&problem.b, Rect::new(terms, self.cols), T::widen, &mut scratch)?;
+            for (l, line) in (start as usize..).zip(scratch.chunks_exact(width as usize)) {
+                if l >= terms.end as usize {
+                    break;
+                }
+                for row in 0..self.rows.len() {
+                    term(row, self.a[row * depth + l], line);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Recomputes `rows` (one batch) and hands every chunk of columns to `judge`; its answers from left to
+/// right.
+pub(super) fn recompute<T: Scalar, R: Send>(
+    problem: &Problem,
+    rows: &[u64],
+    judge: impl Fn(&mut Loader, &Chunk<'_, T::X>) -> Result<R, MatrixError> + Sync,
+) -> Result<Vec<R>, MatrixError> {
+    let columns = problem.c.shape().cols;
+    let depth = problem.depth;
+    let held = parallel(rows.len(), problem.threads, |loader, i| {
+        let mut out = zeros(depth as usize)?;
+        let rect = Rect::new(Span::new(rows[i], rows[i] + 1), Span::new(0, depth));
+        loader.gather::<T, T::X>(&problem.a, rect, T::widen, &mut out)?;
+        Ok(out)
+    })?;
+    let mut a = zeros(rows.len() * depth as usize)?;
+    for (to, from) in a.chunks_exact_mut(depth.max(1) as usize).zip(held) {
+        to.copy_from_slice(&from);
+    }
+    parallel(columns.div_ceil(WIDTH) as usize, problem.threads, |loader, block| {
+        let start = block as u64 * WIDTH;
+        let cols = Span::new(start, (start + WIDTH).min(columns));
+        let width = cols.len() as usize;
+        let len = rows.len() * width;
+        let mut chunk = Chunk { rows, a: &a, cols, hi: vec![], lo: vec![], mag: vec![] };
+        let (mut hi, mut lo, mut mag) = (zeros(len)?, zeros(len)?, zeros(len)?);
+        chunk.for_each_term::<T>(problem, loader, |row, a, b| {
+            let at = row * width..(row + 1) * width;
+            T::axpy(a, b, &mut hi[at.clone()], &mut lo[at.clone()], &mut mag[at]);
+        })?;
+        (chunk.hi, chunk.lo, chunk.mag) = (hi, lo, mag);
+        judge(loader, &chunk)
+    })
+}

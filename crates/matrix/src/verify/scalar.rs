@@ -1,0 +1,182 @@
+//! The arithmetic of the check for each element type: how sums are accumulated in a pass, and how an
+//! element is recomputed more exactly than any kernel did it.
+//!
+//! Invariants: integers wrap exactly (all sums are taken mod 2^64 in i64 and compared mod 2^w). f32 is
+//! summed in f64, where products of two f32 are exact and the check's own error is about 2^-29 of the
+//! kernel's. f64 is summed as an unevaluated pair `s + c` by Knuth's two-sum.
+//!
+//! Written for auto-vectorisation: fixed lanes, no branches, no fused multiply-add (a baseline x86-64 has
+//! none and would call a library for it).
+
+use crate::Element;
+
+/// An element type that can be checked.
+pub(super) trait Scalar: Element {
+    /// What it is widened to: f64 or i64.
+    type X: Element;
+    /// The value, exactly.
+    fn widen(self) -> Self::X;
+    /// `s + c <- s + c + m * x`.
+    fn step(s: &mut Self::X, c: &mut Self::X, m: Self::X, x: Self::X);
+    /// `hi + lo <- hi + lo + a * b` element by element, more exactly than the type's own arithmetic, and
+    /// `mag <- mag + |a * b|` for floats.
+    fn axpy(a: Self::X, b: &[Self::X], hi: &mut [Self::X], lo: &mut [Self::X], mag: &mut [Self::X]);
+    /// Folds lanes of pairs `s + c` into one pair.
+    fn fold(s: &[Self::X], c: &[Self::X]) -> [Self::X; 2] {
+        let mut sum = [Self::X::ZERO; 2];
+        for (s, c) in s.iter().zip(c) {
+            let [hi, lo] = &mut sum;
+            Self::step(hi, lo, *s, Self::X::ONE);
+            *lo = lo.plus(*c);
+        }
+        sum
+    }
+}
+
+/// A floating-point element type.
+pub(super) trait Real: Scalar<X = f64> {
+    /// Unit roundoff: half the distance from 1 to the next number.
+    const UNIT: f64;
+    /// Largest finite number.
+    const LARGEST: f64;
+    /// Smallest normal number: what an operation may lose to underflow, flushed to zero or not.
+    const SMALLEST: f64;
+    /// Whether squares of elements can overflow or underflow in f64.
+    const SQUARES_OVERFLOW: bool;
+}
+
+impl Real for f32 {
+    const UNIT: f64 = f32::EPSILON as f64 / 2.0;
+    const LARGEST: f64 = Self::MAX as f64;
+    const SMALLEST: f64 = Self::MIN_POSITIVE as f64;
+    const SQUARES_OVERFLOW: bool = false;
+}
+
+impl Real for f64 {
+    const UNIT: f64 = Self::EPSILON / 2.0;
+    const LARGEST: f64 = Self::MAX;
+    const SMALLEST: f64 = Self::MIN_POSITIVE;
+    const SQUARES_OVERFLOW: bool = true;
+}
+
+impl Scalar for f32 {
+    type X = f64;
+    #[inline(always)]
+    fn widen(self) -> f64 {
+        f64::from(self)
+    }
+    #[inline(always)]
+    fn step(s: &mut f64, _: &mut f64, m: f64, x: f64) {
+        *s += m * x;
+    }
+    fn axpy(a: f64, b: &[f64], hi: &mut [f64], _: &mut [f64], mag: &mut [f64]) {
+        for ((b, hi), mag) in b.iter().zip(hi).zip(mag) {
+            let p = a * b;
+            *hi += p;
+            *mag += p.abs();
+        }
+    }
+}
+
+impl Scalar for f64 {
+    type X = Self;
+    #[inline(always)]
+    fn widen(self) -> Self {
+        self
+    }
+    /// The product is rounded (it is exact for x = ±1), its sum is not.
+    #[inline(always)]
+    fn step(s: &mut Self, c: &mut Self, m: Self, x: Self) {
+        let (sum, error) = two_sum(*s, m * x);
+        *s = sum;
+        *c += error;
+    }
+    fn axpy(a: Self, b: &[Self], hi: &mut [Self], lo: &mut [Self], mag: &mut [Self]) {
+        for (((b, hi), lo), mag) in b.iter().zip(hi).zip(lo).zip(mag) {
+            let (p, e) = two_product(a, *b);
+            let (sum, d) = two_sum(*hi, p);
+            *hi = sum;
+            *lo += d + e;
+            *mag += p.abs();
+        }
+    }
+}
+
+macro_rules! integer {
+    ($t:ty) => {
+        impl Scalar for $t {
+            type X = i64;
+            #[inline(always)]
+            fn widen(self) -> i64 {
+                i64::from(self)
+            }
+            #[inline(always)]
+            fn step(s: &mut i64, _: &mut i64, m: i64, x: i64) {
+                *s = s.wrapping_add(m.wrapping_mul(x));
+            }
+            fn axpy(a: i64, b: &[i64], hi: &mut [i64], _: &mut [i64], _: &mut [i64]) {
+                for (b, hi) in b.iter().zip(hi) {
+                    *hi = hi.wrapping_add(a.wrapping_mul(*b));
+                }
+            }
+        }
+    };
+}
+integer!(i32);
+integer!(i64);
+
+/// `a + b` as rounded sum and exact error (Knuth, TAOCP 2, 4.2.2 theorem B).
+#[inline(always)]
+pub(super) fn two_sum(a: f64, b: f64) -> (f64, f64) {
+    let s = a + b;
+    let t = s - a;
+    (s, (a - (s - t)) + (b - t))
+}
+
+/// The leading 26 bits of `x`, and the rest. Masking bits overflows for no finite `x`, unlike Veltkamp's
+/// multiplication.
+#[inline(always)]
+fn split(x: f64) -> (f64, f64) {
+    let high = f64::from_bits(x.to_bits() & !0x7ff_ffff);
+    (high, x - high)
+}
+
+/// `a * b` as rounded product and its error (Dekker 1971), to about 2^-78 of the product: the pieces
+/// `al * bl` have up to 54 bits, one more than f64 holds.
+#[inline(always)]
+pub(super) fn two_product(a: f64, b: f64) -> (f64, f64) {
+    let p = a * b;
+    let ((ah, al), (bh, bl)) = (split(a), split(b));
+    (p, ((ah * bh - p) + ah * bl + al * bh) + al * bl)
+}
+
+/// `scale * (hi + lo)` added to the pair `sum`.
+pub(super) fn add_scaled(sum: [f64; 2], scale: f64, [hi, lo]: [f64; 2]) -> [f64; 2] {
+    let (p, e) = two_product(scale, hi);
+    let (s, d) = two_sum(sum[0], p);
+    [s, sum[1] + (d + (e + scale * lo))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_hold_what_single_numbers_lose() {
+        let (s, e) = two_sum(1.0, 1e-30);
+        assert_eq!((s, e), (1.0, 1e-30));
+        let x = 1.0 + f64::EPSILON;
+        let (p, e) = two_product(x, x);
+        assert_eq!(p, 1.0 + 2.0 * f64::EPSILON);
+        assert_eq!(e, f64::EPSILON * f64::EPSILON);
+        let (p, e) = two_product(f64::MAX, 0.5);
+        assert_eq!((p, e), (f64::MAX / 2.0, 0.0));
+    }
+
+    #[test]
+    fn lanes_fold_without_loss() {
+        let s = [1e16, 1.0, -1e16, 1.0];
+        let [hi, lo] = f64::fold(&s, &[0.0; 4]);
+        assert_eq!(hi + lo, 2.0);
+    }
+}

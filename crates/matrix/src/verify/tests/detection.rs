@@ -1,0 +1,167 @@
+//! Faults are found: flipped bits, lost and repeated work, exchanged tiles.
+
+use super::*;
+
+/// Flips bits of single elements and returns the share that was found; the right element must be named.
+fn share_found<T: Element>(bits: std::ops::Range<u32>, flip: impl Fn(T, u32) -> T) -> f64 {
+    let (mut found, mut all) = (0u32, 0u32);
+    for seed in 0..4 {
+        let mut case = uniform::<T>((48, 64, 48), seed).multiplied();
+        let mut random = Random::new(seed, 9);
+        for bit in bits.clone() {
+            for _ in 0..12 {
+                let at = random.below(case.c.len());
+                let right = case.c[at];
+                case.c[at] = flip(right, bit);
+                let verdict = case.verify(Effort::Fast, random.next());
+                case.c[at] = right;
+                all += 1;
+                if let Some(fault) = verdict.fault {
+                    assert_eq!((fault.row as usize, fault.col as usize), (at / case.n, at % case.n));
+                    assert!((fault.expected - right.to_f64()).abs() < 1e-4);
+                    found += 1;
+                }
+            }
+        }
+    }
+    f64::from(found) / f64::from(all)
+}
+
+#[test]
+fn flips_of_f32_exponents_and_signs_are_found() {
+    let share = share_found(23..32, |x: f32, bit| f32::from_bits(x.to_bits() ^ 1 << bit));
+    println!("f32 bits 23..32: {share}");
+    assert!(share >= 0.98, "{share}");
+}
+
+#[test]
+fn flips_of_high_f64_bits_are_found() {
+    let share = share_found(32..64, |x: f64, bit| f64::from_bits(x.to_bits() ^ 1 << bit));
+    println!("f64 bits 32..64: {share}");
+    assert!(share >= 0.99, "{share}");
+}
+
+/// Applies `spoil` to right products of each float type and wants every one found.
+fn spoiled(spoil: impl Fn(&mut Case<f32>), name: &str) {
+    for seed in 0..10 {
+        for effort in [Effort::Fast, Effort::Full] {
+            let mut case = uniform::<f32>((64, 256, 64), seed).multiplied();
+            spoil(&mut case);
+            let verdict = case.verify(effort, seed);
+            assert!(
+                !verdict.passed && verdict.fault.is_some() && verdict.worst_ratio > 1.0,
+                "{name} {verdict:?}"
+            );
+        }
+    }
+}
+
+/// Adds `factor` times the terms `from..to` of the inner products to the upper left quarter of C.
+fn add_panel(case: &mut Case<f32>, from: usize, to: usize, factor: f32) {
+    for i in 0..case.m / 2 {
+        for j in 0..case.n / 2 {
+            let panel: f32 = (from..to).map(|l| case.a[i * case.k + l] * case.b[l * case.n + j]).sum();
+            case.c[i * case.n + j] += factor * panel;
+        }
+    }
+}
+
+#[test]
+fn lost_repeated_and_exchanged_work_is_found() {
+    spoiled(|case| add_panel(case, 64, 128, -1.0), "lost panel");
+    spoiled(|case| add_panel(case, 192, 256, 1.0), "repeated panel");
+    spoiled(|case| add_panel(case, 17, 18, -1.0), "lost step");
+    spoiled(|case| case.c[..32 * 64].fill(0.0), "rows never written");
+    let swap = |case: &mut Case<f32>| {
+        for i in 0..32 {
+            for j in 0..32 {
+                case.c.swap(i * 64 + j, (i + 32) * 64 + j + 32);
+            }
+        }
+    };
+    spoiled(swap, "exchanged tiles");
+}
+
+/// Two exchanged columns differ in no row's residual where their signs are equal: each vector finds them
+/// in one case of two, in all rows or in none.
+#[test]
+fn exchanged_columns_are_found_by_half_of_the_vectors() {
+    let mut case = uniform::<f64>((8, 8, 64), 1).multiplied();
+    (0..8).for_each(|i| case.c.swap(i * 64 + 3, i * 64 + 60));
+    let found = |effort| (0..400).filter(|seed| !case.verify(effort, *seed).passed).count();
+    assert!((150..250).contains(&found(Effort::Fast)));
+    // All rows are recomputed here, so spread them over more than full effort samples.
+    let mut case = uniform::<f64>((300, 8, 64), 1).multiplied();
+    case.c.swap(64 * 100 + 3, 64 * 100 + 60);
+    let found = (0..400).filter(|seed| !case.verify(Effort::Full, *seed).passed).count();
+    assert!(found >= 390, "{found}");
+}
+
+#[test]
+fn an_operand_changed_on_its_way_is_found() {
+    let mut used = uniform::<f64>((30, 40, 30), 2);
+    let given = used.clone();
+    used.b[77] = -used.b[77];
+    let mut case = used.multiplied();
+    case.b = given.b;
+    assert!(!case.passes());
+}
+
+#[test]
+fn wrong_factors_are_found() {
+    let mut case = uniform::<f64>((20, 10, 30), 2);
+    (case.alpha, case.beta) = (2.5, -1.0);
+    case.c0 = Some((0..600).map(f64::from).collect());
+    let case = case.multiplied();
+    assert!(case.passes());
+    for (alpha, beta) in [(2.5, 1.0), (2.5, 0.0), (1.0, -1.0), (0.0, -1.0), (2.5 + 1e-9, -1.0)] {
+        assert!(!Case { alpha, beta, ..case.clone() }.passes(), "{alpha} {beta}");
+    }
+    let mut empty = Case::<f32>::new((3, 0, 4), |_, _| 0.0, |_, _| 0.0);
+    assert!(empty.passes());
+    empty.c[5] = 1e-20;
+    assert!(!empty.passes(), "k = 0 makes zeros");
+}
+
+#[test]
+fn a_fault_among_many_innocent_alarms_is_found() {
+    let mut case = false_alarms::long_sum_of_tenths(80, 60_000);
+    let verdict = case.verify(Effort::Full, 1);
+    assert!(verdict.passed && verdict.arbitrated_rows == 32, "{verdict:?}");
+    case.c[70 * 4 + 2] *= 1.1;
+    let fault = case.verify(Effort::Full, 1).fault.unwrap();
+    assert_eq!((fault.row, fault.col), (70, 2));
+}
+
+#[test]
+fn zzz_temporary() {
+    for (k, n) in [(512, 512), (2048, 2048)] {
+        let mut case = uniform::<f32>((16, k, n), 1).multiplied();
+        println!("f32 {k} {n} ratio {:?}", case.verify(Effort::Full, 1).worst_ratio);
+        let mut random = Random::new(1, 9);
+        for bit in (18..32).rev() {
+            let mut found = 0;
+            for _ in 0..200 {
+                let at = random.below(case.c.len());
+                let right = case.c[at];
+                case.c[at] = f32::from_bits(right.to_bits() ^ 1 << bit);
+                found += u32::from(!case.verify(Effort::Fast, random.next()).passed);
+                case.c[at] = right;
+            }
+            println!("f32 {k} {n} bit {bit}: {}", f64::from(found) / 200.0);
+        }
+        let mut case = uniform::<f64>((16, k, n), 1).multiplied();
+        println!("f64 {k} {n} ratio {:?}", case.verify(Effort::Full, 1).worst_ratio);
+        for bit in (16..36).rev().step_by(4) {
+            let mut found = 0;
+            for _ in 0..200 {
+                let at = random.below(case.c.len());
+                let right = case.c[at];
+                case.c[at] = f64::from_bits(right.to_bits() ^ 1 << bit);
+                found += u32::from(!case.verify(Effort::Fast, random.next()).passed);
+                case.c[at] = right;
+            }
+            println!("f64 {k} {n} bit {bit}: {}", f64::from(found) / 200.0);
+        }
+    }
+}

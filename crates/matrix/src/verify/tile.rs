@@ -1,0 +1,220 @@
+//! Reading matrices tile by tile, and spreading row blocks over threads.
+//!
+//! Place: the floor under every pass of the check. A tile is used where it lies if its memory can be
+//! seen as elements, and copied to a small buffer otherwise (generated or converted matrices, and
+//! wherever columns have to be blanked out).
+//!
+//! Invariants: the cut into blocks depends on the matrix alone, never on the number of threads, and each
+//! block is computed by one thread, so that results do not depend on `threads`. A buffer holds at most
+//! one tile of about 1 MiB (or one row, where that is longer).
+//!
+//! It does no arithmetic.
+
+use crate::{Buffer, Element, Layout, Lines, Matrix, MatrixError, Rect, Span};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Elements of a tile: 1 MiB of f64.
+const TILE_ELEMENTS: u64 = 1 << 17;
+
+/// A tile's elements: `lines` runs in the matrix's own layout.
+pub(super) enum Tile<'a> {
+    /// Where they lie.
+    Lines(Lines),
+    /// In the loader's buffer, without gaps.
+    Copy {
+        /// The elements' bytes.
+        bytes: &'a [u8],
+        /// Bytes of one line.
+        line_bytes: usize,
+    },
+}
+
+impl Tile<'_> {
+    /// Line `i` as elements.
+    pub(super) fn line<T: Element>(&self, i: usize) -> &[T] {
+        match self {
+            Self::Lines(lines) => bytemuck::cast_slice(lines.line(i)),
+            Self::Copy { bytes, line_bytes } => {
+                bytemuck::cast_slice(&bytes[i * line_bytes..(i + 1) * line_bytes])
+            }
+        }
+    }
+}
+
+/// One thread's buffer for tiles that have to be copied.
+#[derive(Default)]
+pub(super) struct Loader {
+    buffer: Option<Buffer>,
+}
+
+impl Loader {
+    /// The elements of a rectangle; those in columns where `mask` is true read as zero.
+    pub(super) fn load<T: Element>(
+        &mut self,
+        matrix: &Matrix,
+        rect: Rect,
+        mask: Option<&[bool]>,
+    ) -> Result<Tile<'_>, MatrixError> {
+        if mask.is_none()
+            && let Some(lines) = matrix.lines(rect)
+            && usable_in_place::<T>(&lines)
+        {
+            return Ok(Tile::Lines(lines));
+        }
+        let (lines, len) = matrix.layout().lines(rect.shape());
+        let line_bytes = len as usize * size_of::<T>();
+        let bytes = self.room(lines as usize * line_bytes)?;
+        matrix.read_block(rect, bytes)?;
+        if let Some(mask) = mask {
+            let mask = &mask[rect.cols.start as usize..rect.cols.end as usize];
+            blank::<T>(bytemuck::cast_slice_mut(bytes), len as usize, matrix.layout(), mask);
+        }
+        Ok(Tile::Copy { bytes, line_bytes })
+    }
+
+    /// A buffer of exactly `len` bytes, reused where it is large enough.
+    fn room(&mut self, len: usize) -> Result<&mut [u8], MatrixError> {
+        let kept = self.buffer.take().filter(|buffer| buffer.capacity() >= len);
+        let mut buffer = match kept {
+            Some(buffer) => buffer,
+            None => Buffer::zeroed(len)?,
+        };
+        buffer.set_len(len);
+        Ok(self.buffer.insert(buffer).bytes_mut())
+    }
+
+    /// Writes a rectangle to `out` as contiguous rows of widened elements, whatever the layout.
+    pub(super) fn gather<T: Element, X: Element>(
+        &mut self,
+        matrix: &Matrix,
+        rect: Rect,
+        widen: impl Fn(T) -> X,
+        out: &mut [X],
+    ) -> Result<(), MatrixError> {
+        let (lines, len) = matrix.layout().lines(rect.shape());
+        if lines == 0 || len == 0 {
+            return Ok(());
+        }
+        let tile = self.load::<T>(matrix, rect, None)?;
+        let width = rect.cols.len() as usize;
+        for i in 0..lines as usize {
+            let line = tile.line::<T>(i);
+            match matrix.layout() {
+                Layout::RowMajor => {
+                    for (to, from) in out[i * width..(i + 1) * width].iter_mut().zip(line) {
+                        *to = widen(*from);
+                    }
+                }
+                Layout::ColMajor => {
+                    for (to, from) in out[i..].iter_mut().step_by(width).zip(line) {
+                        *to = widen(*from);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether every line of shared memory can be seen as elements of `T`.
+fn usable_in_place<T: Element>(lines: &Lines) -> bool {
+    lines.lines > 0
+        && (lines.lines == 1 || lines.pitch_bytes.is_multiple_of(size_of::<T>()))
+        && bytemuck::try_cast_slice::<u8, T>(lines.line(0)).is_ok()
+}
+
+/// Zeroes the masked columns of a copied tile.
+fn blank<T: Element>(elements: &mut [T], line: usize, layout: Layout, mask: &[bool]) {
+    for (i, line) in elements.chunks_exact_mut(line.max(1)).enumerate() {
+        match layout {
+            Layout::ColMajor if mask[i] => line.fill(T::ZERO),
+            Layout::ColMajor => {}
+            Layout::RowMajor => {
+                for (x, _) in line.iter_mut().zip(mask).filter(|(_, masked)| **masked) {
+                    *x = T::ZERO;
+                }
+            }
+        }
+    }
+}
+
+/// How a matrix is cut: into blocks of whole rows, and each block into tiles.
+pub(super) struct Cut {
+    rows: u64,
+    cols: u64,
+    block_rows: u64,
+    tile_cols: u64,
+}
+
+impl Cut {
+    /// The cut that suits the layout: long runs of a line, and few enough rows to keep sums in cache.
+    pub(super) fn of(matrix: &Matrix) -> Self {
+        let shape = matrix.shape();
+        let block_rows = match matrix.layout() {
+            Layout::RowMajor => (TILE_ELEMENTS / shape.cols.max(1)).clamp(16, 512),
+            Layout::ColMajor => 512,
+        };
+        Self { rows: shape.rows, cols: shape.cols, block_rows, tile_cols: TILE_ELEMENTS / block_rows }
+    }
+
+    /// Number of row blocks.
+    pub(super) fn blocks(&self) -> usize {
+        self.rows.div_ceil(self.block_rows) as usize
+    }
+
+    /// The rows of a block.
+    pub(super) fn rows(&self, block: usize) -> Span {
+        let start = block as u64 * self.block_rows;
+        Span::new(start, (start + self.block_rows).min(self.rows))
+    }
+
+    /// The tiles of a block, left to right.
+    pub(super) fn tiles(&self, block: usize) -> impl Iterator<Item = Rect> + '_ {
+        let rows = self.rows(block);
+        (0..self.cols.div_ceil(self.tile_cols)).map(move |t| {
+            let start = t * self.tile_cols;
+            Rect::new(rows, Span::new(start, (start + self.tile_cols).min(self.cols)))
+        })
+    }
+}
+
+/// Does `work` for blocks `0..blocks` on up to `threads` threads; the results in block order, or the
+/// error of the first block that failed.
+pub(super) fn parallel<R: Send>(
+    blocks: usize,
+    threads: usize,
+    work: impl Fn(&mut Loader, usize) -> Result<R, MatrixError> + Sync,
+) -> Result<Vec<R>, MatrixError> {
+    let next = AtomicUsize::new(0);
+    let run = || {
+        let mut loader = Loader::default();
+        let mut done = Vec::new();
+        loop {
+            // Relaxed: the counter only hands out numbers; the join publishes the results.
+            let block = next.fetch_add(1, Ordering::Relaxed);
+            if block >= blocks {
+                return done;
+            }
+            done.push((block, work(&mut loader, block)));
+        }
+    };
+    let mut done = std::thread::scope(|scope| {
+        let helpers: Vec<_> = (1..threads.min(blocks)).map(|_| scope.spawn(run)).collect();
+        let mut done = run();
+        for helper in helpers {
+            match helper.join() {
+                Ok(more) => done.extend(more),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        done
+    });
+    done.sort_by_key(|(block, _)| *block);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// A zeroed vector, or an error where the machine has not that much memory.
+pub(super) fn zeros<X: Element>(len: usize) -> Result<Vec<X>, MatrixError> {
+    let bytes = (len as u64).saturating_mul(size_of::<X>() as u64);
+    bytemuck::allocation::try_zeroed_vec(len).map_err(|()| MatrixError::OutOfMemory { bytes })
+}

@@ -1,0 +1,75 @@
+//! What this machine is: cores, memory, name, and how fast its kernel is.
+
+use bramble_kernel::{Choice, Kernel, Pick};
+use bramble_matrix::DType;
+
+/// How a worker is to run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Compute threads.
+    pub threads: usize,
+    /// Memory that the worker may use altogether, bytes.
+    pub memory_bytes: u64,
+    /// Kernel to use; `None` leaves it to the primary.
+    pub kernel: Option<Choice>,
+    /// First core to pin compute threads to, counted among the allowed ones; `None` does not pin.
+    pub pin_from: Option<usize>,
+    /// What to call this worker.
+    pub name: String,
+}
+
+impl Config {
+    /// What the program, its stack and a link need beside matrices and kernels.
+    const PROGRAM_BYTES: u64 = 32 << 20;
+
+    /// Bytes of matrices that may be held: the memory less what the program and its kernel need.
+    pub fn grant_bytes(&self, kernel: &dyn Kernel) -> u64 {
+        let scratch = kernel.scratch_bytes() as u64 * self.threads as u64;
+        self.memory_bytes.saturating_sub(Self::PROGRAM_BYTES + scratch)
+    }
+}
+
+/// Cores that this process may use, by affinity and cgroup quota.
+pub fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Memory that is free for use now, bytes: what Linux estimates, cut to three quarters so that the machine
+/// stays usable, and to the cgroup's limit.
+pub fn available_memory() -> u64 {
+    let available = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find(|l| l.starts_with("MemAvailable:"))?;
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        })
+        .map_or(1 << 30, |kib| kib * 1024);
+    let limit = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        .iter()
+        .filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok())
+        .min()
+        .unwrap_or(u64::MAX);
+    available.min(limit) / 4 * 3
+}
+
+/// This machine's name, for messages only.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Speed of `threads` threads running the kernel at the same time, and their cores' peak, Gflop/s. Takes a
+/// few milliseconds.
+pub fn probe(pick: &Pick, dtype: DType, threads: usize) -> (f64, f64) {
+    const SECONDS: f64 = 0.004;
+    let one = |_: usize| {
+        let kernel = pick.kernel.clone();
+        move || (bramble_kernel::rate(&*kernel, dtype, SECONDS), bramble_kernel::peak(dtype))
+    };
+    let rates: Vec<(f64, f64)> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|i| scope.spawn(one(i))).collect();
+        running.into_iter().filter_map(|t| t.join().ok()).collect()
+    });
+    let gflops = rates.iter().map(|r| r.0).sum::<f64>().max(1e-3);
+    let peak = rates.iter().map(|r| r.1).sum::<f64>();
+    (gflops, peak.max(gflops))
+}

@@ -1,0 +1,264 @@
+//! The matrix store: operands and tiles by id, and the buffers that they leave behind for the next ones.
+//!
+//! Invariants: buffers in use and spare ones together stay within the grant; an operand is written before
+//! anyone reads it and never after; a tile is in one place at a time (here, at a compute thread, or leaving).
+
+use bramble_kernel::KernelElement;
+use bramble_link::{Landing, Region};
+use bramble_matrix::{Buffer, Layout, Lent, Lines, MatrixError, View, ViewMut};
+use bramble_schedule::message::{Generated, MatrixHeader};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+/// An operand that is whole.
+#[derive(Debug)]
+pub(crate) enum Operand {
+    /// In a buffer of ours.
+    Owned(MatrixHeader, Buffer),
+    /// Where the primary of the same process has it.
+    Borrowed(Lines),
+}
+
+impl Operand {
+    /// The operand where a link that shares memory says it is.
+    pub(crate) fn borrowed(header: &MatrixHeader, region: Region) -> Self {
+        Self::Borrowed(Lines {
+            owner: region.owner,
+            start: region.start,
+            line_bytes: region.run_bytes,
+            pitch_bytes: region.pitch_bytes,
+            lines: region.runs,
+            shape: header.shape(),
+            layout: header.layout,
+            dtype: header.dtype,
+        })
+    }
+
+    /// Its elements.
+    pub(crate) fn view<T: KernelElement>(&self) -> View<'_, T> {
+        match self {
+            Self::Borrowed(lines) => lines.view(),
+            Self::Owned(header, buffer) => {
+                let (rows, cols) = (header.rows as usize, header.cols as usize);
+                match header.layout {
+                    Layout::RowMajor => View::row_major(buffer.elements(), rows, cols),
+                    Layout::ColMajor => View::row_major(buffer.elements(), cols, rows).transposed(),
+                }
+            }
+        }
+    }
+}
+
+/// A tile of C, wherever it is accumulated.
+pub(crate) enum Tile {
+    /// In a buffer of ours, by rows.
+    Owned(MatrixHeader, Buffer),
+    /// In the output itself, lent by the primary of the same process.
+    Lent(Lent),
+}
+
+impl Tile {
+    /// Its elements.
+    pub(crate) fn view_mut<T: KernelElement>(&mut self) -> ViewMut<'_, T> {
+        match self {
+            Self::Lent(lent) => lent.view_mut(),
+            Self::Owned(header, buffer) => {
+                ViewMut::row_major(buffer.elements_mut(), header.rows as usize, header.cols as usize)
+            }
+        }
+    }
+}
+
+/// Lent memory on its way back.
+pub(crate) struct Returning(pub(crate) Lent);
+
+impl Landing for Returning {
+    fn len(&self) -> usize {
+        self.0.lines() * self.0.line_bytes()
+    }
+    fn runs_mut<'a>(&'a mut self, _offset: usize, _max: usize, _out: &mut Vec<IoSliceMut<'a>>) {
+        unreachable!("lent memory never crosses a link that moves bytes")
+    }
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        Box::new(self.0)
+    }
+}
+
+/// Where one part of a store message's body lands.
+pub(crate) struct Part {
+    id: u32,
+    buffer: Buffer,
+    from: usize,
+    len: usize,
+}
+
+/// Where a store message's body lands: parts of several matrices, one after another.
+pub(crate) struct Parts(Vec<Part>);
+
+impl Landing for Parts {
+    fn len(&self) -> usize {
+        self.0.iter().map(|p| p.len).sum()
+    }
+    fn runs_mut<'a>(&'a mut self, offset: usize, max: usize, out: &mut Vec<IoSliceMut<'a>>) {
+        let mut skip = offset;
+        for part in &mut self.0 {
+            if skip < part.len && out.len() < max {
+                let end = part.from + part.len;
+                out.push(IoSliceMut::new(&mut part.buffer.bytes_mut()[part.from + skip..end]));
+            }
+            skip = skip.saturating_sub(part.len);
+        }
+    }
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+/// A matrix that is arriving, or a tile that waits for its next job.
+struct Slot {
+    header: MatrixHeader,
+    /// `None` while bytes land in it.
+    buffer: Option<Buffer>,
+    generated: Option<Generated>,
+}
+
+/// Everything a session holds.
+pub(crate) struct Store {
+    grant_bytes: u64,
+    /// Bytes of all buffers, in use or spare.
+    allocated_bytes: u64,
+    arriving: BTreeMap<u32, Slot>,
+    operands: BTreeMap<u32, Arc<Operand>>,
+    tiles: BTreeMap<u32, Tile>,
+    spare: Vec<Buffer>,
+}
+
+impl Store {
+    pub(crate) fn new(grant_bytes: u64) -> Self {
+        Self {
+            grant_bytes,
+            allocated_bytes: 0,
+            arriving: BTreeMap::new(),
+            operands: BTreeMap::new(),
+            tiles: BTreeMap::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// A buffer of `len` bytes: the smallest spare one that fits without wasting half, else a new one, for
+    /// which spare ones make room.
+    fn buffer(&mut self, len: usize) -> Result<Buffer, MatrixError> {
+        let fits = |b: &Buffer| b.capacity() >= len && b.capacity() / 2 <= len.max(64);
+        let best = (0..self.spare.len()).filter(|i| fits(&self.spare[*i])).min_by_key(|i| self.spare[*i].capacity());
+        if let Some(best) = best {
+            let mut buffer = self.spare.swap_remove(best);
+            buffer.set_len(len);
+            return Ok(buffer);
+        }
+        while self.allocated_bytes + len as u64 > self.grant_bytes
+            && let Some(dropped) = self.spare.pop()
+        {
+            self.allocated_bytes -= dropped.capacity() as u64;
+        }
+        let buffer = Buffer::zeroed(len)?;
+        self.allocated_bytes += buffer.capacity() as u64;
+        Ok(buffer)
+    }
+
+    /// Takes memory for a matrix before its bytes come.
+    pub(crate) fn reserve(&mut self, header: &MatrixHeader) -> Result<(), MatrixError> {
+        let buffer = self.buffer(header.bytes() as usize)?;
+        self.arriving.insert(header.id, Slot { header: *header, buffer: Some(buffer), generated: None });
+        Ok(())
+    }
+
+    /// Where the bodies of these matrices land. They were reserved, so each has a slot.
+    pub(crate) fn landing(&mut self, matrices: &[MatrixHeader]) -> Result<Parts, MatrixError> {
+        let mut parts = Vec::new();
+        for header in matrices.iter().filter(|h| h.body_bytes() > 0) {
+            let len = header.body_bytes() as usize;
+            let generated = matches!(header.source, bramble_schedule::message::Source::Generated);
+            let from = if generated { 0 } else { header.first_line as usize * header.lines_total().1 };
+            let buffer = match self.arriving.get_mut(&header.id) {
+                Some(slot) if !generated => slot.buffer.take(),
+                _ => Some(Buffer::zeroed(len)?),
+            };
+            let Some(buffer) = buffer else {
+                return Err(MatrixError::format(format!("matrix {}", header.id), "comes twice in one message"));
+            };
+            parts.push(Part { id: header.id, buffer, from, len });
+        }
+        Ok(Parts(parts))
+    }
+
+    /// The bodies have landed; puts their buffers back.
+    pub(crate) fn landed(&mut self, parts: Parts) {
+        for part in parts.0 {
+            let Some(slot) = self.arriving.get_mut(&part.id) else { continue };
+            if slot.buffer.is_none() {
+                slot.buffer = Some(part.buffer);
+            } else {
+                slot.generated = Generated::decode(part.buffer.bytes()).ok();
+            }
+        }
+    }
+
+    /// How to make a generated matrix, and the memory for it.
+    pub(crate) fn take_generated(&mut self, id: u32) -> Option<(MatrixHeader, Generated, Buffer)> {
+        let mut slot = self.arriving.remove(&id)?;
+        Some((slot.header, slot.generated?, slot.buffer.take()?))
+    }
+
+    /// Notes how a generated matrix is made (on links that share memory).
+    pub(crate) fn set_generated(&mut self, id: u32, generated: Generated) {
+        if let Some(slot) = self.arriving.get_mut(&id) {
+            slot.generated = Some(generated);
+        }
+    }
+
+    pub(crate) fn put_operand(&mut self, id: u32, operand: Operand) {
+        self.operands.insert(id, Arc::new(operand));
+    }
+
+    pub(crate) fn put_tile(&mut self, id: u32, tile: Tile) {
+        self.tiles.insert(id, tile);
+    }
+
+    /// An operand for a job. It is whole, so it is taken out of the slot that it arrived in.
+    pub(crate) fn operand(&mut self, id: u32) -> Option<Arc<Operand>> {
+        if let Some(mut slot) = self.arriving.remove(&id) {
+            let operand = Operand::Owned(slot.header, slot.buffer.take()?);
+            self.operands.insert(id, Arc::new(operand));
+        }
+        self.operands.get(&id).cloned()
+    }
+
+    /// A tile for its next job, or for its way back.
+    pub(crate) fn take_tile(&mut self, id: u32) -> Option<Tile> {
+        if let Some(mut slot) = self.arriving.remove(&id) {
+            return Some(Tile::Owned(slot.header, slot.buffer.take()?));
+        }
+        self.tiles.remove(&id)
+    }
+
+    /// An operand that no job needs any more.
+    pub(crate) fn release(&mut self, id: u32) {
+        if let Some(operand) = self.operands.remove(&id)
+            && let Ok(Operand::Owned(_, buffer)) = Arc::try_unwrap(operand)
+        {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// A buffer whose tile has left.
+    pub(crate) fn recycle(&mut self, buffer: Buffer) {
+        self.spare.push(buffer);
+    }
+
+    /// Bytes in buffers, in use or spare; what the process really takes for matrices.
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        self.allocated_bytes
+    }
+}
