@@ -1,1 +1,31 @@
-//! Being written.
+//! Local matrix multiplication: `C = alpha * A * B + beta * C` on the calling thread.
+//!
+//! Place in the flow: the innermost room. A worker or the primary cuts its share of C into tiles, and each
+//! of its threads hands one tile at a time to a [`Kernel`].
+//!
+//! Invariants: a kernel uses exactly the thread that calls it; it touches no element of C outside the
+//! rectangle that it was lent; `beta == 0` never reads C; integers wrap. `docs/kernel-contract.md` has the
+//! whole contract, and the tests hold every kernel to it.
+//!
+//! Deliberately absent: threads, files, plans, and any link-time need for a BLAS. Vector instructions are
+//! chosen at run time, so one binary serves every machine of its architecture.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod blas;
+mod contract;
+mod error;
+mod name;
+mod parts;
+mod peak;
+mod pick;
+mod rate;
+mod reference;
+mod simd;
+
+pub use blas::quiet_blas_threads;
+pub use contract::{AnyProduct, Kernel, KernelElement, Product};
+pub use error::KernelError;
+pub use name::{Choice, KernelName};
+pub use peak::peak;
+pub use pick::{Pick, open, pick};
+pub use rate::rate;

@@ -181,5 +181,6 @@ fn team(problem: &Problem, grid: Grid, workers: &[Machine], members: &[usize]) -
 fn plan_of(problem: &Problem, grid: Grid, machines: &[Machine], shares: Vec<Share>) -> Plan {
     let predicted = cost::predict(problem, &grid, machines, &shares);
     let bound = cost::bound(problem, machines, &shares);
-    Plan { problem: *problem, grid, strategy: "reuse", shares, predicted, bound }
+    let peak_gflops = shares.iter().map(|s| machines[s.machine].peak_gflops).sum();
+    Plan { problem: *problem, grid, strategy: "reuse", shares, predicted, bound, peak_gflops }
 }

@@ -181,6 +181,8 @@ pub struct Plan {
     pub predicted: Prediction,
     /// The physical lower bound for these machines.
     pub bound: Bound,
+    /// Summed peak of the machines that take part, Gflop/s.
+    pub peak_gflops: f64,
 }
 
 impl Plan {

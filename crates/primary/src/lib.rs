@@ -1,1 +1,22 @@
-//! Being written.
+//! The machine shell of the primary: operands, output and links around the schedule's primary state.
+//!
+//! Place in the flow: operands and links come in (`cli` opens them), a verified C and a report go out.
+//! Sessions are opened and measured, a plan is made, its walk is carried out, C is checked.
+//!
+//! Invariants: panels leave from where they lie and tiles land where they belong in the output; nothing is
+//! copied on the way but elements that have to be made first (converted, transposed). A product ends with a
+//! verified C, or with an error that names the machine; every wait has a deadline.
+//!
+//! Deliberately absent: knowledge of how a worker works (the two shells meet on the wire; threads of this
+//! process are a worker like any other, over a link that shares memory), command lines, terminals.
+
+mod account;
+mod bodies;
+mod error;
+mod opening;
+mod product;
+mod run;
+
+pub use account::{MachineReport, Progress, Report, ThreadUse, VerifyReport};
+pub use error::PrimaryError;
+pub use product::{Ends, Finished, Request, Watch, multiply};

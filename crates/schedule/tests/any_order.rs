@@ -2,7 +2,7 @@
 //! in any order that a link allows: every (tile, step) is done once and in step order, whatever happens
 //! first, and no worker ever holds more than its grant.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_matrix::{DType, Layout};
 use bramble_plan::{Cut, LinkRate, Machine, Preference, Problem, decide};

@@ -63,10 +63,7 @@ impl Court<'_> {
         rows.extend(self.some_of(&overflowing, "row(s) that may overflow", STREAMS[2]));
         let conviction = self.judge::<T>(&rows)?;
         if conviction.is_none() && !alarms.is_empty() {
-            self.notes.push(format!(
-                "{} row(s) that stood out are within the rigorous bound",
-                alarms.len()
-            ));
+            self.notes.push(format!("{} row(s) that stood out are within the rigorous bound", alarms.len()));
         }
         Ok(conviction)
     }

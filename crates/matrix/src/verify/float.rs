@@ -11,7 +11,7 @@ use super::judge::{Conviction, judge_rows};
 use super::pass::{Pass, Rows, Size, wild};
 use super::random::{sample, signs};
 use super::recompute::Problem;
-use super::scalar::{Real, add_scaled};
+use super::scalar::{Real, add_scaled, within};
 use super::tile::zeros;
 use super::{Effort, FULL_ROWS, MatrixError, SAMPLE_STREAM, Verdict};
 use crate::Matrix;
@@ -218,8 +218,8 @@ impl Test {
             row: i as u64,
             // An infinite tolerance has measured nothing.
             ratio: if ratio.is_finite() && tolerance.is_finite() { ratio } else { f64::INFINITY },
-            certain: !(residual <= rigorous),
-            may_overflow: !(self.cols.sqrt() * sizes.max(product) < self.overflow),
+            certain: !within(residual, rigorous),
+            may_overflow: !within(self.cols.sqrt() * sizes.max(product), self.overflow),
         }
     }
 

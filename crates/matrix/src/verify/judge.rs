@@ -8,7 +8,7 @@
 //! convicts.
 
 use super::recompute::{Chunk, Problem, recompute};
-use super::scalar::{Real, add_scaled, two_sum};
+use super::scalar::{Real, add_scaled, two_sum, within};
 use super::tile::{Loader, zeros};
 use super::{Fault, MatrixError};
 
@@ -169,7 +169,7 @@ impl Law {
         };
         let finite_base = if base.is_finite() { (self.beta * base).abs() } else { 0.0 };
         let size = self.alpha.abs() * mag + finite_base;
-        let may_overflow = !(size.max(mag) < self.overflow);
+        let may_overflow = !within(size.max(mag), self.overflow);
         let must_be =
             wild_part(self.alpha, kind) + if self.beta == 0.0 { 0.0 } else { wild_part(self.beta, base) };
         if must_be != 0.0 {
@@ -184,6 +184,6 @@ impl Law {
         let (difference, rest) = two_sum(got, -hi);
         let error = (difference + (rest - lo)).abs();
         let allowed = self.relative * size + self.absolute;
-        if error <= allowed { None } else { convict(error / allowed, hi + lo, error, allowed) }
+        if within(error, allowed) { None } else { convict(error / allowed, hi + lo, error, allowed) }
     }
 }

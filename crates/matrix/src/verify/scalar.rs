@@ -46,16 +46,16 @@ pub(super) trait Real: Scalar<X = f64> {
 }
 
 impl Real for f32 {
-    const UNIT: f64 = f32::EPSILON as f64 / 2.0;
+    const UNIT: f64 = Self::EPSILON as f64 / 2.0;
     const LARGEST: f64 = Self::MAX as f64;
     const SMALLEST: f64 = Self::MIN_POSITIVE as f64;
     const SQUARES_OVERFLOW: bool = false;
 }
 
 impl Real for f64 {
-    const UNIT: f64 = Self::EPSILON / 2.0;
-    const LARGEST: f64 = Self::MAX;
-    const SMALLEST: f64 = Self::MIN_POSITIVE;
+    const UNIT: Self = Self::EPSILON / 2.0;
+    const LARGEST: Self = Self::MAX;
+    const SMALLEST: Self = Self::MIN_POSITIVE;
     const SQUARES_OVERFLOW: bool = true;
 }
 
@@ -124,6 +124,12 @@ macro_rules! integer {
 }
 integer!(i32);
 integer!(i64);
+
+/// Whether `x` is known to be at most `limit`: a NaN is not.
+#[inline(always)]
+pub(super) fn within(x: f64, limit: f64) -> bool {
+    x <= limit
+}
 
 /// `a + b` as rounded sum and exact error (Knuth, TAOCP 2, 4.2.2 theorem B).
 #[inline(always)]

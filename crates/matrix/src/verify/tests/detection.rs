@@ -133,35 +133,15 @@ fn a_fault_among_many_innocent_alarms_is_found() {
     assert_eq!((fault.row, fault.col), (70, 2));
 }
 
+/// At this size a flip below the tolerance shows because its row stands out from the others.
 #[test]
-fn zzz_temporary() {
-    for (k, n) in [(512, 512), (2048, 2048)] {
-        let mut case = uniform::<f32>((16, k, n), 1).multiplied();
-        println!("f32 {k} {n} ratio {:?}", case.verify(Effort::Full, 1).worst_ratio);
-        let mut random = Random::new(1, 9);
-        for bit in (18..32).rev() {
-            let mut found = 0;
-            for _ in 0..200 {
-                let at = random.below(case.c.len());
-                let right = case.c[at];
-                case.c[at] = f32::from_bits(right.to_bits() ^ 1 << bit);
-                found += u32::from(!case.verify(Effort::Fast, random.next()).passed);
-                case.c[at] = right;
-            }
-            println!("f32 {k} {n} bit {bit}: {}", f64::from(found) / 200.0);
-        }
-        let mut case = uniform::<f64>((16, k, n), 1).multiplied();
-        println!("f64 {k} {n} ratio {:?}", case.verify(Effort::Full, 1).worst_ratio);
-        for bit in (16..36).rev().step_by(4) {
-            let mut found = 0;
-            for _ in 0..200 {
-                let at = random.below(case.c.len());
-                let right = case.c[at];
-                case.c[at] = f64::from_bits(right.to_bits() ^ 1 << bit);
-                found += u32::from(!case.verify(Effort::Fast, random.next()).passed);
-                case.c[at] = right;
-            }
-            println!("f64 {k} {n} bit {bit}: {}", f64::from(found) / 200.0);
-        }
-    }
+fn a_row_that_stands_out_is_looked_at() {
+    let mut case = uniform::<f32>((64, 512, 512), 1).multiplied();
+    let right = case.verify(Effort::Full, 1);
+    assert!(right.passed && right.arbitrated_rows == 0 && right.worst_ratio < 0.01, "{right:?}");
+    case.c[20 * 512 + 99] += 0.02;
+    let verdict = case.verify(Effort::Fast, 1);
+    assert!(verdict.arbitrated_rows == 1, "{verdict:?}");
+    let fault = verdict.fault.unwrap();
+    assert_eq!((fault.row, fault.col), (20, 99));
 }

@@ -127,7 +127,7 @@ fn no_product_fails<T: Float>() {
                         let c0 = (0..size.0 * size.2).map(|x| element(kind, &mut rb, x, 1)).collect();
                         case.c0 = Some(c0);
                     }
-                    let effort = if seed % 3 == 0 { Effort::Full } else { Effort::Fast };
+                    let effort = if seed.is_multiple_of(3) { Effort::Full } else { Effort::Fast };
                     let case = multiply(case, order);
                     let verdict = case.verify(effort, seed);
                     let what = format!("{order:?} kind {kind} {size:?} round {round}: {verdict:?}");

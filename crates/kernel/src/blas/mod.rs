@@ -1,0 +1,238 @@
+//! Floating-point products by a BLAS library that was opened at run time.
+//!
+//! Place in the flow: behind [`Kernel`]; [`library`] finds and checks the library.
+//!
+//! Invariants: the library is told to use one thread before its first product; every number handed to it
+//! fits 32 bits; operands that it cannot express (no stride of 1, or overlapping lines) are copied first.
+//!
+//! Deliberately absent: any other BLAS routine, and 64-bit-integer builds of the libraries.
+#![allow(unsafe_code)] // Foreign functions take pointers.
+
+mod library;
+
+use std::ffi::c_int;
+use std::ops::Range;
+
+use bramble_matrix::{DType, Element, View, ViewMut};
+
+use crate::parts::{part, part_mut, pieces};
+use crate::{AnyProduct, Kernel, KernelName, Product};
+
+pub(crate) use library::open;
+pub use library::quiet_blas_threads;
+
+/// `cblas_sgemm` or `cblas_dgemm`: order, transpositions of A and B, m, n, k, alpha, A, its leading
+/// dimension, B, its leading dimension, beta, C, its leading dimension.
+type Gemm<T> = unsafe extern "C" fn(
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    T,
+    *const T,
+    c_int,
+    *const T,
+    c_int,
+    T,
+    *mut T,
+    c_int,
+);
+
+const ROW_MAJOR: c_int = 101;
+const NO_TRANS: c_int = 111;
+const TRANS: c_int = 112;
+
+/// Edge of the pieces of a product whose operands can be handed over as they lie: far inside 32 bits.
+const PIECE: usize = 1 << 24;
+/// Edge of the pieces of a product whose operands must be copied: bounds the copies to 24 MiB.
+const COPIED_PIECE: usize = 1024;
+
+/// Copies of operands, and the buffer that the libraries keep for a calling thread (OpenBLAS: up to 32 MiB
+/// on x86-64).
+const SCRATCH_BYTES: usize = (24 + 32) << 20;
+
+/// An opened library. Never closed: its functions are used until the process ends.
+#[derive(Debug)]
+pub(crate) struct Blas {
+    name: KernelName,
+    single: Gemm<f32>,
+    double: Gemm<f64>,
+}
+
+impl Kernel for Blas {
+    fn name(&self) -> &'static str {
+        self.name.as_str()
+    }
+
+    fn supports(&self, dtype: DType) -> bool {
+        self.name.supports(dtype)
+    }
+
+    fn multiply(&self, product: AnyProduct<'_>) {
+        match product {
+            AnyProduct::F32(p) => multiply(self.single, p),
+            AnyProduct::F64(p) => multiply(self.double, p),
+            AnyProduct::I32(_) | AnyProduct::I64(_) => {
+                panic!("{} does not multiply {}", self.name, product.dtype())
+            }
+        }
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        SCRATCH_BYTES
+    }
+}
+
+/// How the library is told where an operand lies, row-major: transposition and leading dimension.
+/// `None` if it cannot be told.
+fn form(rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> Option<(c_int, c_int)> {
+    // The stride along a length of 1 is never taken, so any that suits may be named.
+    let row_stride = if rows <= 1 { cols.max(1) } else { row_stride };
+    let straight = (col_stride == 1 || cols <= 1) && row_stride >= cols.max(1);
+    if straight {
+        return c_int::try_from(row_stride).ok().map(|ld| (NO_TRANS, ld));
+    }
+    let col_stride = if cols <= 1 { rows.max(1) } else { col_stride };
+    let mirrored = (row_stride == 1 || rows <= 1) && col_stride >= rows.max(1);
+    mirrored.then_some(col_stride).and_then(|ld| c_int::try_from(ld).ok()).map(|ld| (TRANS, ld))
+}
+
+fn form_of<T>(v: View<'_, T>) -> Option<(c_int, c_int)> {
+    form(v.rows(), v.cols(), v.row_stride(), v.col_stride())
+}
+
+fn form_of_mut<T>(v: &ViewMut<'_, T>) -> Option<(c_int, c_int)> {
+    form(v.rows(), v.cols(), v.row_stride(), v.col_stride())
+}
+
+/// Does a product, in pieces where it must.
+fn multiply<T: Element>(gemm: Gemm<T>, product: Product<'_, T>) {
+    let Some(p) = product.settle() else { return };
+    let mirrored = matches!(form_of_mut(&p.c), Some((TRANS, _)));
+    let mut p = if mirrored { p.transposed() } else { p };
+    let as_they_lie = form_of(p.a).is_some() && form_of(p.b).is_some() && form_of_mut(&p.c).is_some();
+    let step = if as_they_lie { PIECE } else { COPIED_PIECE };
+    let mut copies = Copies::default();
+    for rows in pieces(p.m(), step) {
+        for cols in pieces(p.n(), step) {
+            for depth in pieces(p.k(), step) {
+                piece(gemm, &mut p, [rows.clone(), cols.clone(), depth], &mut copies);
+            }
+        }
+    }
+}
+
+/// Memory for operands that have to be copied.
+#[derive(Debug)]
+struct Copies<T> {
+    a: Vec<T>,
+    b: Vec<T>,
+    c: Vec<T>,
+}
+
+impl<T> Default for Copies<T> {
+    fn default() -> Self {
+        Self { a: Vec::new(), b: Vec::new(), c: Vec::new() }
+    }
+}
+
+/// One piece: rows and columns of C, and a range of k. The first range of k scales C.
+fn piece<T: Element>(
+    gemm: Gemm<T>,
+    p: &mut Product<'_, T>,
+    [rows, cols, depth]: [Range<usize>; 3],
+    copies: &mut Copies<T>,
+) {
+    let beta = if depth.start == 0 { p.beta } else { T::ONE };
+    let a = expressible(part(p.a, rows.clone(), depth.clone()), &mut copies.a);
+    let b = expressible(part(p.b, depth, cols.clone()), &mut copies.b);
+    let mut c = part_mut(&mut p.c, rows, cols);
+    if matches!(form_of_mut(&c), Some((NO_TRANS, _))) {
+        return call(gemm, p.alpha, a, b, beta, &mut c);
+    }
+    // Neither stride is 1: multiply into a copy, and move it back.
+    let (m, n) = (c.rows(), c.cols());
+    copies.c.clear();
+    copies.c.resize(m * n, T::ZERO);
+    if beta != T::ZERO {
+        for (at, x) in copies.c.iter_mut().enumerate() {
+            *x = *c.at_mut(at / n, at % n);
+        }
+    }
+    call(gemm, p.alpha, a, b, beta, &mut ViewMut::row_major(&mut copies.c, m, n));
+    for (at, x) in copies.c.iter().enumerate() {
+        *c.at_mut(at / n, at % n) = *x;
+    }
+}
+
+/// The same elements where the library can read them: as they lie, or copied.
+fn expressible<'v, T: Element>(v: View<'v, T>, copy: &'v mut Vec<T>) -> View<'v, T> {
+    if form_of(v).is_some() {
+        return v;
+    }
+    copy.clear();
+    for i in 0..v.rows() {
+        copy.extend((0..v.cols()).map(|j| v.at(i, j)));
+    }
+    View::row_major(copy, v.rows(), v.cols())
+}
+
+/// Calls the library. Panics for operands that it cannot express.
+fn call<T: Element>(
+    gemm: Gemm<T>,
+    alpha: T,
+    a: View<'_, T>,
+    b: View<'_, T>,
+    beta: T,
+    c: &mut ViewMut<'_, T>,
+) {
+    let (m, n, k) = (a.rows(), b.cols(), a.cols());
+    assert!(b.rows() == k && c.rows() == m && c.cols() == n);
+    let int = |x: usize| c_int::try_from(x).expect("pieces are far smaller than 2^31");
+    let fits = "operands were copied until they could be expressed";
+    let (trans_a, ld_a) = form_of(a).expect(fits);
+    let (trans_b, ld_b) = form_of(b).expect(fits);
+    let (trans_c, ld_c) = form_of_mut(c).expect(fits);
+    assert_eq!(trans_c, NO_TRANS);
+    // SAFETY: `form` described each operand truly, the dimensions agree as just checked, C is ours alone,
+    // and the function has this signature: the library was checked to compute right with it.
+    unsafe {
+        gemm(
+            ROW_MAJOR,
+            trans_a,
+            trans_b,
+            int(m),
+            int(n),
+            int(k),
+            alpha,
+            a.as_ptr(),
+            ld_a,
+            b.as_ptr(),
+            ld_b,
+            beta,
+            c.as_mut_ptr(),
+            ld_c,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_describe_rows_columns_and_nothing_else() {
+        assert_eq!(form(3, 4, 4, 1), Some((NO_TRANS, 4)));
+        assert_eq!(form(3, 4, 9, 1), Some((NO_TRANS, 9)));
+        assert_eq!(form(3, 4, 1, 3), Some((TRANS, 3)));
+        assert_eq!(form(3, 4, 8, 2), None);
+        assert_eq!(form(3, 4, 2, 1), None, "lines overlap");
+        assert_eq!(form(3, 4, 0, 1), None, "one row for all");
+        assert_eq!(form(1, 4, 0, 1), Some((NO_TRANS, 4)));
+        assert_eq!(form(3, 1, 5, 0), Some((NO_TRANS, 5)));
+        assert_eq!(form(1, 4, 7, 3), Some((TRANS, 3)));
+        assert_eq!(form(2, 4, 1 << 40, 1), None, "too far apart for 32 bits");
+    }
+}

@@ -1,0 +1,137 @@
+//! What is asked of a kernel: one product of typed views, and the trait that every kernel implements.
+//!
+//! Place in the flow: the type that crosses from the shells into this room.
+//!
+//! Invariant: a [`Product`] that exists has agreeing dimensions. They are checked in release builds too,
+//! because kernels hand bare pointers and these numbers to code that checks nothing.
+//!
+//! Deliberately absent: which kernel runs, and where the memory comes from.
+
+use bramble_matrix::{DType, Element, View, ViewMut};
+
+use crate::parts::scale;
+
+/// One product to do: `c = alpha * a * b + beta * c`, with a m×k, b k×n and c m×n.
+#[derive(Debug)]
+pub struct Product<'a, T> {
+    pub(crate) alpha: T,
+    pub(crate) a: View<'a, T>,
+    pub(crate) b: View<'a, T>,
+    pub(crate) beta: T,
+    pub(crate) c: ViewMut<'a, T>,
+}
+
+impl<'a, T: Element> Product<'a, T> {
+    /// The product of these operands. Panics where the dimensions disagree: a bug of the caller.
+    pub fn new(alpha: T, a: View<'a, T>, b: View<'a, T>, beta: T, c: ViewMut<'a, T>) -> Self {
+        assert_eq!(a.cols(), b.rows(), "A has as many columns as B has rows");
+        assert_eq!(a.rows(), c.rows(), "A and C have equally many rows");
+        assert_eq!(b.cols(), c.cols(), "B and C have equally many columns");
+        Self { alpha, a, b, beta, c }
+    }
+
+    /// Rows of A and C.
+    pub fn m(&self) -> usize {
+        self.a.rows()
+    }
+
+    /// Columns of A, rows of B.
+    pub fn k(&self) -> usize {
+        self.a.cols()
+    }
+
+    /// Columns of B and C.
+    pub fn n(&self) -> usize {
+        self.b.cols()
+    }
+
+    /// Multiplications and additions together: `2 m n k`.
+    pub fn flops(&self) -> f64 {
+        2.0 * self.m() as f64 * self.n() as f64 * self.k() as f64
+    }
+
+    /// The same product seen through a mirror: `Cᵀ = alpha * Bᵀ * Aᵀ + beta * Cᵀ`.
+    pub fn transposed(self) -> Self {
+        let Self { alpha, a, b, beta, c } = self;
+        Self { alpha, a: b.transposed(), b: a.transposed(), beta, c: c.transposed() }
+    }
+
+    /// Does what needs no multiplication (no rows or columns; k = 0 or alpha = 0, where C is only scaled
+    /// and A and B are not read), and returns the product if anything is left to do.
+    pub(crate) fn settle(mut self) -> Option<Self> {
+        if self.m() == 0 || self.n() == 0 {
+            return None;
+        }
+        if self.k() == 0 || self.alpha == T::ZERO {
+            scale(&mut self.c, self.beta);
+            return None;
+        }
+        Some(self)
+    }
+}
+
+/// A product of any of the four element types, so that [`Kernel`] can be used through a pointer.
+#[derive(Debug)]
+pub enum AnyProduct<'a> {
+    /// Of `f32`.
+    F32(Product<'a, f32>),
+    /// Of `f64`.
+    F64(Product<'a, f64>),
+    /// Of `i32`.
+    I32(Product<'a, i32>),
+    /// Of `i64`.
+    I64(Product<'a, i64>),
+}
+
+impl AnyProduct<'_> {
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::F32(_) => DType::F32,
+            Self::F64(_) => DType::F64,
+            Self::I32(_) => DType::I32,
+            Self::I64(_) => DType::I64,
+        }
+    }
+}
+
+/// An element type that kernels multiply: lets generic code build an [`AnyProduct`].
+pub trait KernelElement: Element {
+    /// The product as a value that any kernel takes.
+    fn any(product: Product<'_, Self>) -> AnyProduct<'_>;
+}
+
+macro_rules! kernel_element {
+    ($t:ty, $variant:ident) => {
+        impl KernelElement for $t {
+            fn any(product: Product<'_, Self>) -> AnyProduct<'_> {
+                AnyProduct::$variant(product)
+            }
+        }
+        impl<'a> From<Product<'a, $t>> for AnyProduct<'a> {
+            fn from(product: Product<'a, $t>) -> Self {
+                Self::$variant(product)
+            }
+        }
+    };
+}
+
+kernel_element!(f32, F32);
+kernel_element!(f64, F64);
+kernel_element!(i32, I32);
+kernel_element!(i64, I64);
+
+/// Something that multiplies on the calling thread, as `docs/kernel-contract.md` says.
+pub trait Kernel: Send + Sync {
+    /// The name that users type and read.
+    fn name(&self) -> &'static str;
+
+    /// Whether products of that type are taken.
+    fn supports(&self, dtype: DType) -> bool;
+
+    /// Does the product. Panics for a type that is not supported: a bug of the caller.
+    fn multiply(&self, product: AnyProduct<'_>);
+
+    /// An upper estimate, in bytes, of the memory that one calling thread needs beside the operands.
+    fn scratch_bytes(&self) -> usize;
+}

@@ -1,0 +1,111 @@
+//! Opens kernels by name, and picks the fastest.
+//!
+//! Place in the flow: the first thing that a shell asks of this room.
+//!
+//! Invariant: a kernel that is handed out supports the element type that it was picked for.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bramble_matrix::DType;
+
+use crate::reference::Reference;
+use crate::simd::Simd;
+use crate::{Choice, Kernel, KernelError, KernelName, blas, rate};
+
+/// Products of fewer operations are done before other kernels are opened and compared (opening OpenBLAS
+/// takes tens of milliseconds).
+const WORTH_COMPARING: f64 = 2e9;
+/// How long the comparison may take; slow machines need longer for three turns each.
+const COMPARISON: Duration = Duration::from_millis(30);
+/// A library must beat `simd` by more than this, since `simd`'s bits do not depend on the cut into tiles.
+const MARGIN: f64 = 1.02;
+
+/// A picked kernel, and why it was picked.
+#[derive(Clone)]
+pub struct Pick {
+    /// The kernel.
+    pub kernel: Arc<dyn Kernel>,
+    /// Every kernel that was compared, with its Gflop/s on one thread; empty if none was.
+    pub rates: Vec<(String, f64)>,
+}
+
+impl fmt::Debug for Pick {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pick").field("kernel", &self.kernel.name()).field("rates", &self.rates).finish()
+    }
+}
+
+/// The kernel of that name. A library is opened and checked at the first call, and kept after it.
+pub fn open(name: KernelName) -> Result<Arc<dyn Kernel>, KernelError> {
+    Ok(match name {
+        KernelName::Reference => Arc::new(Reference),
+        KernelName::Simd => Arc::new(Simd),
+        KernelName::OpenBlas | KernelName::Blis => blas::open(name)?,
+    })
+}
+
+/// The kernel for products of that type and of `flops` operations altogether (2 m n k). `Auto` compares
+/// those that are present, in about 30 ms, if there is enough work to repay that.
+pub fn pick(choice: Choice, dtype: DType, flops: f64) -> Result<Pick, KernelError> {
+    match choice {
+        Choice::Named(name) if !name.supports(dtype) => {
+            Err(KernelError::Unsupported { name, dtype, able: KernelName::able(dtype) })
+        }
+        Choice::Named(name) => Ok(Pick { kernel: open(name)?, rates: Vec::new() }),
+        Choice::Auto => Ok(auto(dtype, flops)),
+    }
+}
+
+fn auto(dtype: DType, flops: f64) -> Pick {
+    let simd: Arc<dyn Kernel> = Arc::new(Simd);
+    let mut present = vec![Arc::clone(&simd)];
+    if flops >= WORTH_COMPARING && dtype.is_float() {
+        // A library that is missing or unfit is no failure here: it was not asked for by name.
+        present
+            .extend([KernelName::OpenBlas, KernelName::Blis].into_iter().filter_map(|name| open(name).ok()));
+    }
+    if present.len() == 1 {
+        return Pick { kernel: simd, rates: Vec::new() };
+    }
+    let kernels: Vec<&dyn Kernel> = present.iter().map(Arc::as_ref).collect();
+    let speeds = rate::compare(&kernels, dtype, COMPARISON);
+    let mut best = 0;
+    for (at, speed) in speeds.iter().enumerate().skip(1) {
+        let needed = if best == 0 { speeds[0] * MARGIN } else { speeds[best] };
+        if *speed > needed {
+            best = at;
+        }
+    }
+    let rates = present.iter().zip(&speeds).map(|(k, &speed)| (k.name().to_owned(), speed)).collect();
+    Pick { kernel: Arc::clone(&present[best]), rates }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_named_for_a_type_that_it_lacks_is_refused_with_those_that_have_it() {
+        let error = pick(Choice::Named(KernelName::Blis), DType::I32, 1e12).unwrap_err();
+        assert_eq!(error.to_string(), "the kernel 'blis' does not multiply i32; these do: reference, simd");
+    }
+
+    #[test]
+    fn small_and_integer_products_take_simd_at_once() {
+        for (dtype, flops) in [(DType::F64, 1e9), (DType::I64, 1e12)] {
+            let pick = pick(Choice::Auto, dtype, flops).unwrap();
+            assert_eq!((pick.kernel.name(), pick.rates.len()), ("simd", 0));
+        }
+    }
+
+    #[test]
+    fn large_products_take_one_of_those_that_were_compared() {
+        let pick = pick(Choice::Auto, DType::F32, 1e12).unwrap();
+        let fastest = pick.rates.iter().map(|r| r.1).fold(0.0, f64::max);
+        if let Some(own) = pick.rates.iter().find(|r| r.0 == pick.kernel.name()) {
+            assert!(own.1 * MARGIN >= fastest, "{pick:?}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! How fast a kernel is on the calling thread.
+//!
+//! Place in the flow: `pick` compares kernels with it; workers report their speed by it.
+//!
+//! Deliberately absent: threads. To learn what a machine does with all its cores busy (shared caches,
+//! memory and clock), call [`rate`] on all of them at once.
+
+use std::time::{Duration, Instant};
+
+use bramble_matrix::{DType, View, ViewMut};
+
+use crate::{Kernel, KernelElement, Product};
+
+/// Edges of the trial products, largest first.
+const EDGES: [usize; 6] = [512, 384, 256, 192, 128, 64];
+
+/// Operands of one trial product, small numbers that stay finite and normal.
+struct Trial<T> {
+    edge: usize,
+    a: Vec<T>,
+    b: Vec<T>,
+    c: Vec<T>,
+}
+
+impl<T: KernelElement> Trial<T> {
+    fn new(edge: usize) -> Self {
+        let fill = |by: usize| (0..edge * edge).map(|i| T::from_f64((i * by % 17) as f64 - 8.0)).collect();
+        Self { edge, a: fill(5), b: fill(7), c: vec![T::ZERO; edge * edge] }
+    }
+
+    /// Multiplications and additions of one product.
+    fn flops(&self) -> f64 {
+        2.0 * (self.edge as f64).powi(3)
+    }
+
+    /// Seconds of one product.
+    fn seconds(&mut self, kernel: &dyn Kernel) -> f64 {
+        let edge = self.edge;
+        let (a, b) = (View::row_major(&self.a, edge, edge), View::row_major(&self.b, edge, edge));
+        let c = ViewMut::row_major(&mut self.c, edge, edge);
+        let product = T::any(Product::new(T::ONE, a, b, T::ZERO, c));
+        let start = Instant::now();
+        kernel.multiply(product);
+        start.elapsed().as_secs_f64().max(1e-9)
+    }
+}
+
+/// The largest edge whose product takes at most `seconds`, judged by a small warm one.
+fn fitting_edge<T: KernelElement>(kernel: &dyn Kernel, seconds: f64) -> usize {
+    let mut small = Trial::<T>::new(64);
+    let once = (0..3).map(|_| small.seconds(kernel)).fold(f64::INFINITY, f64::min);
+    let cost = |edge: usize| once * (edge as f64 / 64.0).powi(3);
+    EDGES.into_iter().find(|&edge| cost(edge) <= seconds).unwrap_or(64)
+}
+
+/// Gflop/s (2 m n k operations; Gop/s for integers) of one thread, warm, over about `seconds_budget`
+/// seconds (at least one product). Panics for a type that the kernel does not support.
+pub fn rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64) -> f64 {
+    match dtype {
+        DType::F32 => rate_of::<f32>(kernel, seconds_budget),
+        DType::F64 => rate_of::<f64>(kernel, seconds_budget),
+        DType::I32 => rate_of::<i32>(kernel, seconds_budget),
+        DType::I64 => rate_of::<i64>(kernel, seconds_budget),
+    }
+}
+
+fn rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64) -> f64 {
+    let start = Instant::now();
+    let edge = fitting_edge::<T>(kernel, seconds_budget / 8.0);
+    let mut trial = Trial::<T>::new(edge);
+    trial.seconds(kernel); // Memory is touched and caches are filled before the clock counts.
+    let (mut products, mut seconds) = (0u32, 0.0);
+    while products == 0 || start.elapsed().as_secs_f64() < seconds_budget {
+        seconds += trial.seconds(kernel);
+        products += 1;
+    }
+    f64::from(products) * trial.flops() / seconds / 1e9
+}
+
+/// Gflop/s of each kernel at its best, in turns of one product each so that a disturbance hits all alike,
+/// for about `budget`.
+pub(crate) fn compare(kernels: &[&dyn Kernel], dtype: DType, budget: Duration) -> Vec<f64> {
+    match dtype {
+        DType::F32 => compare_of::<f32>(kernels, budget),
+        DType::F64 => compare_of::<f64>(kernels, budget),
+        DType::I32 => compare_of::<i32>(kernels, budget),
+        DType::I64 => compare_of::<i64>(kernels, budget),
+    }
+}
+
+fn compare_of<T: KernelElement>(kernels: &[&dyn Kernel], budget: Duration) -> Vec<f64> {
+    let start = Instant::now();
+    let Some(&first) = kernels.first() else { return Vec::new() };
+    // Five turns and the warming one.
+    let edge = fitting_edge::<T>(first, budget.as_secs_f64() / (6 * kernels.len()) as f64).clamp(128, 384);
+    let mut trial = Trial::<T>::new(edge);
+    for kernel in kernels {
+        trial.seconds(*kernel);
+    }
+    let mut best = vec![f64::INFINITY; kernels.len()];
+    let mut turns = 0;
+    while turns < 3 || start.elapsed() < budget {
+        for (best, kernel) in best.iter_mut().zip(kernels) {
+            *best = best.min(trial.seconds(*kernel));
+        }
+        turns += 1;
+    }
+    best.iter().map(|seconds| trial.flops() / seconds / 1e9).collect()
+}

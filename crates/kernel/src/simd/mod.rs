@@ -1,0 +1,43 @@
+//! The kernel that is always there: vector instructions, chosen at run time.
+//!
+//! Place in the flow: behind [`Kernel`]; floats go through the `gemm` crate, integers through loops of
+//! our own (no library multiplies integers).
+//!
+//! Invariant: an element's bits depend on its row of A, its column of B, its old value, alpha, beta and k,
+//! and on whether the machine has fused multiply-add; not on m, n, strides, cache sizes or vector width. So
+//! a product may be cut anywhere across rows and columns, and shared among machines, without a changed bit.
+
+mod float;
+mod integer;
+mod tile;
+
+use bramble_matrix::DType;
+
+use crate::{AnyProduct, Kernel, KernelName};
+
+/// The kernel of run-time chosen vector instructions.
+#[derive(Debug)]
+pub(crate) struct Simd;
+
+impl Kernel for Simd {
+    fn name(&self) -> &'static str {
+        KernelName::Simd.as_str()
+    }
+
+    fn supports(&self, _: DType) -> bool {
+        true
+    }
+
+    fn multiply(&self, product: AnyProduct<'_>) {
+        match product {
+            AnyProduct::F32(p) => float::multiply(p),
+            AnyProduct::F64(p) => float::multiply(p),
+            AnyProduct::I32(p) => integer::multiply_i32(p),
+            AnyProduct::I64(p) => integer::multiply_i64(p),
+        }
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        float::SCRATCH_BYTES.max(integer::SCRATCH_BYTES)
+    }
+}

@@ -1,0 +1,122 @@
+//! What a product did: the numbers behind the report, the JSON object and the progress bar.
+
+use bramble_matrix::Verdict;
+use bramble_plan::{Bound, LeftOut, Prediction};
+use std::time::Duration;
+
+/// How far a product is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Tiles of C that are there.
+    pub tiles_done: u64,
+    /// Tiles of C.
+    pub tiles: u64,
+    /// Operations done, in whole tiles.
+    pub flops_done: f64,
+    /// Operations of the whole product.
+    pub flops: f64,
+    /// Bytes that have left the primary.
+    pub bytes_sent: u64,
+    /// Bytes that have come back.
+    pub bytes_received: u64,
+    /// Since the first job.
+    pub elapsed: Duration,
+}
+
+/// What one compute thread did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ThreadUse {
+    /// Jobs (and generated panels).
+    pub jobs: u64,
+    /// Seconds in kernels.
+    pub busy_s: f64,
+}
+
+/// What one machine was and did.
+#[derive(Clone, Debug)]
+pub struct MachineReport {
+    /// Its name.
+    pub name: String,
+    /// `thread` or `tcp`.
+    pub link: &'static str,
+    /// Kernel that it used.
+    pub kernel: String,
+    /// Measured speed of that kernel, Gflop/s.
+    pub gflops: f64,
+    /// Part of C that it computed, 0 to 1.
+    pub share: f64,
+    /// Bytes that were sent to it.
+    pub bytes_in: u64,
+    /// Bytes that came from it.
+    pub bytes_out: u64,
+    /// Bytes of buffers that it had for matrices at most.
+    pub memory_bytes: u64,
+    /// Its compute threads.
+    pub threads: Vec<ThreadUse>,
+    /// Measured bytes a second of its link; `None` within the process.
+    pub link_bytes_per_s: Option<f64>,
+    /// Measured round trip.
+    pub round_trip_s: Option<f64>,
+}
+
+/// What verification found, and what it cost.
+#[derive(Clone, Debug)]
+pub struct VerifyReport {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Seconds that it took.
+    pub seconds: f64,
+}
+
+/// Everything that is known about a finished product.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Rows of C.
+    pub m: u64,
+    /// Columns of C.
+    pub n: u64,
+    /// Depth.
+    pub k: u64,
+    /// Element type.
+    pub dtype: bramble_matrix::DType,
+    /// Strategy of the plan.
+    pub strategy: &'static str,
+    /// Tile rows, tile columns and step depth.
+    pub grid: [u64; 3],
+    /// From the first job sent to the last tile landed, seconds.
+    pub seconds: f64,
+    /// Between the start of the process's work and the first job, seconds.
+    pub opening_seconds: f64,
+    /// Summed peak of the cores that took part, Gflop/s.
+    pub peak_gflops: f64,
+    /// The physical bound.
+    pub bound: Bound,
+    /// What the plan expected.
+    pub predicted: Prediction,
+    /// Bytes that left the primary, and that came back.
+    pub bytes_sent: u64,
+    /// See `bytes_sent`.
+    pub bytes_received: u64,
+    /// Whether the primary computed alone.
+    pub alone: bool,
+    /// Why.
+    pub sentence: String,
+    /// Machines that took part.
+    pub machines: Vec<MachineReport>,
+    /// Machines that did not, and why.
+    pub left_out: Vec<LeftOut>,
+    /// What verification found.
+    pub verify: VerifyReport,
+}
+
+impl Report {
+    /// Operations: 2mnk.
+    pub fn flops(&self) -> f64 {
+        2.0 * self.m as f64 * self.n as f64 * self.k as f64
+    }
+
+    /// Achieved speed, Gflop/s; 0 for empty products.
+    pub fn gflops(&self) -> f64 {
+        if self.seconds > 0.0 { self.flops() / self.seconds / 1e9 } else { 0.0 }
+    }
+}

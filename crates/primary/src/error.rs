@@ -1,0 +1,29 @@
+//! What can end a product. Each message names the machine or the option and the way out.
+
+use bramble_matrix::MatrixError;
+use bramble_plan::PlanError;
+
+/// An error of a product.
+#[derive(Debug, thiserror::Error)]
+pub enum PrimaryError {
+    /// A worker could not be reached or did not behave as one before the product began.
+    #[error("worker {name}: {why}")]
+    Unreachable {
+        /// Which.
+        name: String,
+        /// Why, and the way out.
+        why: String,
+    },
+    /// The product could not be finished.
+    #[error("{0}")]
+    Failed(String),
+    /// A file, or memory.
+    #[error(transparent)]
+    Matrix(#[from] MatrixError),
+    /// No plan fits.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The operands cannot be multiplied as asked.
+    #[error("{0}")]
+    Operands(String),
+}

@@ -1,0 +1,146 @@
+//! Opening sessions: hello and welcome with every end at the same time, and a measurement of each link.
+//!
+//! Invariants: an end that does not answer in time is an error that names it; nothing of a product is sent
+//! here.
+
+use crate::PrimaryError;
+use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Region};
+use bramble_matrix::DType;
+use bramble_plan::{LinkRate, Machine};
+use bramble_schedule::limits::HANDSHAKE_DEADLINE;
+use bramble_schedule::message::{Hello, Kind, Welcome, decode_error, decode_number, encode_number};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longest measurement of one link.
+const MEASURE_DEADLINE: Duration = Duration::from_secs(10);
+/// A link on which 64 KiB take longer than this is slow enough to be judged by them.
+const QUICK: Duration = Duration::from_millis(20);
+
+/// An end that answered.
+pub(crate) struct Session {
+    pub(crate) link: Link,
+    pub(crate) welcome: Welcome,
+    pub(crate) rate: Option<LinkRate>,
+    pub(crate) name: String,
+}
+
+impl Session {
+    /// The machine as planning sees it. `credits` cuts what it is sent at once.
+    pub(crate) fn machine(&self, credits: Option<u64>) -> Machine {
+        let memory_bytes = self.welcome.memory_bytes.min(credits.unwrap_or(u64::MAX));
+        Machine {
+            name: self.name.clone(),
+            threads: u32::from(self.welcome.threads),
+            gflops: self.welcome.gflops,
+            peak_gflops: self.welcome.peak_gflops,
+            memory_bytes,
+            link: self.rate,
+        }
+    }
+}
+
+/// What every hello of a product says.
+#[derive(Clone, Debug)]
+pub(crate) struct Opening {
+    pub(crate) dtype: DType,
+    pub(crate) alpha: f64,
+    pub(crate) beta: f64,
+    pub(crate) flops: f64,
+    pub(crate) kernel: String,
+    pub(crate) name: String,
+}
+
+/// Opens a session over a link.
+pub(crate) async fn open(link: Link, opening: &Opening, session: u32) -> Result<Session, PrimaryError> {
+    let peer = link.peer.clone();
+    match tokio::time::timeout(HANDSHAKE_DEADLINE, greet(link, opening, session)).await {
+        Err(_) => {
+            let why = format!("no answer within {} s; is it a bramble worker?", HANDSHAKE_DEADLINE.as_secs());
+            Err(PrimaryError::Unreachable { name: peer, why })
+        }
+        Ok(Err(why)) => Err(PrimaryError::Unreachable { name: peer, why }),
+        Ok(Ok((mut link, welcome))) => {
+            let rate = match link.shares_memory {
+                true => None,
+                false => Some(measured(&mut link, &peer).await?),
+            };
+            let name = if link.shares_memory { welcome.name.clone() } else { peer };
+            Ok(Session { link, welcome, rate, name })
+        }
+    }
+}
+
+async fn greet(mut link: Link, opening: &Opening, session: u32) -> Result<(Link, Welcome), String> {
+    let hello = Hello {
+        session,
+        dtype: opening.dtype,
+        alpha: opening.alpha,
+        beta: opening.beta,
+        flops: opening.flops,
+        kernel: opening.kernel.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        name: opening.name.clone(),
+    };
+    let explain = |e: LinkError| match e {
+        LinkError::Foreign(_) => "it does not speak this protocol; is it a bramble worker?".to_owned(),
+        other => format!("{other}; is it a bramble worker?"),
+    };
+    let frame = Frame::new(Kind::Hello.code(), hello.encode(), Body::Empty);
+    link.sender.send(frame).await.map_err(explain)?;
+    link.receiver.set_limits(Limits::STRANGER);
+    let answer = link.receiver.receive(&mut NoBodies).await.map_err(explain)?;
+    let welcome = match Kind::from_code(answer.kind).map_err(|e| e.0)? {
+        Kind::Welcome => Welcome::decode(&answer.head).map_err(|e| e.0)?,
+        Kind::Error => return Err(decode_error(&answer.head).map_err(|e| e.0)?),
+        other => return Err(format!("it answered with {other:?} instead of a welcome")),
+    };
+    link.sender.set_session(session);
+    link.receiver.set_session(session);
+    link.receiver.set_limits(Limits::SESSION);
+    Ok((link, welcome))
+}
+
+async fn measured(link: &mut Link, peer: &str) -> Result<LinkRate, PrimaryError> {
+    let unreachable = |why: String| PrimaryError::Unreachable { name: peer.to_owned(), why };
+    match tokio::time::timeout(MEASURE_DEADLINE, measure(link)).await {
+        Ok(Ok(rate)) => Ok(rate),
+        Ok(Err(why)) => Err(unreachable(why)),
+        Err(_) => {
+            let why = format!("64 KiB take more than {} s to it; check its network", MEASURE_DEADLINE.as_secs());
+            Err(unreachable(why))
+        }
+    }
+}
+
+/// Round trip of an empty ping (best of four), then bytes a second from a large one.
+async fn measure(link: &mut Link) -> Result<LinkRate, String> {
+    let mut round_trip = Duration::MAX;
+    for nonce in 0..4 {
+        round_trip = round_trip.min(ping(link, nonce, 0).await?);
+    }
+    let mut bytes = 64 << 10;
+    let mut best = ping(link, 5, bytes).await?;
+    if best < round_trip + QUICK {
+        bytes = bramble_link::CHUNK_BYTES_MAX;
+        best = ping(link, 6, bytes).await?.min(ping(link, 7, bytes).await?);
+    }
+    let seconds = best.saturating_sub(round_trip).as_secs_f64().max(1e-6);
+    Ok(LinkRate { bytes_per_s: bytes as f64 / seconds, round_trip_s: round_trip.as_secs_f64() })
+}
+
+async fn ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<Duration, String> {
+    let body = match bytes {
+        0 => Body::Empty,
+        _ => Body::Shared(Region::whole(Arc::new(vec![0u8; bytes]))),
+    };
+    let began = Instant::now();
+    let frame = Frame::new(Kind::Ping.code(), encode_number(nonce), body);
+    link.sender.send(frame).await.map_err(|e| e.to_string())?;
+    let answer = link.receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
+    let kind = Kind::from_code(answer.kind).map_err(|e| e.0)?;
+    if kind != Kind::Pong || decode_number(&answer.head).map_err(|e| e.0)? != nonce {
+        return Err(format!("it answered a ping with {kind:?}"));
+    }
+    Ok(began.elapsed())
+}

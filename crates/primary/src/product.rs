@@ -1,0 +1,309 @@
+//! One product, from opened operands to a verified C.
+
+use crate::account::{Progress, Report, VerifyReport};
+use crate::bodies::Bodies;
+use crate::opening::{Opening, Session, open};
+use crate::run::run;
+use crate::PrimaryError;
+use bramble_link::{Body, Frame, Link};
+use bramble_matrix::{Check, DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, verify};
+use bramble_plan::{Cut, Decision, Machine, Preference, Problem, decide};
+use bramble_schedule::message::{Bye, Kind};
+use bramble_schedule::primary::Operands;
+use std::time::Instant;
+
+/// What is to be computed, and how.
+pub struct Request {
+    /// Left operand, already transposed and converted as asked.
+    pub a: Matrix,
+    /// Right operand.
+    pub b: Matrix,
+    /// The old C, where β ≠ 0.
+    pub old_c: Option<Matrix>,
+    /// α.
+    pub alpha: f64,
+    /// β.
+    pub beta: f64,
+    /// Where C goes.
+    pub output: Output,
+    /// Tiles and steps, where not the defaults.
+    pub cut: Cut,
+    /// Kernel by name, or `auto`.
+    pub kernel: String,
+    /// Who may be chosen.
+    pub preference: Preference,
+    /// Most bytes that any one worker is sent before it frees some.
+    pub credits: Option<u64>,
+    /// How hard C is checked.
+    pub effort: Effort,
+    /// Threads that may check it.
+    pub threads: usize,
+    /// Source of session numbers and of the check's random vectors.
+    pub seed: u64,
+    /// What the primary calls itself.
+    pub name: String,
+    /// When the process began its work.
+    pub began: Instant,
+}
+
+/// Who can compute.
+pub struct Ends {
+    /// This process's own threads.
+    pub local: Link,
+    /// Workers.
+    pub workers: Vec<Link>,
+}
+
+/// Sees what happens while it happens.
+pub trait Watch {
+    /// The plan has been chosen, with a sentence that says why.
+    fn decided(&self, decision: &Decision);
+    /// Some time has passed.
+    fn progress(&self, progress: &Progress);
+    /// C is there and is being checked.
+    fn verifying(&self);
+}
+
+/// A product that is done.
+pub struct Finished {
+    /// C, not yet under its final name.
+    pub sealed: Sealed,
+    /// Numbers.
+    pub report: Report,
+}
+
+/// Computes and checks a product. Has to run inside a `tokio::task::LocalSet`. A C that fails the check is
+/// given back too: `report.verify` says so, and the caller must not commit it.
+pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result<Finished, PrimaryError> {
+    let problem = problem(&request)?;
+    if problem.flops() == 0.0 || request.alpha == 0.0 {
+        return without_product(request, &problem);
+    }
+    let (local, workers) = open_all(&request, &problem, ends).await?;
+    let primary = local.machine(None);
+    let machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits)).collect();
+    let decision = decide(&problem, request.cut, &primary, &machines, request.preference)?;
+    watch.decided(&decision);
+    let sessions = if decision.alone {
+        dismiss(workers).await;
+        vec![local]
+    } else {
+        dismiss(vec![local]).await;
+        chosen(&decision, workers).await
+    };
+    let operands = Operands {
+        a_layout: request.a.layout(),
+        b_layout: request.b.layout(),
+        a_generated: !problem.sends_a,
+        b_generated: !problem.sends_b,
+        reads_c: problem.reads_c,
+    };
+    let bodies = Bodies::new(request.a.clone(), request.b.clone(), request.old_c.clone());
+    let plan = decision.plan.clone();
+    let ran = run(plan, operands, bodies, request.output, sessions, request.credits, watch).await?;
+    let sealed = ran.output.seal()?;
+    watch.verifying();
+    let checked = Checked {
+        a: &request.a,
+        b: &request.b,
+        old_c: request.old_c.as_ref(),
+        alpha: request.alpha,
+        beta: request.beta,
+        effort: request.effort,
+        threads: request.threads,
+        seed: request.seed,
+    };
+    let verify = checked.verify(&sealed)?;
+    let wire = |f: fn(&crate::MachineReport) -> u64| ran.machines.iter().map(f).sum();
+    let grid = decision.plan.grid;
+    let report = Report {
+        m: problem.m,
+        n: problem.n,
+        k: problem.k,
+        dtype: problem.dtype,
+        strategy: decision.plan.strategy,
+        grid: [grid.tile_rows, grid.tile_cols, grid.depth],
+        seconds: ran.seconds,
+        opening_seconds: ran.first_job.saturating_duration_since(request.began).as_secs_f64(),
+        peak_gflops: decision.plan.peak_gflops,
+        bound: decision.plan.bound,
+        predicted: decision.plan.predicted,
+        bytes_sent: wire(|m| m.bytes_in),
+        bytes_received: wire(|m| m.bytes_out),
+        alone: decision.alone,
+        sentence: decision.sentence,
+        machines: ran.machines,
+        left_out: decision.left_out,
+        verify,
+    };
+    Ok(Finished { sealed, report })
+}
+
+/// Checks that the operands fit each other and the output.
+fn problem(request: &Request) -> Result<Problem, PrimaryError> {
+    let (a, b) = (request.a.shape(), request.b.shape());
+    let dtype = request.a.dtype();
+    let shapes_fit = a.cols == b.rows && request.output.shape() == Shape::new(a.rows, b.cols);
+    let types_fit = request.b.dtype() == dtype && request.output.dtype() == dtype;
+    let old_fits = request.old_c.as_ref().is_none_or(|c| c.shape() == request.output.shape() && c.dtype() == dtype);
+    if !(shapes_fit && types_fit && old_fits) {
+        return Err(PrimaryError::Operands(format!("{a} times {b} of {dtype} do not fit")));
+    }
+    Ok(Problem {
+        m: a.rows,
+        n: b.cols,
+        k: a.cols,
+        dtype,
+        reads_c: request.old_c.is_some() && request.beta != 0.0,
+        sends_a: request.a.generator().is_none(),
+        sends_b: request.b.generator().is_none(),
+    })
+}
+
+/// Opens every session at the same time.
+async fn open_all(
+    request: &Request,
+    problem: &Problem,
+    ends: Ends,
+) -> Result<(Session, Vec<Session>), PrimaryError> {
+    let opening = Opening {
+        dtype: problem.dtype,
+        alpha: request.alpha,
+        beta: request.beta,
+        flops: problem.flops(),
+        kernel: request.kernel.clone(),
+        name: request.name.clone(),
+    };
+    let first = (request.seed as u32) | 1;
+    let mut opened = Vec::new();
+    let mut tasks = Vec::new();
+    for (i, link) in std::iter::once(ends.local).chain(ends.workers).enumerate() {
+        let opening = opening.clone();
+        let session = first.wrapping_add(i as u32 * 2);
+        tasks.push(tokio::task::spawn_local(async move { open(link, &opening, session).await }));
+    }
+    let mut failed = None;
+    for task in tasks {
+        match task.await {
+            Ok(Ok(session)) => opened.push(session),
+            Ok(Err(e)) => failed = failed.or(Some(e)),
+            Err(e) => failed = failed.or(Some(PrimaryError::Failed(format!("opening a session: {e}")))),
+        }
+    }
+    match failed {
+        Some(e) => Err(e),
+        None => Ok((opened.remove(0), opened)),
+    }
+}
+
+/// The sessions of a plan's shares, in their order; the others are dismissed.
+async fn chosen(decision: &Decision, workers: Vec<Session>) -> Vec<Session> {
+    let mut slots: Vec<Option<Session>> = workers.into_iter().map(Some).collect();
+    let sessions = decision.plan.shares.iter().filter_map(|s| slots[s.machine].take()).collect();
+    dismiss(slots.into_iter().flatten().collect()).await;
+    sessions
+}
+
+/// Says goodbye without waiting for an answer.
+async fn dismiss(sessions: Vec<Session>) {
+    for mut session in sessions {
+        let frame = Frame::new(Kind::Bye.code(), Bye::default().encode(), Body::Empty);
+        let _ = session.link.sender.send(frame).await;
+        let _ = session.link.sender.close().await;
+    }
+}
+
+/// Products without multiplications: no elements, no depth, or α = 0. C = βC.
+fn without_product(request: Request, problem: &Problem) -> Result<Finished, PrimaryError> {
+    let began = Instant::now();
+    if let Some(old) = request.old_c.as_ref().filter(|_| problem.reads_c) {
+        match problem.dtype {
+            DType::F32 => scale::<f32>(old, request.beta, &request.output)?,
+            DType::F64 => scale::<f64>(old, request.beta, &request.output)?,
+            DType::I32 => scale::<i32>(old, request.beta, &request.output)?,
+            DType::I64 => scale::<i64>(old, request.beta, &request.output)?,
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let sealed = request.output.seal()?;
+    let checked = Checked {
+        a: &request.a,
+        b: &request.b,
+        old_c: request.old_c.as_ref(),
+        alpha: request.alpha,
+        beta: request.beta,
+        effort: request.effort,
+        threads: request.threads,
+        seed: request.seed,
+    };
+    let verify = checked.verify(&sealed)?;
+    let report = Report {
+        m: problem.m,
+        n: problem.n,
+        k: problem.k,
+        dtype: problem.dtype,
+        strategy: "none",
+        grid: [0; 3],
+        seconds,
+        opening_seconds: began.saturating_duration_since(request.began).as_secs_f64(),
+        peak_gflops: 0.0,
+        bound: bramble_plan::Bound { seconds: 0.0, by: bramble_plan::Binding::Compute },
+        predicted: bramble_plan::Prediction::default(),
+        bytes_sent: 0,
+        bytes_received: 0,
+        alone: true,
+        sentence: "alone: there is nothing to multiply".to_owned(),
+        machines: Vec::new(),
+        left_out: Vec::new(),
+        verify,
+    };
+    Ok(Finished { sealed, report })
+}
+
+/// C = βC, a strip of rows at a time.
+fn scale<T: Element>(old: &Matrix, beta: f64, output: &Output) -> Result<(), PrimaryError> {
+    let shape = old.shape();
+    let beta = T::from_f64(beta);
+    for row in 0..shape.rows {
+        let rect = Rect::new(Span::new(row, row + 1), Span::new(0, shape.cols));
+        let mut bytes = vec![0; shape.cols as usize * size_of::<T>()];
+        old.read_block(rect, &mut bytes)?;
+        let mut lent = output.lend(rect);
+        let mut view = lent.view_mut::<T>();
+        for (j, element) in bytes.chunks_exact(size_of::<T>()).enumerate() {
+            *view.at_mut(0, j) = bytemuck::pod_read_unaligned::<T>(element).times(beta);
+        }
+    }
+    Ok(())
+}
+
+/// What the check needs of a request whose output is gone.
+struct Checked<'a> {
+    a: &'a Matrix,
+    b: &'a Matrix,
+    old_c: Option<&'a Matrix>,
+    alpha: f64,
+    beta: f64,
+    effort: Effort,
+    threads: usize,
+    seed: u64,
+}
+
+impl Checked<'_> {
+    fn verify(&self, sealed: &Sealed) -> Result<VerifyReport, PrimaryError> {
+        let began = Instant::now();
+        let c = sealed.matrix()?;
+        let verdict = verify(&Check {
+            a: self.a,
+            b: self.b,
+            c: &c,
+            c0: self.old_c,
+            alpha: self.alpha,
+            beta: self.beta,
+            effort: self.effort,
+            seed: self.seed,
+            threads: self.threads,
+        })?;
+        Ok(VerifyReport { verdict, seconds: began.elapsed().as_secs_f64() })
+    }
+}

@@ -1,0 +1,387 @@
+//! Carrying out a plan: one task that reads and one that writes for each link, one state machine.
+//!
+//! Invariants: everything lives on one event loop; the state machine decides, this file carries. No wait is
+//! without a deadline: the machine's ticks find silent workers.
+
+use crate::account::{MachineReport, Progress, ThreadUse};
+use crate::bodies::{Bodies, Tile};
+use crate::opening::Session;
+use crate::product::Watch;
+use crate::PrimaryError;
+use bramble_link::{
+    Arrived, ArrivedBody, Body, Frame, HEADER_BYTES, Landing, LinkError, Place, Receiver, Sender,
+};
+use bramble_matrix::{Lent, Output};
+use bramble_schedule::ProtocolError;
+use bramble_schedule::message::{Bye, Kind, ResultHead, decode_error, decode_number, encode_number};
+use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc};
+
+/// How often time is looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// How long workers have for their goodbyes; what they computed is here already.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// One worker while the product runs.
+struct Peer {
+    name: String,
+    to: Option<mpsc::UnboundedSender<Frame>>,
+    shares_memory: bool,
+    bytes_sent: Rc<Cell<u64>>,
+    bytes_received: Rc<Cell<u64>>,
+    goodbye: Option<Bye>,
+}
+
+/// What all tasks of a product share.
+struct Core {
+    state: Primary,
+    bodies: Bodies,
+    output: Output,
+    peers: Vec<Peer>,
+    /// Tiles of which some rows have landed.
+    partial: BTreeMap<u32, Lent>,
+    tiles_left_in_row: Vec<u64>,
+    began: Instant,
+    first_job: Option<Instant>,
+    finished: Option<Instant>,
+    failed: Option<String>,
+    changed: Rc<Notify>,
+}
+
+/// What a run gives back.
+pub(crate) struct Ran {
+    pub(crate) output: Output,
+    pub(crate) seconds: f64,
+    pub(crate) first_job: Instant,
+    pub(crate) machines: Vec<MachineReport>,
+}
+
+/// Runs a plan on the sessions of its shares, in their order.
+pub(crate) async fn run(
+    plan: bramble_plan::Plan,
+    operands: Operands,
+    bodies: Bodies,
+    output: Output,
+    sessions: Vec<Session>,
+    credits: Option<u64>,
+    watch: &dyn Watch,
+) -> Result<Ran, PrimaryError> {
+    let machines = report_stubs(&plan, &sessions);
+    let infos = sessions
+        .iter()
+        .map(|s| PeerInfo {
+            name: s.name.clone(),
+            credit_bytes: s.machine(credits).memory_bytes,
+            shares_memory: s.link.shares_memory,
+        })
+        .collect();
+    let changed = Rc::new(Notify::new());
+    let core = Rc::new(RefCell::new(Core {
+        tiles_left_in_row: vec![plan.grid.cols(); plan.grid.rows() as usize],
+        state: Primary::new(plan, operands, infos),
+        bodies,
+        output,
+        peers: Vec::new(),
+        partial: BTreeMap::new(),
+        began: Instant::now(),
+        first_job: None,
+        finished: None,
+        failed: None,
+        changed: changed.clone(),
+    }));
+    let mut tasks = tokio::task::JoinSet::new();
+    for (index, session) in sessions.into_iter().enumerate() {
+        let (to, frames) = mpsc::unbounded_channel();
+        let (sent, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        core.borrow_mut().peers.push(Peer {
+            name: session.name,
+            to: Some(to),
+            shares_memory: session.link.shares_memory,
+            bytes_sent: sent.clone(),
+            bytes_received: received.clone(),
+            goodbye: None,
+        });
+        tasks.spawn_local(write(session.link.sender, frames, core.clone(), index, sent));
+        tasks.spawn_local(read(session.link.receiver, core.clone(), index, received));
+    }
+    core.borrow_mut().happened(Event::Start);
+    supervise(&core, &changed, watch).await;
+    goodbyes(&core, &changed).await;
+    tasks.shutdown().await;
+    let core = Rc::into_inner(core).map(RefCell::into_inner);
+    let Some(core) = core else { return Err(PrimaryError::Failed("a task outlived its product".to_owned())) };
+    core.ran(machines)
+}
+
+/// Ticks until the product is over, one way or the other.
+async fn supervise(core: &Rc<RefCell<Core>>, changed: &Notify, watch: &dyn Watch) {
+    loop {
+        let _ = tokio::time::timeout(TICK, changed.notified()).await;
+        let mut core = core.borrow_mut();
+        if core.finished.is_some() || core.failed.is_some() {
+            watch.progress(&core.progress());
+            return;
+        }
+        core.happened(Event::Tick);
+        watch.progress(&core.progress());
+    }
+}
+
+/// Says goodbye to every worker and takes its account, for a while.
+async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
+    if core.borrow().failed.is_some() {
+        return;
+    }
+    for peer in &mut core.borrow_mut().peers {
+        if let Some(to) = &peer.to {
+            let _ = to.send(Frame::new(Kind::Bye.code(), Bye::default().encode(), Body::Empty));
+        }
+    }
+    let deadline = tokio::time::Instant::now() + GOODBYE;
+    while core.borrow().peers.iter().any(|p| p.goodbye.is_none() && p.to.is_some()) {
+        if tokio::time::timeout_at(deadline, changed.notified()).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn write(
+    mut sender: Box<dyn Sender>,
+    mut frames: mpsc::UnboundedReceiver<Frame>,
+    core: Rc<RefCell<Core>>,
+    peer: usize,
+    sent: Rc<Cell<u64>>,
+) {
+    while let Some(frame) = frames.recv().await {
+        let is_store = frame.kind == Kind::Store.code();
+        let bytes = frame.wire_bytes() - HEADER_BYTES;
+        let result = sender.send(frame).await;
+        sent.set(sender.bytes_sent());
+        let mut core = core.borrow_mut();
+        match result {
+            Ok(()) if is_store => core.happened(Event::Sent { peer, bytes }),
+            Ok(()) => {}
+            Err(e) => return core.lost(peer, &e),
+        }
+    }
+}
+
+async fn read(
+    mut receiver: Box<dyn Receiver>,
+    core: Rc<RefCell<Core>>,
+    peer: usize,
+    received: Rc<Cell<u64>>,
+) {
+    let mut placer = Placer { core: core.clone(), peer };
+    loop {
+        let arrived = receiver.receive(&mut placer).await;
+        received.set(receiver.bytes_received());
+        let mut core = core.borrow_mut();
+        let result = arrived.map_err(|e| core.describe(e)).and_then(|a| core.arrived(peer, a).map_err(|e| e.0));
+        if let Err(why) = result {
+            core.peers[peer].to = None;
+            core.happened(Event::Lost { peer, why });
+            return core.changed.notify_one();
+        }
+    }
+}
+
+/// Says where the rows of results land: in the output.
+struct Placer {
+    core: Rc<RefCell<Core>>,
+    peer: usize,
+}
+
+impl Place for Placer {
+    fn place(&mut self, kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
+        if Kind::from_code(kind).map_err(|e| e.0)? != Kind::Result {
+            return Err(format!("a message of kind {kind} came with a body"));
+        }
+        let head = ResultHead::decode(head).map_err(|e| e.0)?;
+        self.core.borrow_mut().place(self.peer, &head, body_bytes)
+    }
+}
+
+impl Core {
+    /// One event through the state machine, and what comes of it.
+    fn happened(&mut self, event: Event) {
+        let now = self.began.elapsed();
+        let mut actions = VecDeque::from(self.state.handle(event, now));
+        while let Some(action) = actions.pop_front() {
+            match action {
+                Action::Send(peer, message) => {
+                    self.first_job.get_or_insert_with(Instant::now);
+                    let whole_lines = self.peers[peer].shares_memory;
+                    match self.bodies.body(&message, &self.output, whole_lines) {
+                        Ok(body) => self.send(peer, Kind::Store, message.head.encode(), body),
+                        Err(e) => self.fail(e.to_string()),
+                    }
+                }
+                Action::Ping(peer, nonce) => self.send(peer, Kind::Ping, encode_number(nonce), Body::Empty),
+                Action::Committed { row, .. } => self.committed(row),
+                Action::Finished => {
+                    self.finished = Some(Instant::now());
+                    self.changed.notify_one();
+                }
+                Action::Fail(why) => self.fail(why),
+            }
+        }
+    }
+
+    fn fail(&mut self, why: String) {
+        self.failed.get_or_insert(why);
+        self.changed.notify_one();
+    }
+
+    fn send(&self, peer: usize, kind: Kind, head: Vec<u8>, body: Body) {
+        if let Some(to) = &self.peers[peer].to {
+            // A writer that is gone has reported its loss.
+            let _ = to.send(Frame::new(kind.code(), head, body));
+        }
+    }
+
+    /// A row of tiles that is complete may go to the disk while the next is computed.
+    fn committed(&mut self, row: u64) {
+        let left = &mut self.tiles_left_in_row[row as usize];
+        *left -= 1;
+        if *left == 0 {
+            self.output.start_writeback(self.state.plan().grid.row_span(row));
+        }
+    }
+
+    fn describe(&self, e: LinkError) -> String {
+        match e {
+            LinkError::Closed => "it closed the connection".to_owned(),
+            other => other.to_string(),
+        }
+    }
+
+    fn lost(&mut self, peer: usize, e: &LinkError) {
+        let why = e.to_string();
+        self.happened(Event::Lost { peer, why });
+    }
+
+    fn place(&mut self, peer: usize, head: &ResultHead, bytes: usize) -> Result<Box<dyn Landing>, String> {
+        let (row, col) = self.state.expect(peer, head).map_err(|e| e.0)?;
+        let lent = match self.partial.remove(&head.c) {
+            Some(lent) => lent,
+            None => self.output.lend(self.state.plan().grid.tile(row, col)),
+        };
+        let first = head.first_line as usize;
+        let tile = Tile::rows(lent, first..first + head.lines as usize);
+        if tile.len() != bytes {
+            return Err(format!("{} rows of tile {} came with {bytes} bytes", head.lines, head.c));
+        }
+        Ok(Box::new(tile))
+    }
+
+    fn arrived(&mut self, peer: usize, arrived: Arrived) -> Result<(), ProtocolError> {
+        match Kind::from_code(arrived.kind)? {
+            Kind::Result => {
+                let head = ResultHead::decode(&arrived.head)?;
+                let landing = match arrived.body {
+                    ArrivedBody::Landed(landing) | ArrivedBody::Lent(landing) => landing.into_any(),
+                    ArrivedBody::Empty | ArrivedBody::Shared(_) => {
+                        return Err(ProtocolError::new("it sent a result without rows"));
+                    }
+                };
+                let lent = landing.downcast::<Lent>();
+                let lent = lent.map_err(|_| ProtocolError::new("it returned memory that is no part of C"))?;
+                let rows = lent.rect().rows.len();
+                if u64::from(head.first_line) + u64::from(head.lines) < rows {
+                    self.partial.insert(head.c, *lent);
+                } else {
+                    drop(lent);
+                }
+                self.happened(Event::Landed { peer, head });
+            }
+            Kind::Credit => {
+                let bytes = decode_number(&arrived.head)?;
+                self.happened(Event::Credit { peer, bytes });
+            }
+            Kind::Pong => self.happened(Event::Alive { peer }),
+            Kind::Bye => {
+                self.peers[peer].goodbye = Some(Bye::decode(&arrived.head)?);
+                self.changed.notify_one();
+            }
+            Kind::Error => {
+                let text = decode_error(&arrived.head)?;
+                self.fail(format!("worker {}: {text}", self.peers[peer].name));
+            }
+            Kind::Hello | Kind::Welcome | Kind::Store | Kind::Ping => {
+                let what = format!("a message of kind {} has no place here", arrived.kind);
+                return Err(ProtocolError::new(what));
+            }
+        }
+        Ok(())
+    }
+
+    fn progress(&self) -> Progress {
+        let plan = self.state.plan();
+        let tiles = plan.grid.tiles();
+        let tiles_done = tiles - self.state.tiles_left();
+        let flops = plan.problem.flops();
+        let wire = |bytes: fn(&Peer) -> &Rc<Cell<u64>>| {
+            self.peers.iter().filter(|p| !p.shares_memory).map(|p| bytes(p).get()).sum()
+        };
+        Progress {
+            tiles_done,
+            tiles,
+            flops_done: flops * tiles_done as f64 / tiles.max(1) as f64,
+            flops,
+            bytes_sent: wire(|p| &p.bytes_sent),
+            bytes_received: wire(|p| &p.bytes_received),
+            elapsed: self.first_job.map_or(Duration::ZERO, |t| t.elapsed()),
+        }
+    }
+
+    fn ran(self, machines: Vec<MachineReport>) -> Result<Ran, PrimaryError> {
+        if let Some(why) = self.failed {
+            return Err(PrimaryError::Failed(why));
+        }
+        let first_job = self.first_job.unwrap_or(self.began);
+        let finished = self.finished.unwrap_or_else(Instant::now);
+        let mut machines = machines;
+        for (machine, peer) in machines.iter_mut().zip(self.peers) {
+            if !peer.shares_memory {
+                (machine.bytes_in, machine.bytes_out) = (peer.bytes_sent.get(), peer.bytes_received.get());
+            }
+            let goodbye = peer.goodbye.unwrap_or_default();
+            machine.memory_bytes = goodbye.held_bytes_max;
+            let account = |t: &bramble_schedule::message::ThreadReport| ThreadUse {
+                jobs: t.jobs,
+                busy_s: t.busy_us as f64 * 1e-6,
+            };
+            machine.threads = goodbye.threads.iter().map(account).collect();
+        }
+        let seconds = finished.saturating_duration_since(first_job).as_secs_f64();
+        Ok(Ran { output: self.output, seconds, first_job, machines })
+    }
+}
+
+/// What is known of the machines before they have done anything.
+fn report_stubs(plan: &bramble_plan::Plan, sessions: &[Session]) -> Vec<MachineReport> {
+    let area = plan.problem.m as f64 * plan.problem.n as f64;
+    let share = |tiles: bramble_matrix::Rect| {
+        plan.grid.rows_of(tiles.rows) as f64 * plan.grid.cols_of(tiles.cols) as f64 / area.max(1.0)
+    };
+    let pair = plan.shares.iter().zip(sessions);
+    pair.map(|(planned, session)| MachineReport {
+        name: session.name.clone(),
+        link: session.link.name,
+        kernel: session.welcome.kernel.clone(),
+        gflops: session.welcome.gflops,
+        share: share(planned.tiles),
+        bytes_in: 0,
+        bytes_out: 0,
+        memory_bytes: 0,
+        threads: Vec::new(),
+        link_bytes_per_s: session.rate.map(|r| r.bytes_per_s),
+        round_trip_s: session.rate.map(|r| r.round_trip_s),
+    })
+    .collect()
+}
