@@ -1,1 +1,74 @@
-fn main() {}
+//! `bramble`: the command line over the shells of primary and worker.
+//!
+//! Place in the flow: the first and the last. Arguments become a request, a report becomes text or JSON.
+//!
+//! Invariants: results on stdout, everything else on stderr; an error is one line that starts with
+//! `bramble:`, and the exit code says of which kind it is; a signal ends everything within two seconds and
+//! leaves no file and no process behind.
+//!
+//! Deliberately absent: anything that computes, plans or moves matrices.
+#![allow(clippy::print_stdout, clippy::print_stderr)] // Printing is what this room is for.
+
+mod args;
+mod exit;
+mod hosts;
+mod insight;
+mod local;
+mod multiply;
+mod progress;
+mod report;
+mod worker;
+
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+use exit::{Exit, Failure};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let began = std::time::Instant::now();
+    // Before any thread exists: BLAS libraries read these when they are opened.
+    bramble_kernel::quiet_blas_threads();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return exit::usage(&e),
+    };
+    let result = match cli.command {
+        Command::Multiply(args) => multiply::run(&args, began),
+        Command::Worker(args) => worker::run(&args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "bramble", &mut std::io::stdout());
+            Ok(Exit::Done)
+        }
+        Command::Man => man(),
+    };
+    match result {
+        Ok(exit) => exit.code(),
+        Err(failure) => {
+            eprintln!("bramble: {}", failure.text.replace('\n', " "));
+            failure.exit.code()
+        }
+    }
+}
+
+/// Prints the man page: the program's, and a section for each verb.
+fn man() -> Result<Exit, Failure> {
+    let mut out = Vec::new();
+    let io = |e: std::io::Error| Failure::failed(format!("man: {e}"));
+    let command = Cli::command();
+    let page = clap_mangen::Man::new(command.clone());
+    page.render_title(&mut out).map_err(io)?;
+    page.render_name_section(&mut out).map_err(io)?;
+    page.render_synopsis_section(&mut out).map_err(io)?;
+    page.render_description_section(&mut out).map_err(io)?;
+    for verb in command.get_subcommands().filter(|v| !v.is_hide_set()) {
+        let name = verb.get_name().to_owned();
+        let page = clap_mangen::Man::new(verb.clone());
+        out.extend(format!(".SH \"BRAMBLE {}\"\n", name.to_uppercase()).bytes());
+        page.render_description_section(&mut out).map_err(io)?;
+        page.render_options_section(&mut out).map_err(io)?;
+    }
+    page.render_version_section(&mut out).map_err(io)?;
+    use std::io::Write;
+    std::io::stdout().write_all(&out).map_err(io)?;
+    Ok(Exit::Done)
+}

@@ -19,4 +19,4 @@ mod run;
 
 pub use account::{MachineReport, Progress, Report, ThreadUse, VerifyReport};
 pub use error::PrimaryError;
-pub use product::{Ends, Finished, Request, Watch, multiply};
+pub use product::{End, Ends, Finished, Request, Watch, multiply};

@@ -4,6 +4,7 @@
 //! here.
 
 use crate::PrimaryError;
+use crate::product::End;
 use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Region};
 use bramble_matrix::DType;
 use bramble_plan::{LinkRate, Machine};
@@ -52,9 +53,9 @@ pub(crate) struct Opening {
 }
 
 /// Opens a session over a link.
-pub(crate) async fn open(link: Link, opening: &Opening, session: u32) -> Result<Session, PrimaryError> {
-    let peer = link.peer.clone();
-    match tokio::time::timeout(HANDSHAKE_DEADLINE, greet(link, opening, session)).await {
+pub(crate) async fn open(end: End, opening: &Opening, session: u32) -> Result<Session, PrimaryError> {
+    let peer = end.link.peer.clone();
+    match tokio::time::timeout(HANDSHAKE_DEADLINE, greet(end, opening, session)).await {
         Err(_) => {
             let why = format!("no answer within {} s; is it a bramble worker?", HANDSHAKE_DEADLINE.as_secs());
             Err(PrimaryError::Unreachable { name: peer, why })
@@ -71,13 +72,15 @@ pub(crate) async fn open(link: Link, opening: &Opening, session: u32) -> Result<
     }
 }
 
-async fn greet(mut link: Link, opening: &Opening, session: u32) -> Result<(Link, Welcome), String> {
+async fn greet(end: End, opening: &Opening, session: u32) -> Result<(Link, Welcome), String> {
+    let End { mut link, threads_max } = end;
     let hello = Hello {
         session,
         dtype: opening.dtype,
         alpha: opening.alpha,
         beta: opening.beta,
         flops: opening.flops,
+        threads_max,
         kernel: opening.kernel.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name: opening.name.clone(),

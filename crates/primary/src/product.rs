@@ -46,12 +46,20 @@ pub struct Request {
     pub began: Instant,
 }
 
+/// The way to one machine.
+pub struct End {
+    /// The link.
+    pub link: Link,
+    /// Most threads that it may use there; 0 is no limit.
+    pub threads_max: u16,
+}
+
 /// Who can compute.
 pub struct Ends {
     /// This process's own threads.
-    pub local: Link,
+    pub local: End,
     /// Workers.
-    pub workers: Vec<Link>,
+    pub workers: Vec<End>,
 }
 
 /// Sees what happens while it happens.
@@ -160,7 +168,8 @@ fn problem(request: &Request) -> Result<Problem, PrimaryError> {
     })
 }
 
-/// Opens every session at the same time.
+/// Opens the session with this machine's own threads, so that they are measured undisturbed (workers may be
+/// processes beside us), then all others at the same time.
 async fn open_all(
     request: &Request,
     problem: &Problem,
@@ -175,12 +184,13 @@ async fn open_all(
         name: request.name.clone(),
     };
     let first = (request.seed as u32) | 1;
+    let local = open(ends.local, &opening, first).await?;
     let mut opened = Vec::new();
     let mut tasks = Vec::new();
-    for (i, link) in std::iter::once(ends.local).chain(ends.workers).enumerate() {
+    for (i, end) in ends.workers.into_iter().enumerate() {
         let opening = opening.clone();
-        let session = first.wrapping_add(i as u32 * 2);
-        tasks.push(tokio::task::spawn_local(async move { open(link, &opening, session).await }));
+        let session = first.wrapping_add(2 + i as u32 * 2);
+        tasks.push(tokio::task::spawn_local(async move { open(end, &opening, session).await }));
     }
     let mut failed = None;
     for task in tasks {
@@ -192,7 +202,7 @@ async fn open_all(
     }
     match failed {
         Some(e) => Err(e),
-        None => Ok((opened.remove(0), opened)),
+        None => Ok((local, opened)),
     }
 }
 

@@ -113,9 +113,10 @@ async fn greet(link: &mut Link, config: &Config, in_use: &Cell<u64>) -> Result<(
         let what = format!("no memory is left of {} MiB; start it with more --memory", config.memory_bytes >> 20);
         return Err(WorkerError::Here(what));
     }
-    let (gflops, peak_gflops) = probe(&pick, hello.dtype, config.threads);
+    let threads = session_threads(config, &hello);
+    let (gflops, peak_gflops) = probe(&pick, hello.dtype, threads);
     let welcome = Welcome {
-        threads: config.threads as u16,
+        threads: threads as u16,
         memory_bytes,
         gflops,
         peak_gflops,
@@ -131,10 +132,18 @@ async fn greet(link: &mut Link, config: &Config, in_use: &Cell<u64>) -> Result<(
     Ok((hello, pick))
 }
 
+/// Threads of a session: the worker's, or fewer where the primary says so.
+fn session_threads(config: &Config, hello: &Hello) -> usize {
+    match hello.threads_max {
+        0 => config.threads,
+        most => config.threads.min(usize::from(most)),
+    }
+}
+
 async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: u64) -> Result<(), WorkerError> {
     let (out, leaving) = mpsc::unbounded_channel();
     let (done_tx, mut done) = mpsc::unbounded_channel();
-    let pool = Pool::start(config.threads, config.pin_from, move |result| {
+    let pool = Pool::start(session_threads(config, &hello), config.pin_from, move |result| {
         // The session may be over; then nobody wants the result.
         let _ = done_tx.send(result);
     })

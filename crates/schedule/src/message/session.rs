@@ -21,6 +21,8 @@ pub struct Hello {
     pub beta: f64,
     /// Operations of the whole product: tells the worker whether probing its kernels is worth it.
     pub flops: f64,
+    /// Most compute threads that the worker may use; 0 is no limit.
+    pub threads_max: u16,
     /// Kernel to use, by name, or `auto`.
     pub kernel: String,
     /// Version of the program.
@@ -107,6 +109,7 @@ impl Hello {
         w.f64(self.alpha);
         w.f64(self.beta);
         w.f64(self.flops);
+        w.u16(self.threads_max);
         w.text(&self.kernel);
         w.text(&self.name);
         w.finish()
@@ -120,9 +123,10 @@ impl Hello {
         let dtype =
             DType::from_code(r.u8()?).ok_or_else(|| ProtocolError::new("an element type that is unknown"))?;
         let (alpha, beta, flops) = (r.f64()?, r.f64()?, r.f64()?);
+        let threads_max = r.u16()?;
         let (kernel, name) = (r.text()?, r.text()?);
         r.end()?;
-        Ok(Self { session, dtype, alpha, beta, flops, kernel, version: version_of(head)?, name })
+        Ok(Self { session, dtype, alpha, beta, flops, threads_max, kernel, version: version_of(head)?, name })
     }
 }
 

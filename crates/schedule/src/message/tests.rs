@@ -52,7 +52,7 @@ proptest! {
 
     #[test]
     fn openings_round_trip(session in any::<u32>(), dtype in dtype(), alpha in -1e9f64..1e9, threads in 1u16.., memory_bytes in any::<u64>(), name in "[a-z0-9.:é]{0,60}") {
-        let hello = Hello { session, dtype, alpha, beta: 0.5, flops: 1e9, kernel: "auto".into(), version: "1.2".into(), name: name.clone() };
+        let hello = Hello { session, dtype, alpha, beta: 0.5, flops: 1e9, threads_max: threads, kernel: "auto".into(), version: "1.2".into(), name: name.clone() };
         prop_assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
         let welcome = Welcome { threads, memory_bytes, gflops: 3.5, peak_gflops: 4.0, kernel: "simd".into(), version: "1.2".into(), name };
         prop_assert_eq!(Welcome::decode(&welcome.encode()).unwrap(), welcome);
@@ -93,6 +93,7 @@ fn another_protocol_version_is_named() {
         alpha: 1.0,
         beta: 0.0,
         flops: 1.0,
+        threads_max: 0,
         kernel: "auto".into(),
         version: "9.9".into(),
         name: "p".into(),

@@ -1,0 +1,109 @@
+//! Exit codes, which scripts rely on, and failures that carry one.
+
+use bramble_matrix::MatrixError;
+use bramble_primary::PrimaryError;
+use std::process::ExitCode;
+
+/// How the program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Done as asked.
+    Done,
+    /// Not done.
+    Failed,
+    /// The command line cannot be understood or followed.
+    Usage,
+    /// The result is wrong and was not kept.
+    Unverified,
+    /// A worker could not be reached.
+    Unreachable,
+    /// SIGINT.
+    Interrupted,
+    /// SIGTERM.
+    Terminated,
+}
+
+impl Exit {
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Unverified => 4,
+            Self::Unreachable => 5,
+            Self::Interrupted => 130,
+            Self::Terminated => 143,
+        }
+    }
+
+    pub(crate) fn code(self) -> ExitCode {
+        ExitCode::from(self.number())
+    }
+}
+
+/// What went wrong, in one line for a person, and the exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    pub(crate) text: String,
+}
+
+impl Failure {
+    pub(crate) fn failed(text: impl Into<String>) -> Self {
+        Self { exit: Exit::Failed, text: text.into() }
+    }
+
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self { exit: Exit::Usage, text: text.into() }
+    }
+
+    pub(crate) fn unreachable(text: impl Into<String>) -> Self {
+        Self { exit: Exit::Unreachable, text: text.into() }
+    }
+}
+
+impl From<MatrixError> for Failure {
+    fn from(e: MatrixError) -> Self {
+        Self::failed(e.to_string())
+    }
+}
+
+impl From<PrimaryError> for Failure {
+    fn from(e: PrimaryError) -> Self {
+        let exit = match e {
+            PrimaryError::Unreachable { .. } => Exit::Unreachable,
+            PrimaryError::Plan(bramble_plan::PlanError::Grid(_)) => Exit::Usage,
+            PrimaryError::Failed(_)
+            | PrimaryError::Matrix(_)
+            | PrimaryError::Plan(_)
+            | PrimaryError::Operands(_) => Exit::Failed,
+        };
+        Self { exit, text: e.to_string() }
+    }
+}
+
+/// Help and version as they are; anything else as one line.
+pub(crate) fn usage(e: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    if matches!(
+        e.kind(),
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        let _ = e.print();
+        let is_missing = e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+        return if is_missing { Exit::Usage.code() } else { Exit::Done.code() };
+    }
+    let text = e.render().to_string();
+    let words: Vec<&str> = text
+        .lines()
+        .take_while(|l| !l.starts_with("Usage:"))
+        .map(str::trim)
+        .filter(|l| !l.is_empty() && !l.starts_with("For more information"))
+        .collect();
+    let line = words.join(" ");
+    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    eprintln!("bramble: {line}; see --help");
+    Exit::Usage.code()
+}

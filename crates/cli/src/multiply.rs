@@ -1,0 +1,353 @@
+//! `bramble multiply`: from arguments to a committed C and a report.
+
+use crate::args::{LinkKind, MultiplyArgs, StrategyKind};
+use crate::exit::{Exit, Failure};
+use crate::hosts::{self, Host};
+use crate::insight;
+use crate::local::{LocalWorkers, Share};
+use crate::progress::Progress;
+use crate::report;
+use bramble_kernel::{Choice, KernelName};
+use bramble_link::{tcp_connect, tcp_link, thread_pair};
+use bramble_matrix::{DType, Matrix, Output, Shape};
+use bramble_plan::{Cut, Preference};
+use bramble_primary::{End, Ends, Finished, Request, multiply};
+use bramble_worker::{Config, available_memory, default_threads, host_name, serve_link};
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// A worker has to accept a connection by then.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+/// Integer factors are exact up to here.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// Who computes, as the command line says.
+enum Team {
+    /// This process alone.
+    Alone,
+    /// Processes that it starts.
+    Local(Share),
+    /// Workers that listen.
+    Hosts(Vec<Host>),
+}
+
+/// What the operands are, checked and ready.
+struct Operands {
+    a: Matrix,
+    b: Matrix,
+    old_c: Option<Matrix>,
+    output: Output,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> {
+    let team = team(args)?;
+    let operands = operands(args)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::failed(format!("cannot start: {e}")))?;
+    let local = tokio::task::LocalSet::new();
+    let result = local.block_on(&runtime, until_signal(args, team, operands, began));
+    // Tasks hold the unfinished output; with them it goes, and with it NAME.part.
+    drop(local);
+    runtime.shutdown_background();
+    match result {
+        Ok(Ended::Done(finished)) => conclude(args, *finished, began),
+        Ok(Ended::Signal(exit)) => Ok(exit),
+        Err(failure) => Err(failure),
+    }
+}
+
+enum Ended {
+    Done(Box<Finished>),
+    Signal(Exit),
+}
+
+async fn until_signal(
+    args: &MultiplyArgs,
+    team: Team,
+    operands: Operands,
+    began: Instant,
+) -> Result<Ended, Failure> {
+    let broken = |e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}"));
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
+    tokio::select! {
+        result = compute(args, team, operands, began) => Ok(Ended::Done(Box::new(result?))),
+        _ = interrupt.recv() => Ok(Ended::Signal(Exit::Interrupted)),
+        _ = terminate.recv() => Ok(Ended::Signal(Exit::Terminated)),
+    }
+}
+
+fn team(args: &MultiplyArgs) -> Result<Team, Failure> {
+    let cores = default_threads();
+    match (args.local, &args.workers, &args.hostfile) {
+        (Some(_), _, _) if args.link == Some(LinkKind::Thread) => {
+            Err(Failure::usage("--link thread: --local starts processes; leave --local away to use threads"))
+        }
+        (Some(workers), _, _) => Ok(Team::Local(Share {
+            workers,
+            threads: args.threads.map_or((cores / usize::from(workers)).max(1), usize::from),
+            memory_bytes: args.memory.unwrap_or(available_memory() / u64::from(workers)),
+            cores,
+        })),
+        (None, Some(list), _) => Ok(Team::Hosts(hosts::parse_list(list)?)),
+        (None, None, Some(file)) => Ok(Team::Hosts(hosts::parse_file(file)?)),
+        (None, None, None) if args.link == Some(LinkKind::Tcp) => {
+            Err(Failure::usage("--link tcp: needs workers; add --local N or --workers HOSTS"))
+        }
+        (None, None, None) => Ok(Team::Alone),
+    }
+}
+
+/// Opens, transposes and converts the operands, checks that they fit, and creates the output.
+fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
+    let open = |spec: &str, transpose: bool| -> Result<Matrix, Failure> {
+        let matrix = Matrix::open(spec)?;
+        let matrix = match args.dtype {
+            Some(dtype) if dtype != matrix.dtype() => matrix.converted(dtype)?,
+            _ => matrix,
+        };
+        Ok(if transpose { matrix.transposed() } else { matrix })
+    };
+    let a = open(&args.a, args.transpose_a)?;
+    let b = open(&args.b, args.transpose_b)?;
+    fit(args, &a, &b)?;
+    let dtype = a.dtype();
+    factors(args, dtype)?;
+    let shape = Shape::new(a.shape().rows, b.shape().cols);
+    let old_c = match &args.output {
+        Some(path) if args.beta != 0.0 => Some(old_c(path, shape, dtype, args)?),
+        _ => None,
+    };
+    let output = match &args.output {
+        Some(path) => Output::create(path, shape, dtype)?,
+        None => Output::anonymous(shape, dtype)?,
+    };
+    Ok(Operands { a, b, old_c, output })
+}
+
+fn fit(args: &MultiplyArgs, a: &Matrix, b: &Matrix) -> Result<(), Failure> {
+    let (sa, sb) = (a.shape(), b.shape());
+    let seen = |spec: &str, transposed: bool, shape: Shape| {
+        format!("{spec} is {shape}{}", if transposed { " transposed" } else { "" })
+    };
+    if sa.cols != sb.rows {
+        let hint = if sa.cols == sb.cols {
+            "; did you mean --transpose-b?"
+        } else if sa.rows == sb.rows {
+            "; did you mean --transpose-a?"
+        } else {
+            ""
+        };
+        let (left, right) = (seen(&args.a, args.transpose_a, sa), seen(&args.b, args.transpose_b, sb));
+        return Err(Failure::failed(format!(
+            "{left} and {right}: the columns of the first must equal the rows of the second{hint}"
+        )));
+    }
+    if a.dtype() != b.dtype() {
+        let (da, db) = (a.dtype(), b.dtype());
+        let widest = match (da, db) {
+            (DType::F64, _) | (_, DType::F64) => DType::F64,
+            (DType::I64, DType::F32) | (DType::F32, DType::I64) => DType::F64,
+            (DType::I32, DType::F32) | (DType::F32, DType::I32) => DType::F64,
+            _ => DType::I64,
+        };
+        let which = if da == widest { &args.b } else { &args.a };
+        return Err(Failure::failed(format!(
+            "{} is {da} and {} is {db}: convert {which} with --dtype {widest}",
+            args.a, args.b
+        )));
+    }
+    Ok(())
+}
+
+fn factors(args: &MultiplyArgs, dtype: DType) -> Result<(), Failure> {
+    for (name, x) in [("alpha", args.alpha), ("beta", args.beta)] {
+        if !x.is_finite() {
+            return Err(Failure::usage(format!("--{name} {x}: must be a finite number")));
+        }
+        let exact = x.fract() == 0.0 && x.abs() <= EXACT_MAX;
+        let fits = dtype != DType::I32 || (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&x);
+        if !dtype.is_float() && !(exact && fits) {
+            return Err(Failure::usage(format!(
+                "--{name} {x}: the matrices are {dtype}, so it must be a whole number of that type; or use --dtype f64"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn old_c(path: &Path, shape: Shape, dtype: DType, args: &MultiplyArgs) -> Result<Matrix, Failure> {
+    let name = path.display().to_string();
+    if !path.exists() {
+        return Err(Failure::failed(format!("{name}: --beta {} needs an existing C there", args.beta)));
+    }
+    let old = Matrix::open(&name)?;
+    if old.shape() != shape {
+        return Err(Failure::failed(format!("{name} is {}, but C is {shape}: --beta needs the same", old.shape())));
+    }
+    if old.dtype() == dtype {
+        return Ok(old);
+    }
+    let was = old.dtype();
+    old.converted(dtype).map_err(|e| Failure::failed(format!("{name} is {was}, but C is {dtype}: {e}")))
+}
+
+/// Gets everyone together and multiplies.
+async fn compute(
+    args: &MultiplyArgs,
+    team: Team,
+    operands: Operands,
+    began: Instant,
+) -> Result<Finished, Failure> {
+    let flops = 2.0
+        * operands.a.shape().rows as f64
+        * operands.a.shape().cols as f64
+        * operands.b.shape().cols as f64;
+    let mut kernel = args.kernel;
+    let forced = !matches!(team, Team::Alone) && args.strategy == StrategyKind::Reuse;
+    let is_local = matches!(team, Team::Local(_));
+    let mut processes = LocalWorkers::default();
+    let workers = match team {
+        Team::Alone => Vec::new(),
+        Team::Local(share) => {
+            let (started, listener) = LocalWorkers::start(share).await?;
+            processes = started;
+            // All are this machine: one probe, while they start, serves them all.
+            kernel = probed(kernel, &operands, flops)?;
+            let links = processes.accept(listener).await?;
+            links.into_iter().map(|link| End { link, threads_max: 0 }).collect()
+        }
+        Team::Hosts(hosts) => connect(hosts).await?,
+    };
+    let threads = if is_local { default_threads() } else { args.threads.map_or_else(default_threads, usize::from) };
+    let config = Config {
+        threads,
+        memory_bytes: if is_local { available_memory() } else { args.memory.unwrap_or_else(available_memory) },
+        kernel: None,
+        // Worker processes of the same cores come and go; pinning is for a machine of one's own.
+        pin_from: (!is_local && threads <= default_threads()).then_some(0),
+        name: host_name(),
+    };
+    let (here, there) = thread_pair("this machine", "primary");
+    tokio::task::spawn_local(async move {
+        // How it ended is seen at the other end.
+        let _ = serve_link(there, &config, &Cell::new(0)).await;
+    });
+    let watch = Progress::new(args);
+    let request = Request {
+        a: operands.a,
+        b: operands.b,
+        old_c: operands.old_c,
+        alpha: args.alpha,
+        beta: args.beta,
+        output: operands.output,
+        cut: Cut { tile: args.tile, depth: args.panel },
+        kernel: name_of(kernel),
+        preference: if is_local || forced { Preference::Workers } else { Preference::Fastest },
+        credits: args.credits,
+        effort: args.verify,
+        threads,
+        seed: seed(),
+        name: host_name(),
+        began,
+    };
+    let ends = Ends { local: End { link: here, threads_max: 0 }, workers };
+    let result = multiply(request, ends, &watch).await;
+    watch.done();
+    drop(processes);
+    Ok(result?)
+}
+
+/// `auto` resolved once.
+fn probed(kernel: Choice, operands: &Operands, flops: f64) -> Result<Choice, Failure> {
+    let pick = bramble_kernel::pick(kernel, operands.a.dtype(), flops)
+        .map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
+    let name: KernelName = pick.kernel.name().parse().map_err(|e| Failure::failed(format!("{e}")))?;
+    Ok(Choice::Named(name))
+}
+
+fn name_of(kernel: Choice) -> String {
+    match kernel {
+        Choice::Auto => "auto".to_owned(),
+        Choice::Named(name) => name.as_str().to_owned(),
+    }
+}
+
+/// Unpredictable to workers: the check's random vectors come from it.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+/// Connects to every worker at the same time. One that cannot be reached is an error that names it.
+async fn connect(hosts: Vec<Host>) -> Result<Vec<End>, Failure> {
+    let tasks: Vec<_> = hosts.into_iter().map(|host| tokio::task::spawn_local(connect_one(host))).collect();
+    let (mut ends, mut failed) = (Vec::new(), None);
+    for task in tasks {
+        match task.await {
+            Ok(Ok(end)) => ends.push(end),
+            Ok(Err(e)) => failed = failed.or(Some(e)),
+            Err(e) => failed = failed.or(Some(Failure::failed(format!("connecting: {e}")))),
+        }
+    }
+    failed.map_or(Ok(ends), Err)
+}
+
+async fn connect_one(host: Host) -> Result<End, Failure> {
+    let name = format!("{}:{}", host.name, host.port);
+    let lookup = tokio::net::lookup_host((host.name.as_str(), host.port)).await;
+    let addresses: Vec<SocketAddr> = match lookup {
+        Ok(addresses) => addresses.collect(),
+        Err(e) => return Err(Failure::unreachable(format!("worker {name}: no such machine: {e}"))),
+    };
+    if addresses.iter().any(|a| !a.ip().is_loopback()) {
+        return Err(Failure::usage(format!(
+            "worker {name}: only workers on this machine (127.0.0.1:PORT) are used, since there is no cluster key yet"
+        )));
+    }
+    let mut last = format!("worker {name}: no address");
+    for address in addresses {
+        match tcp_connect(address, CONNECT_DEADLINE).await.and_then(tcp_link) {
+            Ok(link) => return Ok(End { link, threads_max: host.slots }),
+            Err(e) => last = format!("worker {name}: {e}; start one there with: bramble worker --listen {address}"),
+        }
+    }
+    Err(Failure::unreachable(last))
+}
+
+/// Commits C, or says why not, and prints the report.
+fn conclude(args: &MultiplyArgs, finished: Finished, began: Instant) -> Result<Exit, Failure> {
+    let Finished { sealed, report } = finished;
+    let verdict = &report.verify.verdict;
+    if !verdict.passed {
+        let text = verdict.fault.as_ref().map_or_else(|| verdict.method.clone(), |f| f.text.clone());
+        let kept = args.output.as_ref().map_or_else(String::new, |p| format!("; {} was not written", p.display()));
+        return Err(Failure { exit: Exit::Unverified, text: format!("C is wrong: {text}{kept}") });
+    }
+    let digest = args.json.then(|| digest(sealed.bytes()));
+    let c = sealed.matrix()?;
+    sealed.commit()?;
+    let total_seconds = began.elapsed().as_secs_f64();
+    if let Some(digest) = digest {
+        println!("{}", report::json(&report, total_seconds, &digest));
+    } else if !args.quiet {
+        print!("{}", report::text(&report, args, total_seconds));
+    }
+    if !args.json {
+        insight::print(args, &c)?;
+    }
+    Ok(Exit::Done)
+}
+
+/// BLAKE3 of C's bytes, in hexadecimal.
+fn digest(bytes: &[u8]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_rayon(bytes);
+    hasher.finalize().to_hex().to_string()
+}

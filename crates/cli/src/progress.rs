@@ -1,0 +1,76 @@
+//! What a person sees while a product runs: one sentence that says who computes, and on a terminal a bar.
+
+use crate::args::MultiplyArgs;
+use bramble_plan::Decision;
+use bramble_primary::{Progress as State, Watch};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+
+/// The bar and the sentences.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    quiet: bool,
+    verbose: bool,
+}
+
+impl Progress {
+    pub(crate) fn new(args: &MultiplyArgs) -> Self {
+        let quiet = args.quiet || args.json;
+        let shown = !quiet && std::io::stderr().is_terminal();
+        let target = if shown { ProgressDrawTarget::stderr_with_hz(5) } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(0), target);
+        let style = ProgressStyle::with_template("{bar:24} {pos}/{len} tiles  {msg}  {eta} left");
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        Self { bar, quiet, verbose: args.verbose }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn done(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn say(&self, line: &str) {
+        self.bar.suspend(|| eprintln!("{line}"));
+    }
+}
+
+impl Watch for Progress {
+    fn decided(&self, decision: &Decision) {
+        if self.quiet {
+            return;
+        }
+        self.say(&decision.sentence);
+        for machine in &decision.left_out {
+            self.say(&format!("left out: {}: {}", machine.name, machine.reason));
+        }
+        if self.verbose {
+            let plan = &decision.plan;
+            let grid = &plan.grid;
+            let (tiles, steps) = (grid.tiles(), grid.steps());
+            let (rows, cols, depth) = (grid.tile_rows, grid.tile_cols, grid.depth);
+            self.say(&format!("{tiles} tiles of {rows}x{cols}, {steps} steps of {depth}"));
+            let memory = plan.predicted.worker_memory_bytes as f64 / 1e6;
+            self.say(&format!("at most {memory:.0} MB of matrices at any one machine"));
+        }
+    }
+
+    fn progress(&self, state: &State) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        let seconds = state.elapsed.as_secs_f64().max(1e-3);
+        self.bar.set_length(state.tiles);
+        self.bar.set_position(state.tiles_done);
+        let gflops = state.flops_done / seconds / 1e9;
+        let (out, back) =
+            (state.bytes_sent as f64 / seconds / 1e6, state.bytes_received as f64 / seconds / 1e6);
+        self.bar.set_message(format!("{gflops:.1} Gflop/s  {out:.0} MB/s out  {back:.0} MB/s in"));
+    }
+
+    fn verifying(&self) {
+        self.bar.set_message("verifying");
+        self.bar.tick();
+    }
+}

@@ -1,0 +1,165 @@
+//! The report: a few lines for a person, one JSON object for a program.
+
+use crate::args::MultiplyArgs;
+use bramble_primary::{MachineReport, Report};
+use serde_json::{Value, json};
+
+/// The report as lines of text.
+pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> String {
+    let mut out = Vec::new();
+    let (m, n, k, dtype) = (report.m, report.n, report.k, report.dtype);
+    let place = args.output.as_ref().map_or_else(|| "not kept (no -o)".into(), |p| p.display().to_string());
+    out.push(format!("C         {m}x{n} {dtype}, k = {k}: {place}"));
+    let gflops = report.gflops();
+    let peak = if report.peak_gflops > 0.0 && gflops > 0.0 {
+        format!(", {:.0} % of the cores' peak of {:.0}", gflops / report.peak_gflops * 100.0, report.peak_gflops)
+    } else {
+        String::new()
+    };
+    out.push(format!("time      {}  {gflops:.1} Gflop/s{peak}", seconds(report.seconds)));
+    if report.machines.iter().any(|m| m.link_bytes_per_s.is_some()) {
+        let (sent, received) = (bytes(report.bytes_sent as f64), bytes(report.bytes_received as f64));
+        out.push(format!("moved     {sent} out, {received} in"));
+    }
+    if report.bound.seconds > 0.0 {
+        let ratio = report.seconds / report.bound.seconds;
+        let (bound, by) = (seconds(report.bound.seconds), report.bound.by.name());
+        out.push(format!("bound     {bound} by {by}; the run took {ratio:.2} times that"));
+    }
+    let verify = &report.verify;
+    out.push(match verify.verdict.passed {
+        true if verify.verdict.method == "not verified" => "verified  no (--verify off)".to_owned(),
+        _ => format!(
+            "verified  yes: {}; worst row at {:.2} % of the tolerance; {}",
+            verify.verdict.method,
+            verify.verdict.worst_ratio * 100.0,
+            seconds(verify.seconds)
+        ),
+    });
+    out.push(format!("in all    {}, of which {} before the first job", seconds(total_seconds), seconds(report.opening_seconds)));
+    if args.verbose {
+        out.extend(report.machines.iter().map(|m| machine(m, report.seconds)));
+    }
+    out.join("\n") + "\n"
+}
+
+fn machine(m: &MachineReport, run_seconds: f64) -> String {
+    let busy: f64 = m.threads.iter().map(|t| t.busy_s).sum();
+    let possible = run_seconds * m.threads.len() as f64;
+    let percent = if possible > 0.0 { busy / possible * 100.0 } else { 0.0 };
+    let link = m.link_bytes_per_s.map_or_else(String::new, |rate| {
+        let trip = m.round_trip_s.unwrap_or_default() * 1e6;
+        format!(", link {}/s and {trip:.0} us there and back", bytes(rate))
+    });
+    format!(
+        "  {}: {:.0} % of C with {}, {} threads busy {percent:.0} % of the time, {} of matrices{link}",
+        m.name,
+        m.share * 100.0,
+        m.kernel,
+        m.threads.len(),
+        bytes(m.memory_bytes as f64)
+    )
+}
+
+/// 1.23 s, 45.6 ms.
+fn seconds(t: f64) -> String {
+    if t >= 1.0 { format!("{t:.2} s") } else { format!("{:.1} ms", t * 1e3) }
+}
+
+/// 1.23 GB (powers of 1000, as links are sold).
+fn bytes(b: f64) -> String {
+    const UNITS: [(&str, f64); 3] = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
+    for (unit, size) in UNITS {
+        if b >= size {
+            return format!("{:.2} {unit}", b / size);
+        }
+    }
+    format!("{b:.0} B")
+}
+
+/// The report as the object that docs and scripts rely on.
+pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
+    let machines: Vec<Value> = report.machines.iter().map(machine_json).collect();
+    let kernels: Vec<&str> = report.machines.iter().map(|m| m.kernel.as_str()).collect();
+    let kernel = match kernels.first() {
+        Some(first) if kernels.iter().all(|k| k == first) => *first,
+        Some(_) => "mixed",
+        None => "none",
+    };
+    let verdict = &report.verify.verdict;
+    let [tile_rows, tile_cols, depth] = report.grid;
+    json!({
+        "schema": "bramble.multiply/1",
+        "m": report.m, "n": report.n, "k": report.k,
+        "dtype": report.dtype.name(),
+        "strategy": report.strategy,
+        "alone": report.alone,
+        "decision": report.sentence,
+        "kernel": kernel,
+        "grid": {"tile_rows": tile_rows, "tile_cols": tile_cols, "depth": depth},
+        "seconds": report.seconds,
+        "gflops": report.gflops(),
+        "peak_gflops": report.peak_gflops,
+        "first_job_seconds": report.opening_seconds,
+        "total_seconds": total_seconds,
+        "primary": {
+            "bytes_sent": report.bytes_sent,
+            "bytes_received": report.bytes_received,
+            "cpu_s": cpu_seconds(),
+            "rss_peak_bytes": rss_peak_bytes(),
+        },
+        "workers": machines,
+        "bound": {"seconds": report.bound.seconds, "by": report.bound.by.name()},
+        "predicted": {
+            "seconds": report.predicted.seconds,
+            "bytes_sent": report.predicted.bytes_sent,
+            "bytes_received": report.predicted.bytes_received,
+            "worker_memory_bytes": report.predicted.worker_memory_bytes,
+        },
+        "verify": {
+            "method": verdict.method,
+            "passed": verdict.passed,
+            "worst_ratio": verdict.worst_ratio,
+            "arbitrated_rows": verdict.arbitrated_rows,
+            "seconds": report.verify.seconds,
+        },
+        "faults": {
+            "lost": [],
+            "retried": 0,
+            "excluded": report.left_out.iter().map(|l| json!({"name": l.name, "reason": l.reason})).collect::<Vec<_>>(),
+        },
+        "digest": digest,
+    })
+}
+
+fn machine_json(m: &MachineReport) -> Value {
+    let threads: Vec<Value> = m.threads.iter().map(|t| json!({"jobs": t.jobs, "busy_s": t.busy_s})).collect();
+    json!({
+        "name": m.name,
+        "link": m.link,
+        "kernel": m.kernel,
+        "gflops": m.gflops,
+        "share": m.share,
+        "bytes_in": m.bytes_in,
+        "bytes_out": m.bytes_out,
+        "busy_s": m.threads.iter().map(|t| t.busy_s).sum::<f64>(),
+        "jobs": m.threads.iter().map(|t| t.jobs).sum::<u64>(),
+        "memory_bytes": m.memory_bytes,
+        "link_bytes_per_s": m.link_bytes_per_s,
+        "round_trip_s": m.round_trip_s,
+        "threads": threads,
+    })
+}
+
+/// CPU seconds of this process so far, all threads.
+fn cpu_seconds() -> f64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
+}
+
+/// Largest resident size of this process, mapped files included; 0 where the system does not say.
+fn rss_peak_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|l| l.starts_with("VmHWM:"));
+    line.and_then(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).map_or(0, |kib| kib * 1024)
+}
