@@ -26,7 +26,8 @@ pub(crate) fn parse_list(text: &str) -> Result<Vec<Host>, Failure> {
         if item.is_empty() {
             return Err(Failure::usage(format!("--workers {text}: an empty name in the list")));
         }
-        let (set, port) = split_port(item).map_err(|why| Failure::usage(format!("--workers {item}: {why}")))?;
+        let (set, port) =
+            split_port(item).map_err(|why| Failure::usage(format!("--workers {item}: {why}")))?;
         for name in expand(set).map_err(|why| Failure::usage(format!("--workers {item}: {why}")))? {
             hosts.push(Host { name, port, slots: 0 });
         }
@@ -106,7 +107,11 @@ fn split_port(item: &str) -> Result<(&str, u16), String> {
 fn expand(set: &str) -> Result<Vec<String>, String> {
     let Some(open) = set.find('[') else {
         let stray = set.contains(']');
-        return if stray || set.is_empty() { Err("a name that is not one".into()) } else { Ok(vec![set.into()]) };
+        return if stray || set.is_empty() {
+            Err("a name that is not one".into())
+        } else {
+            Ok(vec![set.into()])
+        };
     };
     let close = set.find(']').filter(|c| *c > open).ok_or("a bracket that is not closed")?;
     let (before, inside, after) = (&set[..open], &set[open + 1..close], &set[close + 1..]);

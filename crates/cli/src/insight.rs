@@ -25,7 +25,9 @@ pub(crate) fn print(args: &MultiplyArgs, c: &Matrix) -> Result<(), Failure> {
     if !gram {
         let asked = !args.nearest.is_empty() || args.labels.is_some();
         return if asked {
-            Err(Failure::usage("--nearest, --labels: only for a matrix times its own transpose (A A --transpose-b)"))
+            Err(Failure::usage(
+                "--nearest, --labels: only for a matrix times its own transpose (A A --transpose-b)",
+            ))
         } else {
             Ok(())
         };
@@ -50,7 +52,8 @@ fn labels(args: &MultiplyArgs, rows: u64) -> Result<Option<Vec<String>>, Failure
         None => return Ok(None),
     };
     let name = path.display();
-    let text = std::fs::read_to_string(&path).map_err(|e| Failure::failed(format!("{name}: cannot be read: {e}")))?;
+    let text = std::fs::read_to_string(&path)
+        .map_err(|e| Failure::failed(format!("{name}: cannot be read: {e}")))?;
     let labels: Vec<String> = text.lines().map(str::to_owned).collect();
     if labels.len() as u64 != rows {
         return Err(Failure::failed(format!("{name}: it has {} lines for {rows} rows", labels.len())));
@@ -153,7 +156,8 @@ impl Look<'_> {
         }
         let (i, j, cosine) = best;
         let (low, high) = (i.min(j), i.max(j));
-        let mut lines = vec![format!("alike     most: {} and {}, cosine {cosine:.4}", self.name(low), self.name(high))];
+        let mut lines =
+            vec![format!("alike     most: {} and {}, cosine {cosine:.4}", self.name(low), self.name(high))];
         lines.extend(self.grouping(&classes, same_label));
         Ok(lines)
     }
@@ -170,7 +174,12 @@ impl Look<'_> {
         Some(format!(
             "          of different labels: {} and {} on average {:.3}, {} and {} least ({:.3}); {percent:.1} % of the \
              rows are most like one of their own label",
-            most.0.0, most.0.1, mean(most.1), least.0.0, least.0.1, mean(least.1)
+            most.0.0,
+            most.0.1,
+            mean(most.1),
+            least.0.0,
+            least.0.1,
+            mean(least.1)
         ))
     }
 }

@@ -32,9 +32,10 @@ pub(crate) struct Share {
 impl LocalWorkers {
     /// Starts the processes; gives them and the listener that they dial.
     pub(crate) async fn start(share: Share) -> Result<(Self, TcpListener), Failure> {
-        let failed = |what: &str, e: std::io::Error| Failure::failed(format!("--local {}: {what}: {e}", share.workers));
-        let listener =
-            TcpListener::bind("127.0.0.1:0").await.map_err(|e| failed("no loopback port", e))?;
+        let failed = |what: &str, e: std::io::Error| {
+            Failure::failed(format!("--local {}: {what}: {e}", share.workers))
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(|e| failed("no loopback port", e))?;
         let address = listener.local_addr().map_err(|e| failed("no loopback port", e))?;
         let program = std::env::current_exe().map_err(|e| failed("this program's file is gone", e))?;
         let mut workers = Self::default();
@@ -66,7 +67,8 @@ impl LocalWorkers {
             let soon = tokio::time::Instant::now() + Duration::from_millis(200);
             match tokio::time::timeout_at(soon, listener.accept()).await {
                 Ok(Ok((stream, _))) => {
-                    let link = tcp_link(stream).map_err(|e| Failure::unreachable(format!("a local worker: {e}")))?;
+                    let link =
+                        tcp_link(stream).map_err(|e| Failure::unreachable(format!("a local worker: {e}")))?;
                     links.push(Link { peer: format!("local {}", links.len() + 1), ..link });
                 }
                 Ok(Err(e)) => return Err(Failure::failed(format!("local workers: {e}"))),

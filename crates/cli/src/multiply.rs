@@ -189,7 +189,10 @@ fn old_c(path: &Path, shape: Shape, dtype: DType, args: &MultiplyArgs) -> Result
     }
     let old = Matrix::open(&name)?;
     if old.shape() != shape {
-        return Err(Failure::failed(format!("{name} is {}, but C is {shape}: --beta needs the same", old.shape())));
+        return Err(Failure::failed(format!(
+            "{name} is {}, but C is {shape}: --beta needs the same",
+            old.shape()
+        )));
     }
     if old.dtype() == dtype {
         return Ok(old);
@@ -225,10 +228,15 @@ async fn compute(
         }
         Team::Hosts(hosts) => connect(hosts).await?,
     };
-    let threads = if is_local { default_threads() } else { args.threads.map_or_else(default_threads, usize::from) };
+    let threads =
+        if is_local { default_threads() } else { args.threads.map_or_else(default_threads, usize::from) };
     let config = Config {
         threads,
-        memory_bytes: if is_local { available_memory() } else { args.memory.unwrap_or_else(available_memory) },
+        memory_bytes: if is_local {
+            available_memory()
+        } else {
+            args.memory.unwrap_or_else(available_memory)
+        },
         kernel: None,
         // Worker processes of the same cores come and go; pinning is for a machine of one's own.
         pin_from: (!is_local && threads <= default_threads()).then_some(0),
@@ -257,7 +265,7 @@ async fn compute(
         name: host_name(),
         began,
     };
-    let ends = Ends { local: End { link: here, threads_max: 0 }, workers };
+    let ends = Ends { local: End { link: here, threads_max: 0 }, workers, alike: is_local };
     let result = multiply(request, ends, &watch).await;
     watch.done();
     drop(processes);
@@ -315,7 +323,9 @@ async fn connect_one(host: Host) -> Result<End, Failure> {
     for address in addresses {
         match tcp_connect(address, CONNECT_DEADLINE).await.and_then(tcp_link) {
             Ok(link) => return Ok(End { link, threads_max: host.slots }),
-            Err(e) => last = format!("worker {name}: {e}; start one there with: bramble worker --listen {address}"),
+            Err(e) => {
+                last = format!("worker {name}: {e}; start one there with: bramble worker --listen {address}")
+            }
         }
     }
     Err(Failure::unreachable(last))
@@ -327,7 +337,8 @@ fn conclude(args: &MultiplyArgs, finished: Finished, began: Instant) -> Result<E
     let verdict = &report.verify.verdict;
     if !verdict.passed {
         let text = verdict.fault.as_ref().map_or_else(|| verdict.method.clone(), |f| f.text.clone());
-        let kept = args.output.as_ref().map_or_else(String::new, |p| format!("; {} was not written", p.display()));
+        let kept =
+            args.output.as_ref().map_or_else(String::new, |p| format!("; {} was not written", p.display()));
         return Err(Failure { exit: Exit::Unverified, text: format!("C is wrong: {text}{kept}") });
     }
     let digest = args.json.then(|| digest(sealed.bytes()));

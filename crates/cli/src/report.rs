@@ -12,7 +12,11 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
     out.push(format!("C         {m}x{n} {dtype}, k = {k}: {place}"));
     let gflops = report.gflops();
     let peak = if report.peak_gflops > 0.0 && gflops > 0.0 {
-        format!(", {:.0} % of the cores' peak of {:.0}", gflops / report.peak_gflops * 100.0, report.peak_gflops)
+        format!(
+            ", {:.0} % of the cores' peak of {:.0}",
+            gflops / report.peak_gflops * 100.0,
+            report.peak_gflops
+        )
     } else {
         String::new()
     };
@@ -36,7 +40,11 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
             seconds(verify.seconds)
         ),
     });
-    out.push(format!("in all    {}, of which {} before the first job", seconds(total_seconds), seconds(report.opening_seconds)));
+    out.push(format!(
+        "in all    {}, of which {} before the first job",
+        seconds(total_seconds),
+        seconds(report.opening_seconds)
+    ));
     if args.verbose {
         out.extend(report.machines.iter().map(|m| machine(m, report.seconds)));
     }

@@ -41,9 +41,9 @@ impl Region {
 
     /// CRC-32C of the bytes, computed at the first call.
     pub fn checksum(&self) -> u32 {
-        *self.checksum.get_or_init(|| {
-            (0..self.runs).fold(0, |sum, i| crc32c::crc32c_append(sum, self.run(i)))
-        })
+        *self
+            .checksum
+            .get_or_init(|| (0..self.runs).fold(0, |sum, i| crc32c::crc32c_append(sum, self.run(i))))
     }
 
     /// Total bytes.

@@ -82,7 +82,8 @@ impl Bodies {
         // The old C travels by rows whatever its file has.
         let as_it_lies = piece.which != Which::C || matrix.layout() == Layout::RowMajor;
         if as_it_lies && let Some(lines) = matrix.lines(piece.rect) {
-            let region = Region::new(lines.owner, lines.start, lines.line_bytes, lines.pitch_bytes, lines.lines);
+            let region =
+                Region::new(lines.owner, lines.start, lines.line_bytes, lines.pitch_bytes, lines.lines);
             return Ok(if whole_lines { region } else { region.merged() });
         }
         let mut buffer = Buffer::zeroed(piece.bytes)?;

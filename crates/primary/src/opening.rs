@@ -110,7 +110,8 @@ async fn measured(link: &mut Link, peer: &str) -> Result<LinkRate, PrimaryError>
         Ok(Ok(rate)) => Ok(rate),
         Ok(Err(why)) => Err(unreachable(why)),
         Err(_) => {
-            let why = format!("64 KiB take more than {} s to it; check its network", MEASURE_DEADLINE.as_secs());
+            let why =
+                format!("64 KiB take more than {} s to it; check its network", MEASURE_DEADLINE.as_secs());
             Err(unreachable(why))
         }
     }

@@ -1,10 +1,10 @@
 //! One product, from opened operands to a verified C.
 
+use crate::PrimaryError;
 use crate::account::{Progress, Report, VerifyReport};
 use crate::bodies::Bodies;
 use crate::opening::{Opening, Session, open};
 use crate::run::run;
-use crate::PrimaryError;
 use bramble_link::{Body, Frame, Link};
 use bramble_matrix::{Check, DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, verify};
 use bramble_plan::{Cut, Decision, Machine, Preference, Problem, decide};
@@ -60,6 +60,9 @@ pub struct Ends {
     pub local: End,
     /// Workers.
     pub workers: Vec<End>,
+    /// Whether the workers are known to be alike (processes of one machine): their speed is then the mean of
+    /// what they measured, since they disturb each other's short measurements.
+    pub alike: bool,
 }
 
 /// Sees what happens while it happens.
@@ -87,9 +90,14 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     if problem.flops() == 0.0 || request.alpha == 0.0 {
         return without_product(request, &problem);
     }
+    let alike = ends.alike;
     let (local, workers) = open_all(&request, &problem, ends).await?;
     let primary = local.machine(None);
-    let machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits)).collect();
+    let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits)).collect();
+    if alike {
+        let mean = machines.iter().map(|m| m.gflops).sum::<f64>() / machines.len().max(1) as f64;
+        machines.iter_mut().for_each(|m| m.gflops = mean);
+    }
     let decision = decide(&problem, request.cut, &primary, &machines, request.preference)?;
     watch.decided(&decision);
     let sessions = if decision.alone {
@@ -153,7 +161,8 @@ fn problem(request: &Request) -> Result<Problem, PrimaryError> {
     let dtype = request.a.dtype();
     let shapes_fit = a.cols == b.rows && request.output.shape() == Shape::new(a.rows, b.cols);
     let types_fit = request.b.dtype() == dtype && request.output.dtype() == dtype;
-    let old_fits = request.old_c.as_ref().is_none_or(|c| c.shape() == request.output.shape() && c.dtype() == dtype);
+    let old_fits =
+        request.old_c.as_ref().is_none_or(|c| c.shape() == request.output.shape() && c.dtype() == dtype);
     if !(shapes_fit && types_fit && old_fits) {
         return Err(PrimaryError::Operands(format!("{a} times {b} of {dtype} do not fit")));
     }

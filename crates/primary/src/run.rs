@@ -3,11 +3,11 @@
 //! Invariants: everything lives on one event loop; the state machine decides, this file carries. No wait is
 //! without a deadline: the machine's ticks find silent workers.
 
+use crate::PrimaryError;
 use crate::account::{MachineReport, Progress, ThreadUse};
 use crate::bodies::{Bodies, Tile};
 use crate::opening::Session;
 use crate::product::Watch;
-use crate::PrimaryError;
 use bramble_link::{
     Arrived, ArrivedBody, Body, Frame, HEADER_BYTES, Landing, LinkError, Place, Receiver, Sender,
 };
@@ -181,7 +181,8 @@ async fn read(
         let arrived = receiver.receive(&mut placer).await;
         received.set(receiver.bytes_received());
         let mut core = core.borrow_mut();
-        let result = arrived.map_err(|e| core.describe(e)).and_then(|a| core.arrived(peer, a).map_err(|e| e.0));
+        let result =
+            arrived.map_err(|e| core.describe(e)).and_then(|a| core.arrived(peer, a).map_err(|e| e.0));
         if let Err(why) = result {
             core.peers[peer].to = None;
             core.happened(Event::Lost { peer, why });

@@ -219,6 +219,21 @@ proptest! {
 }
 
 #[test]
+fn blocks_that_come_back_in_any_order_keep_their_panels_apart() {
+    // Blocks of one tile each: the second may be back long before the first.
+    for seed in 0..200u32 {
+        let p = problem(24, 24, 16, false, false);
+        let mut world = world(&p, 4, 4, &[3 * 4 * 4 * 8 + 300], false, false).unwrap();
+        let blocks = world.primary.plan().shares[0].blocks();
+        assert!(blocks >= 18, "{blocks}");
+        let choices: Vec<u32> =
+            (0..4000u32).map(|i| (i ^ seed).wrapping_mul(2_654_435_761).rotate_left(7)).collect();
+        world.run(&choices);
+        assert_eq!((world.failed, world.primary.tiles_left()), (None, 0));
+    }
+}
+
+#[test]
 fn answers_that_nobody_asked_for_are_refused() {
     let p = problem(8, 8, 8, false, false);
     let mut world = world(&p, 4, 4, &[100_000], false, false).unwrap();

@@ -13,8 +13,8 @@
 mod machine;
 mod memory;
 mod pool;
-mod session;
 mod serve;
+mod session;
 
 pub use machine::{Config, available_memory, default_threads, host_name, probe};
 pub use serve::{join, listen};

@@ -151,7 +151,8 @@ impl Store {
     /// which spare ones make room.
     fn buffer(&mut self, len: usize) -> Result<Buffer, MatrixError> {
         let fits = |b: &Buffer| b.capacity() >= len && b.capacity() / 2 <= len.max(64);
-        let best = (0..self.spare.len()).filter(|i| fits(&self.spare[*i])).min_by_key(|i| self.spare[*i].capacity());
+        let best =
+            (0..self.spare.len()).filter(|i| fits(&self.spare[*i])).min_by_key(|i| self.spare[*i].capacity());
         if let Some(best) = best {
             let mut buffer = self.spare.swap_remove(best);
             buffer.set_len(len);
@@ -186,7 +187,10 @@ impl Store {
                 _ => Some(Buffer::zeroed(len)?),
             };
             let Some(buffer) = buffer else {
-                return Err(MatrixError::format(format!("matrix {}", header.id), "comes twice in one message"));
+                return Err(MatrixError::format(
+                    format!("matrix {}", header.id),
+                    "comes twice in one message",
+                ));
             };
             parts.push(Part { id: header.id, buffer, from, len });
         }

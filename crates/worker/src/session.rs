@@ -110,7 +110,8 @@ async fn greet(link: &mut Link, config: &Config, in_use: &Cell<u64>) -> Result<(
         .map_err(|e| WorkerError::Here(e.to_string()))?;
     let memory_bytes = config.grant_bytes(&*pick.kernel).saturating_sub(in_use.get());
     if memory_bytes == 0 {
-        let what = format!("no memory is left of {} MiB; start it with more --memory", config.memory_bytes >> 20);
+        let what =
+            format!("no memory is left of {} MiB; start it with more --memory", config.memory_bytes >> 20);
         return Err(WorkerError::Here(what));
     }
     let threads = session_threads(config, &hello);
@@ -187,7 +188,8 @@ async fn read(mut receiver: Box<dyn Receiver>, core: Rc<RefCell<Core>>) -> Resul
         core.borrow_mut().heard = Instant::now();
         match Kind::from_code(arrived.kind)? {
             Kind::Store => {
-                if let Err(e) = core.borrow_mut().stored(arrived) {
+                let stored = core.borrow_mut().stored(arrived);
+                if let Err(e) = stored {
                     core.borrow().send(Kind::Error, encode_error(&e.to_string()), Body::Empty);
                     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                     return Err(e);
@@ -370,7 +372,10 @@ impl Core {
                 Action::Fill(id) => self.fill(id)?,
                 Action::Start(run) => self.start(run)?,
                 Action::Return { tile, epoch, step_start, step_end } => {
-                    self.send_back(tile, ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 })?;
+                    self.send_back(
+                        tile,
+                        ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 },
+                    )?;
                 }
                 Action::Release(id) => self.store.release(id),
                 Action::Credit(bytes) => self.send(Kind::Credit, encode_number(bytes), Body::Empty),
@@ -388,7 +393,8 @@ impl Core {
             return Err(ProtocolError::new(format!("matrix {id} has an unknown generator")).into());
         };
         let span = |from: u64, len: u32| Some(Span::new(from, from.checked_add(u64::from(len))?));
-        let (Some(rows), Some(cols)) = (span(generated.row, header.rows), span(generated.col, header.cols)) else {
+        let (Some(rows), Some(cols)) = (span(generated.row, header.rows), span(generated.col, header.cols))
+        else {
             return Err(ProtocolError::new(format!("matrix {id} lies outside its generator")).into());
         };
         let task: Task<Done> = Box::new(move || {
@@ -445,8 +451,11 @@ impl Core {
             let count = per_frame.min(lines - first_line);
             let (start, len) = (first_line as usize * line_bytes, count as usize * line_bytes);
             let region = Region::new(buffer.clone(), start, len, len, 1);
-            let frame =
-                Frame::new(kind, ResultHead { first_line, lines: count, ..head }.encode(), Body::Shared(region));
+            let frame = Frame::new(
+                kind,
+                ResultHead { first_line, lines: count, ..head }.encode(),
+                Body::Shared(region),
+            );
             first_line += count;
             let last_of = (first_line == lines).then(|| (id, Some(buffer.clone())));
             self.leave(Leaving { frame, last_of });

@@ -73,8 +73,8 @@ pub(super) struct Walk {
     shares_memory: bool,
     next_block: u64,
     block: Option<Block>,
-    /// Tiles still out of the blocks that were begun and are not all back: (block, tiles).
-    out: VecDeque<(u64, u64)>,
+    /// The blocks that were begun and are not all back.
+    out: Vec<OutBlock>,
     step: u64,
     a_sent: u64,
     b_sent: u64,
@@ -84,6 +84,14 @@ pub(super) struct Walk {
 
 /// Blocks that a worker may have at once: one that is finishing while the next arrives.
 const BLOCKS_AT_ONCE: usize = 2;
+
+/// A block that is at the worker.
+struct OutBlock {
+    index: u64,
+    tiles_left: u64,
+    /// Whether its panels have the second set of ids.
+    second_ids: bool,
+}
 
 /// A panel of the current step.
 #[derive(Clone, Copy)]
@@ -99,7 +107,7 @@ impl Walk {
             shares_memory,
             next_block: 0,
             block: None,
-            out: VecDeque::new(),
+            out: Vec::new(),
             step: 0,
             a_sent: 0,
             b_sent: 0,
@@ -119,7 +127,9 @@ impl Walk {
     fn block(&mut self, plan: &Plan) -> Option<Block> {
         if self.block.is_none() && self.out.len() < BLOCKS_AT_ONCE {
             let block = plan.block(self.share, self.next_block)?;
-            self.out.push_back((self.next_block, block.tiles()));
+            // Blocks may come back in any order, so take whichever set of ids is free.
+            let second_ids = self.out.iter().any(|o| !o.second_ids);
+            self.out.push(OutBlock { index: self.next_block, tiles_left: block.tiles(), second_ids });
             self.next_block += 1;
             self.step = block.steps.start;
             (self.a_sent, self.b_sent) = (0, 0);
@@ -131,16 +141,15 @@ impl Walk {
     /// A tile has come back whole.
     pub(super) fn committed(&mut self, plan: &Plan, row: u64, col: u64) {
         let index = plan.shares[self.share].block_of(row, col);
-        for (block, tiles) in &mut self.out {
-            *tiles -= u64::from(*block == index);
+        for block in &mut self.out {
+            block.tiles_left -= u64::from(block.index == index);
         }
-        self.out.retain(|(_, tiles)| *tiles > 0);
+        self.out.retain(|block| block.tiles_left > 0);
     }
 
-    /// What to add to the ids of the current block's panels.
+    /// What to add to the ids of the current block's panels: it is the last that was begun.
     fn id_offset(&self, plan: &Plan) -> u32 {
-        // `next_block` is already one ahead.
-        if self.next_block % BLOCKS_AT_ONCE as u64 == 1 { 0 } else { plan.grid.ids() }
+        if self.out.last().is_some_and(|o| o.second_ids) { plan.grid.ids() } else { 0 }
     }
 
     fn begin_panel(&mut self, plan: &Plan, operands: &Operands, credit: &mut u64) -> Option<()> {

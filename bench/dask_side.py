@@ -1,0 +1,104 @@
+"""Dask as a rival: a LocalCluster of one-thread processes, in a process of its own: see `common.Side`.
+
+Every way starts with A and B as NumPy arrays in the client, but `generated`, whose chunks are made and kept
+at the workers beforehand; every way ends with C as a NumPy array in the client. The cluster's start is not
+counted.
+"""
+
+import sys
+import time
+import warnings
+from functools import lru_cache
+
+import dask
+import dask.array as da
+import numpy as np
+from common import serve
+from distributed import Client, LocalCluster, wait
+
+KINDS = {"f32": np.float32, "f64": np.float64}
+# What Dask says of from_array is the point of measuring it.
+warnings.filterwarnings("ignore", message="Sending large graph")
+client = None
+
+
+@lru_cache(maxsize=1)
+def operands(n, dtype):
+    rng = np.random.default_rng(1)
+    return tuple(rng.uniform(-1, 1, (n, n)).astype(KINDS[dtype]) for _ in "AB")
+
+
+def from_array(n, dtype, chunk):
+    """da.from_array: the operands travel inside the task graph."""
+    a, b = (da.from_array(array, chunks=chunk) for array in operands(n, dtype))
+    return (a @ b).compute()
+
+
+def scattered(n, dtype, chunk):
+    """Chunks are sent to the workers first, then a dask array is built of the futures."""
+    def spread(array):
+        starts = range(0, n, chunk)
+        blocks = [[array[i:i + chunk, j:j + chunk] for j in starts] for i in starts]
+        futures = client.scatter([block for row in blocks for block in row])
+        parts = iter(futures)
+        return da.block([[da.from_delayed(next(parts), block.shape, block.dtype) for block in row]
+                         for row in blocks])
+
+    a, b = map(spread, operands(n, dtype))
+    return (a @ b).compute()
+
+
+def futures(n, dtype, chunk):
+    """By hand: B to every worker, rows of A in as many parts as workers, one task each."""
+    a, b = operands(n, dtype)
+    parts = len(client.scheduler_info()["workers"])
+    whole_b = client.scatter(b, broadcast=True)
+    rows = client.scatter(np.array_split(a, parts))
+    return np.vstack(client.gather([client.submit(np.matmul, part, whole_b, pure=False) for part in rows]))
+
+
+@lru_cache(maxsize=1)
+def kept(n, dtype, chunk):
+    rng = da.random.default_rng(1)
+    pair = [rng.uniform(-1, 1, (n, n), chunks=chunk).astype(KINDS[dtype]) for _ in "AB"]
+    pair = dask.persist(*pair)
+    wait(pair)
+    return pair
+
+
+def generated(n, dtype, chunk):
+    """The operands are at the workers already."""
+    a, b = kept(n, dtype, chunk)
+    return (a @ b).compute()
+
+
+WAYS = {"from_array": from_array, "scattered": scattered, "futures": futures, "generated": generated}
+
+
+def product(way, n, dtype, chunk):
+    """Seconds of one product."""
+    if way == "generated":
+        kept(n, dtype, chunk)
+    else:
+        operands(n, dtype)
+    begun = time.perf_counter()
+    c = WAYS[way](n, dtype, chunk)
+    seconds = time.perf_counter() - begun
+    assert c.shape == (n, n)
+    return seconds
+
+
+def main():
+    global client
+    workers = int(sys.argv[1])
+    begun = time.perf_counter()
+    cluster = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
+    client = Client(cluster)
+    start_s = time.perf_counter() - begun
+    serve({"product": product, "start": lambda: start_s})
+    client.close()
+    cluster.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,443 @@
+//! The house rules that a machine can check: which room may know which, what the pure rooms may not touch,
+//! where `unsafe` may be, sizes, headers, and links between documents. STYLE.md has the reasons.
+//!
+//! Deliberately absent: what rustfmt, clippy and rustdoc check already.
+
+#![allow(clippy::unwrap_used)] // A test may panic.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Which rooms a room may depend on. A new crate has to be entered here, with a reason in its change.
+const ROOMS: [(&str, &[&str]); 8] = [
+    ("matrix", &[]),
+    ("link", &[]),
+    ("plan", &["matrix"]),
+    ("kernel", &["matrix"]),
+    ("schedule", &["matrix", "plan"]),
+    ("worker", &["kernel", "link", "matrix", "schedule"]),
+    ("primary", &["kernel", "link", "matrix", "plan", "schedule"]),
+    ("cli", &["kernel", "link", "matrix", "plan", "primary", "schedule", "worker"]),
+];
+
+/// Rooms without sockets, files, threads, clocks, randomness and hash-order iteration.
+const PURE: [&str; 2] = ["plan", "schedule"];
+/// Words that a pure room has no use for.
+const IMPURE: [&str; 14] = [
+    "std::net",
+    "std::fs",
+    "std::io",
+    "std::thread",
+    "std::process",
+    "std::env",
+    "Instant",
+    "SystemTime",
+    "HashMap",
+    "HashSet",
+    "RandomState",
+    "tokio",
+    "rand",
+    "Mutex",
+];
+
+/// Where `unsafe` may be: the kernels, and the memory maps with the views and loans of them.
+const UNSAFE: [&str; 4] = [
+    "crates/kernel/src/",
+    "crates/matrix/src/file/map.rs",
+    "crates/matrix/src/output/lent.rs",
+    "crates/matrix/src/view.rs",
+];
+
+const LINE_CHARS_MAX: usize = 130;
+const FILE_LINES_MAX: usize = 500;
+const FUNCTION_LINES_MAX: usize = 100;
+/// Files with methods of ours that are called `expect`.
+const OWN_EXPECT: [&str; 2] = ["crates/primary/src/run.rs", "crates/schedule/src/primary/mod.rs"];
+/// Files with calls of `unwrap` and `expect`, and how many: the numbers may only fall.
+const UNWRAPS: [(&str, usize); 1] = [("crates/kernel/src/blas/mod.rs", 4)];
+/// Files that are longer, with their lines: the numbers may only fall.
+const LONG_FILES: [(&str, usize); 0] = [];
+/// Functions that are longer, with their lines: the numbers may only fall.
+const LONG_FUNCTIONS: [(&str, usize); 0] = [];
+/// Files with longer lines, and how many: the numbers may only fall.
+const LONG_LINES: [(&str, usize); 8] = [
+    ("crates/kernel/examples/rates.rs", 1),
+    ("crates/kernel/src/peak.rs", 1),
+    ("crates/link/src/frame.rs", 1),
+    ("crates/matrix/src/file/mtx.rs", 3),
+    ("crates/matrix/src/file/npy.rs", 2),
+    ("crates/matrix/src/shape.rs", 1),
+    ("crates/matrix/src/source.rs", 1),
+    ("crates/schedule/src/message/tests.rs", 6),
+];
+
+/// Pages that other pages may name before they exist.
+const PAGES_TO_COME: [&str; 4] = ["README.md", "docs/performance.md", "CONTRIBUTING.md", "SECURITY.md"];
+
+fn root() -> PathBuf {
+    fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap()
+}
+
+/// A source file, by its path from the root, with `/` between the parts.
+struct Source {
+    path: String,
+    text: String,
+}
+
+impl Source {
+    fn room(&self) -> &str {
+        self.path.split('/').nth(1).unwrap_or_default()
+    }
+
+    /// Whether all of it is there for tests only.
+    fn is_test(&self) -> bool {
+        self.path.contains("/tests/")
+            || self.path.ends_with("/tests.rs")
+            || self.path == "crates/link/src/contract.rs"
+    }
+
+    /// Lines of code without comments and the contents of texts, numbered from 1.
+    fn code(&self) -> Vec<(usize, String)> {
+        without_comments_and_texts(&self.text)
+            .lines()
+            .map(str::to_owned)
+            .enumerate()
+            .map(|(i, l)| (i + 1, l))
+            .collect()
+    }
+
+    /// The same without the tests at its end.
+    fn shipped_code(&self) -> Vec<(usize, String)> {
+        let lines = self.code();
+        let is_body = |at: usize| lines.get(at + 1).is_some_and(|(_, next)| !next.trim_end().ends_with(';'));
+        let end = (0..lines.len()).find(|at| lines[*at].1.trim() == "#[cfg(test)]" && is_body(*at));
+        lines[..end.unwrap_or(lines.len())].to_vec()
+    }
+}
+
+/// Every `.rs` file below `crates/*/FOLDER`, in order.
+fn sources(folders: &[&str]) -> Vec<Source> {
+    let root = root();
+    let mut found = Vec::new();
+    for room in children(&root.join("crates")) {
+        for folder in folders {
+            collect(&room.join(folder), "rs", &mut found);
+        }
+    }
+    assert!(found.len() > 50, "only {} source files were found", found.len());
+    let name = |path: &Path| path.strip_prefix(&root).unwrap().to_string_lossy().replace('\\', "/");
+    found.iter().map(|p| Source { path: name(p), text: fs::read_to_string(p).unwrap() }).collect()
+}
+
+fn children(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+    for path in children(folder) {
+        if path.is_dir() {
+            collect(&path, ending, found);
+        } else if path.extension().is_some_and(|e| e == ending) {
+            found.push(path);
+        }
+    }
+}
+
+/// The text with blanks for comments and for what is between quotes; lines stay where they are.
+fn without_comments_and_texts(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let mut out = String::with_capacity(text.len());
+    let mut at = 0;
+    while at < chars.len() {
+        let (next, keep) = match (chars[at], chars.get(at + 1)) {
+            ('/', Some('/')) => (find(&chars, at, &['\n']), 0),
+            ('/', Some('*')) => (find(&chars, at + 2, &['*', '/']) + 2, 0),
+            ('r', Some('"' | '#')) if raw_text_end(&chars, at).is_some() => {
+                (raw_text_end(&chars, at).unwrap_or(at), 1)
+            }
+            ('"', _) => (text_end(&chars, at), 1),
+            ('\'', Some('\\')) => (find(&chars, at + 3, &['\'']) + 1, 1),
+            ('\'', Some(_)) if chars.get(at + 2) == Some(&'\'') => (at + 3, 1),
+            _ => (at + 1, 1),
+        };
+        let next = next.min(chars.len());
+        for (i, c) in chars[at..next].iter().enumerate() {
+            let is_edge = keep == 1 && (i == 0 || at + i + 1 == next);
+            out.push(if is_edge || *c == '\n' { *c } else { ' ' });
+        }
+        at = next;
+    }
+    out
+}
+
+fn find(chars: &[char], from: usize, what: &[char]) -> usize {
+    (from..chars.len()).find(|i| chars[*i..].starts_with(what)).unwrap_or(chars.len())
+}
+
+fn text_end(chars: &[char], quote: usize) -> usize {
+    let mut at = quote + 1;
+    while at < chars.len() && chars[at] != '"' {
+        at += if chars[at] == '\\' { 2 } else { 1 };
+    }
+    at + 1
+}
+
+/// End of `r"…"` or `r#"…"#`; `None` where it is neither (a raw name, or a name that ends in r).
+fn raw_text_end(chars: &[char], at: usize) -> Option<usize> {
+    if at > 0 && is_word(chars[at - 1]) && chars[at - 1] != 'b' {
+        return None;
+    }
+    let hashes = chars[at + 1..].iter().take_while(|c| **c == '#').count();
+    if chars.get(at + 1 + hashes) != Some(&'"') {
+        return None;
+    }
+    let mut end = vec!['"'];
+    end.extend(std::iter::repeat_n('#', hashes));
+    Some(find(chars, at + 2 + hashes, &end) + end.len())
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Whether `word` is in the line, not as a part of a longer one.
+fn has_word(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at].chars().next_back().is_some_and(is_word)
+            && !line[at + word.len()..].chars().next().is_some_and(is_word)
+    })
+}
+
+/// Fails with every finding on its own line.
+fn none(findings: &[String], rule: &str) {
+    assert!(findings.is_empty(), "{rule}:\n  {}", findings.join("\n  "));
+}
+
+/// What a list allows for a name; `otherwise` where it says nothing.
+fn allowed(list: &[(&str, usize)], name: &str, otherwise: usize) -> usize {
+    list.iter().find(|(known, _)| *known == name).map_or(otherwise, |(_, number)| *number)
+}
+
+#[test]
+fn rooms_depend_only_on_the_rooms_that_they_may_know() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let output = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rules: BTreeMap<&str, &[&str]> = ROOMS.into_iter().collect();
+    let room_of =
+        |package: &str| if package == "bramble" { "cli".to_owned() } else { package.replace("bramble-", "") };
+    let (mut findings, mut seen) = (Vec::new(), BTreeSet::new());
+    for package in metadata["packages"].as_array().unwrap() {
+        let manifest = package["manifest_path"].as_str().unwrap();
+        let room = room_of(package["name"].as_str().unwrap());
+        seen.insert(room.clone());
+        let Some(may) = rules.get(room.as_str()) else {
+            findings.push(format!("{manifest}: the room {room} is not in the table ROOMS of tidy.rs"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let name = dependency["name"].as_str().unwrap();
+            let other = room_of(name);
+            if name.starts_with("bramble") && !may.contains(&other.as_str()) {
+                findings.push(format!("{manifest}: {room} must not depend on {other}"));
+            }
+        }
+    }
+    findings.extend(
+        rules
+            .keys()
+            .filter(|r| !seen.contains(**r))
+            .map(|r| format!("the table ROOMS names {r}, which is gone")),
+    );
+    none(&findings, "rooms know only the rooms that ARCHITECTURE.md lets them");
+}
+
+#[test]
+fn every_file_opens_with_its_purpose() {
+    let bare = |s: &Source| (!s.text.starts_with("//! ")).then(|| format!("{}:1", s.path));
+    let findings: Vec<String> = sources(&["src"]).iter().filter_map(bare).collect();
+    none(&findings, "a source file opens with `//!` and one sentence that says what it is for");
+}
+
+#[test]
+fn pure_rooms_touch_nothing() {
+    let mut findings = Vec::new();
+    for source in sources(&["src"]).iter().filter(|s| PURE.contains(&s.room())) {
+        for (number, line) in source.code() {
+            for word in IMPURE.iter().filter(|w| has_word(&line, w)) {
+                findings.push(format!("{}:{number}: {word}", source.path));
+            }
+        }
+    }
+    none(&findings, "plan and schedule are pure: time, seeds and limits are arguments");
+}
+
+#[test]
+fn unsafe_is_only_where_it_has_to_be() {
+    let mut findings = Vec::new();
+    for source in sources(&["src", "tests", "examples"]) {
+        if UNSAFE.iter().any(|place| source.path.starts_with(place)) {
+            continue;
+        }
+        let lines = source.code();
+        findings.extend(
+            lines.iter().filter(|l| has_word(&l.1, "unsafe")).map(|l| format!("{}:{}", source.path, l.0)),
+        );
+    }
+    none(&findings, "`unsafe` is in the kernels and the memory maps only");
+}
+
+#[test]
+fn nothing_is_left_to_be_done() {
+    let mut findings = Vec::new();
+    for source in sources(&["src"]) {
+        let code = source.code();
+        for ((number, line), raw) in code.iter().zip(source.text.lines()) {
+            let macros = ["todo!", "unimplemented!"].iter().filter(|m| line.contains(**m));
+            let marks = ["FIXME", "XXX", "TODO"].iter().filter(|m| has_word(raw, m));
+            findings.extend(macros.chain(marks).map(|what| format!("{}:{number}: {what}", source.path)));
+        }
+    }
+    none(&findings, "what is not done is not in the code");
+}
+
+#[test]
+fn shipped_code_does_not_unwrap() {
+    let mut findings = Vec::new();
+    for source in sources(&["src"]).iter().filter(|s| !s.is_test()) {
+        let has_own = OWN_EXPECT.contains(&source.path.as_str());
+        let unwraps = |line: &str| line.contains(".unwrap()") || (!has_own && line.contains(".expect("));
+        let lines = source.shipped_code().into_iter().filter(|(_, line)| unwraps(line));
+        let found: Vec<String> = lines.map(|(number, _)| format!("{}:{number}", source.path)).collect();
+        if found.len() > allowed(&UNWRAPS, &source.path, 0) {
+            findings.extend(found);
+        }
+    }
+    none(
+        &findings,
+        "errors of the world are returned; a bug panics with a sentence (`unwrap_or_else(|| panic!(…))`)",
+    );
+}
+
+#[test]
+fn lines_fit_a_screen() {
+    let mut findings = Vec::new();
+    for source in sources(&["src", "tests", "examples"]) {
+        let long: Vec<String> = source
+            .text
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| line.chars().count() > LINE_CHARS_MAX)
+            .map(|(i, line)| format!("{}:{}: {} characters", source.path, i + 1, line.chars().count()))
+            .collect();
+        if long.len() > allowed(&LONG_LINES, &source.path, 0) {
+            findings.extend(long);
+        }
+    }
+    none(&findings, &format!("a line has at most {LINE_CHARS_MAX} characters"));
+}
+
+#[test]
+fn files_and_functions_stay_short() {
+    let mut findings = Vec::new();
+    let mut check = |name: String, at: String, lines: usize, most: usize, known: &[(&str, usize)]| {
+        let most = allowed(known, &name, most);
+        if lines > most {
+            findings.push(format!("{at}: {lines} lines, {most} are allowed"));
+        }
+    };
+    for source in sources(&["src"]) {
+        let lines = source.text.lines().count();
+        check(source.path.clone(), source.path.clone(), lines, FILE_LINES_MAX, &LONG_FILES);
+        for (name, start, lines) in functions(&source.code()) {
+            let at = format!("{}:{start}: fn {name}", source.path);
+            check(format!("{}:{name}", source.path), at, lines, FUNCTION_LINES_MAX, &LONG_FUNCTIONS);
+        }
+    }
+    none(&findings, "files and functions stay short; the lists of the long ones in tidy.rs may only shrink");
+    for (name, number) in LONG_FILES.iter().chain(&LONG_FUNCTIONS).chain(&LONG_LINES).chain(&UNWRAPS) {
+        println!("still allowed: {name}: {number}");
+    }
+}
+
+/// Functions with bodies: (name, first line, lines). Crude: counts braces from the word `fn` on.
+fn functions(code: &[(usize, String)]) -> Vec<(String, usize, usize)> {
+    let mut found = Vec::new();
+    for (at, (number, line)) in code.iter().enumerate() {
+        let Some((_, after)) = line.split_once("fn ").filter(|(before, _)| !before.ends_with(is_word)) else {
+            continue;
+        };
+        let name: String = after.chars().take_while(|c| is_word(*c)).collect();
+        if name.is_empty() {
+            continue;
+        }
+        let (mut depth, mut opened) = (0i32, false);
+        'body: for (last, text) in &code[at..] {
+            for c in text.chars() {
+                match c {
+                    '{' | '(' | '[' => depth += 1,
+                    '}' | ')' | ']' => depth -= 1,
+                    ';' if depth == 0 && !opened => break 'body,
+                    _ => {}
+                }
+                opened |= c == '{';
+                if opened && depth == 0 {
+                    found.push((name, *number, last - number + 1));
+                    break 'body;
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let root = root();
+    let mut pages: Vec<PathBuf> =
+        children(&root).into_iter().filter(|p| p.extension().is_some_and(|e| e == "md")).collect();
+    collect(&root.join("docs"), "md", &mut pages);
+    let mut findings = Vec::new();
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        let name = page.strip_prefix(&root).unwrap().display().to_string();
+        for (number, line) in text.lines().enumerate() {
+            for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+                let file = target.split('#').next().unwrap_or_default();
+                let is_elsewhere = target.contains("://") || target.starts_with("mailto:") || file.is_empty();
+                let plain = file.trim_start_matches("../").trim_start_matches("docs/");
+                let is_to_come = PAGES_TO_COME.iter().any(|p| p.trim_start_matches("docs/") == plain);
+                if !is_elsewhere && !is_to_come && !page.parent().unwrap().join(file).exists() {
+                    findings.push(format!("{name}:{}: {target}", number + 1));
+                }
+            }
+        }
+    }
+    none(&findings, "a relative link names a file that exists");
+}
+
+#[test]
+fn the_checks_themselves_see_through_comments_and_texts() {
+    let text = "let a = \"unsafe { \\\" \"; // unsafe\nlet b = '{'; /* unsafe\n */ let c = r#\"un\"wrap\"#; fn f<'a>() {}\n";
+    let code = without_comments_and_texts(text);
+    assert_eq!(code.lines().count(), 3);
+    assert!(!code.contains("unsafe") && !code.contains("'{'") && !code.contains("wrap"), "{code}");
+    assert!(code.contains("fn f<'a>() {}"), "{code}");
+    assert!(!has_word("unsafe_code", "unsafe") && has_word("(unsafe {", "unsafe"));
+    let lines: Vec<(usize, String)> = ["fn a();", "fn long(x: [u8; 2]) {", "  if x { y }", "}"]
+        .into_iter()
+        .map(str::to_owned)
+        .enumerate()
+        .collect();
+    assert_eq!(functions(&lines), [("long".to_owned(), 1, 3)]);
+}

@@ -1,0 +1,188 @@
+"""What is refused: the exit code, one line that names the culprit and the way out, and nothing left."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import assert_nothing_written, assert_refused, bramble, matrix, save
+from test_files import save_safetensors
+
+FAILED, USAGE, EITHER = 1, 2, (1, 2)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Operands, good and bad, and the current directory of the runs."""
+    for name, (rows, cols, dtype) in {
+        "a34.npy": (3, 4, "f64"), "b45.npy": (4, 5, "f64"), "b45f.npy": (4, 5, "f32"),
+    }.items():
+        save(tmp_path, name, matrix(rows, cols, dtype))
+    np.save(tmp_path / "line.npy", np.ones(4))
+    np.save(tmp_path / "cube.npy", np.ones((2, 3, 4)))
+    np.save(tmp_path / "complex.npy", np.ones((4, 5), np.complex128))
+    np.save(tmp_path / "text.npy", np.full((4, 5), "word"))
+    np.save(tmp_path / "objects.npy", np.array([[{}, {}], [{}, {}]]), allow_pickle=True)
+    whole = (tmp_path / "b45.npy").read_bytes()
+    (tmp_path / "short.npy").write_bytes(whole[:-8])
+    (tmp_path / "headless.npy").write_bytes(whole[:20])
+    (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "foreign.npy").write_bytes(b"PK\x03\x04 this is some other kind of file, long enough " * 4)
+    (tmp_path / "huge.npy").write_bytes(whole.replace(b"(4, 5)", b"(9223372036854775807, 9)").ljust(256))
+    (tmp_path / "negative.npy").write_bytes(whole.replace(b"(4, 5)", b"(-4, 5)"))
+    (tmp_path / "matrix.txt").write_text("1 2 3\n4 5 6\n")
+    (tmp_path / "bad.mtx").write_text("%%MatrixMarket matrix array real general\n2 2\n1\n2\nthree\n4\n")
+    (tmp_path / "short.mtx").write_text("%%MatrixMarket matrix coordinate real general\n2 2 2\n1 1 5\n")
+    (tmp_path / "outside.mtx").write_text("%%MatrixMarket matrix coordinate real general\n2 2 1\n3 1 5\n")
+    save_safetensors(tmp_path / "model.safetensors", {"weight": ("F64", np.ones((4, 5))),
+                                                      "flags": ("F8_E4M3", np.ones((4, 5), np.uint8))})
+    (tmp_path / "cut.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes()[:60])
+    (tmp_path / "directory").mkdir()
+    return tmp_path
+
+
+@dataclass
+class Case:
+    """Arguments after `multiply`, the exit codes that are right, and what the message has to name."""
+
+    name: str
+    args: str
+    codes: int | tuple
+    culprits: list = field(default_factory=list)
+
+
+CASES = [
+    # Operands that do not go together.
+    Case("shapes do not fit", "a34.npy a34.npy", EITHER, ["3 ?[x×] ?4", "transpose"]),
+    Case("dtypes differ", "a34.npy b45f.npy", EITHER, ["f64", "f32", "--dtype"]),
+    Case("old C of another shape", "a34.npy b45.npy --beta 1 -o b45.npy", EITHER, ["b45.npy", "4 ?[x×] ?5"]),
+    Case("beta without an old C", "a34.npy b45.npy --beta 1", EITHER, ["C.npy"]),
+    # Files that are not what they should be.
+    Case("missing file", "a34.npy nowhere.npy", FAILED, ["nowhere.npy"]),
+    Case("a directory", "a34.npy directory", FAILED, ["directory"]),
+    Case("cut .npy", "a34.npy short.npy", FAILED, ["short.npy"]),
+    Case("cut header", "a34.npy headless.npy", FAILED, ["headless.npy"]),
+    Case("no bytes", "a34.npy empty.npy", FAILED, ["empty.npy"]),
+    Case("foreign file", "a34.npy foreign.npy", FAILED, ["foreign.npy"]),
+    Case("unknown ending", "a34.npy matrix.txt", EITHER, ["matrix.txt", "npy"]),
+    Case("object array", "objects.npy objects.npy", FAILED, ["objects.npy", "object"]),
+    Case("one dimension", "a34.npy line.npy", FAILED, ["line.npy", "dimension"]),
+    Case("three dimensions", "a34.npy cube.npy", FAILED, ["cube.npy", "dimension"]),
+    Case("complex numbers", "a34.npy complex.npy", FAILED, ["complex.npy"]),
+    Case("text array", "a34.npy text.npy", FAILED, ["text.npy"]),
+    Case("header of an absurd size", "a34.npy huge.npy", FAILED, ["huge.npy"]),
+    Case("header of a negative size", "a34.npy negative.npy", FAILED, ["negative.npy"]),
+    Case("missing tensor", "a34.npy model.safetensors:bias", FAILED, ["model.safetensors", "bias"]),
+    Case("no tensor named", "a34.npy model.safetensors", EITHER, ["model.safetensors"]),
+    Case("tensor of another type", "a34.npy model.safetensors:flags", FAILED, ["flags", "F8_E4M3"]),
+    Case("cut safetensors", "a34.npy cut.safetensors:weight", FAILED, ["cut.safetensors"]),
+    Case("bad number in .mtx", "bad.mtx bad.mtx", FAILED, ["bad.mtx", "5|three"]),
+    Case("cut .mtx", "short.mtx short.mtx", FAILED, ["short.mtx"]),
+    Case("index outside of .mtx", "outside.mtx outside.mtx", FAILED, ["outside.mtx"]),
+    # Sizes that no machine has.
+    Case("absurd rows", "random:9223372036854775807x4:f64:1 random:4x4:f64:1", EITHER,
+         ["9223372036854775807"]),
+    Case("rows beyond 64 bits", "random:99999999999999999999x4:f64:1 identity:4:f64", EITHER,
+         ["99999999999999999999"]),
+    Case("absurd result", "random:4294967296x1:f64:1 random:1x4294967296:f64:1", EITHER, ["4294967296"]),
+    Case("result larger than the disk", "random:4000000x1:f64:1 random:1x4000000:f64:1", FAILED, ["C.npy"]),
+    # Generators.
+    Case("random of words", "random:4xfour:f64:1 identity:4:f64", EITHER, ["random:4xfour"]),
+    Case("random of half a shape", "random:4:f64:1 identity:4:f64", EITHER, ["random:4"]),
+    Case("random of a bad dtype", "random:4x4:f16:1 identity:4:f64", EITHER, ["f16"]),
+    Case("identity of nothing", "identity:x:f64 identity:4:f64", EITHER, ["identity:x"]),
+    # Options.
+    Case("no operand", "", USAGE),
+    Case("one operand", "a34.npy", USAGE),
+    Case("three operands", "a34.npy b45.npy b45.npy", USAGE, ["b45.npy"]),
+    Case("unknown option", "a34.npy b45.npy --transpose-c", USAGE, ["--transpose-c"]),
+    Case("no workers", "a34.npy b45.npy --local 0", USAGE, ["--local"]),
+    Case("absurdly many workers", "a34.npy b45.npy --local 1000000", USAGE, ["--local"]),
+    Case("workers both ways", "a34.npy b45.npy --local 1 -w 127.0.0.1:1", USAGE, ["--local"]),
+    Case("bad dtype", "a34.npy b45.npy --dtype f16", USAGE, ["f16"]),
+    Case("bad kernel", "a34.npy b45.npy --kernel fast", USAGE, ["fast", "simd"]),
+    Case("bad strategy", "a34.npy b45.npy --strategy best", USAGE, ["best"]),
+    Case("bad verification", "a34.npy b45.npy --verify maybe", USAGE, ["maybe", "full"]),
+    Case("tile of nothing", "a34.npy b45.npy --tile 0", USAGE, ["--tile"]),
+    Case("panel of nothing", "a34.npy b45.npy --panel 0", USAGE, ["--panel"]),
+    Case("negative tile", "a34.npy b45.npy --tile=-4", USAGE, ["--tile"]),
+    Case("huge tile", "a34.npy b45.npy --tile 1000000", USAGE, ["--tile"]),
+    Case("no threads", "a34.npy b45.npy --threads 0", USAGE, ["--threads"]),
+    Case("bad size", "a34.npy b45.npy --memory 12Q", USAGE, ["12Q"]),
+    Case("bad number", "a34.npy b45.npy --alpha two", USAGE, ["two"]),
+    Case("alpha that is no number", "a34.npy b45.npy --alpha nan", USAGE, ["--alpha"]),
+    Case("processes over threads", "a34.npy b45.npy --local 1 --link thread", USAGE, ["--link thread"]),
+    Case("link that is not here", "a34.npy b45.npy --local 1 --link mpi", USAGE, ["mpi"]),
+    Case("missing hostfile", "a34.npy b45.npy --hostfile nohosts", EITHER, ["nohosts"]),
+    Case("address without a port number", "a34.npy b45.npy -w 127.0.0.1:port", USAGE, ["127.0.0.1:port"]),
+    Case("far too little memory", "random:900x900:f64:1 random:900x900:f64:2 --local 1 --memory 64K", EITHER,
+         ["memory"]),
+    # Places that cannot be written.
+    Case("no such directory", "a34.npy b45.npy -o nowhere/C.npy", FAILED, ["nowhere"]),
+    Case("a file as directory", "a34.npy b45.npy -o a34.npy/C.npy", FAILED, ["a34.npy/C.npy"]),
+    Case("a directory as file", "a34.npy b45.npy -o directory", FAILED, ["directory"]),
+    Case("a file system without files", "a34.npy b45.npy -o /proc/C.npy", FAILED, ["/proc/C.npy"]),
+    Case("labels that are not there", "a34.npy a34.npy --transpose-b --labels nolabels --nearest x", EITHER,
+         ["nolabels"]),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_refused(folder, case):
+    args = case.args.split()
+    if args and "-o" not in args:
+        args += ["-o", "C.npy"]
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    result = bramble("multiply", *args, cwd=folder, deadline_s=20)
+    assert_refused(result, case.codes, case.culprits)
+    assert_nothing_written(folder)
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize("args", [[], ["multipl"], ["completions", "tcsh"], ["--colour"]], ids=str)
+def test_bad_verbs(args):
+    result = bramble(*args)
+    assert result.code == 2, result
+    if args:
+        assert_refused(result, USAGE, [args[-1]])
+
+
+@pytest.mark.parametrize("address, codes", [("0.0.0.0:7400", EITHER), ("[::]:7400", EITHER),
+                                            ("nonsense", EITHER), ("127.0.0.1:99999", EITHER)])
+def test_workers_that_do_not_listen(address, codes):
+    result = bramble("worker", "--listen", address, deadline_s=10)
+    assert_refused(result, codes, [address.replace("[", r"\[").replace("]", r"\]")])
+    if address.endswith(":7400"):
+        assert "loopback" in result.err or "key" in result.err, result
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_may_not_be_written(folder):
+    (folder / "directory").chmod(0o555)
+    result = bramble("multiply", "a34.npy", "b45.npy", "-o", "directory/C.npy", cwd=folder)
+    assert_refused(result, FAILED, ["directory/C.npy", "denied"])
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MiB."""
+    if os.geteuid() != 0 or not shutil.which("mount"):
+        pytest.skip("only root can mount a small file system")
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small file system: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize("where", [[], ["--local", "2"]], ids=["in process", "local 2"])
+def test_a_full_disk(small_disk, where):
+    operands = "random:512x64:f64:1", "random:64x512:f64:2"
+    result = bramble("multiply", *operands, "-o", small_disk / "C.npy", *where)
+    assert_refused(result, FAILED, [str(Path(small_disk) / "C.npy"), "space|room"])
+    assert_nothing_written(small_disk)

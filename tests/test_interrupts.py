@@ -1,0 +1,125 @@
+"""Ctrl-C, SIGTERM, and machines that die in the middle: a quick end, and nothing left behind."""
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import Run, assert_gone, assert_nothing_written, assert_refused, succeed, workers
+
+LONG = "random:9000x9000:f64:1", "random:9000x9000:f64:2"
+"""More than ten seconds of work, so that every signal falls into the middle of it."""
+MIDDLE = "random:4500x4500:f64:1", "random:4500x4500:f64:2"
+"""A few seconds of work."""
+TOGETHER = "--strategy", "reuse"
+"""With the workers, even where this machine alone would be faster."""
+
+
+def cpu_seconds(pid):
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_until_busy(pids, run, seconds=0.5, deadline_s=20):
+    """Waits until those processes have computed for a while."""
+    end = time.monotonic() + deadline_s
+    while sum(map(cpu_seconds, pids())) < seconds:
+        assert run.process.poll() is None, run.finish()
+        assert time.monotonic() < end, "the product does not begin"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def start():
+    """Starts runs that are ended with the test, however it ends."""
+    runs = []
+
+    def begin(*args):
+        runs.append(Run(*args))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        run.end()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("whole_group", [False, True], ids=["primary alone", "whole group"])
+@pytest.mark.parametrize("where", [[], ["--local", "2"]], ids=["in process", "local 2"])
+def test_interrupted(tmp_path, start, where, whole_group, number):
+    run = start("multiply", *LONG, "-o", tmp_path / "C.npy", *where)
+    wait_until_busy(run.workers if where else lambda: [run.process.pid], run)
+    (os.killpg if whole_group else os.kill)(run.process.pid, number)
+    begun = time.monotonic()
+    result = run.finish(deadline_s=10)
+    # The promise is 2 s; the rest is for a machine that does much else.
+    assert time.monotonic() - begun < 4, result
+    assert result.code == 128 + number, result
+    said = [line for line in result.err.splitlines() if line.startswith("bramble:")]
+    assert result.out == "" and len(said) <= 1, result
+    assert_gone(run.tag)
+    assert_nothing_written(tmp_path)
+
+
+def test_interrupted_before_the_first_job(tmp_path, start):
+    run = start("multiply", *LONG, "-o", tmp_path / "C.npy", "--local", 2)
+    time.sleep(0.01)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.finish(deadline_s=10).code == 143
+    assert_gone(run.tag)
+    assert_nothing_written(tmp_path)
+
+
+def test_killed_primary_takes_its_workers_with_it(tmp_path, start):
+    run = start("multiply", *LONG, "-o", tmp_path / "C.npy", "--local", 2)
+    wait_until_busy(run.workers, run)
+    assert len(run.workers()) == 2
+    run.process.kill()
+    assert run.finish().code == 137
+    assert_gone(run.tag, deadline_s=10)
+    assert not (tmp_path / "C.npy").exists()
+
+
+def assert_recovered_or_refused(result, folder, names):
+    """Either the failure names the machine, or the product went on without it and is right."""
+    if result.code in (0, 3):
+        succeed("multiply", *MIDDLE, "-o", folder / "again.npy")
+        np.testing.assert_array_equal(np.load(folder / "C.npy"), np.load(folder / "again.npy"))
+        return
+    assert_refused(result, 1, [names], begun=True)
+    assert_nothing_written(folder)
+
+
+def test_a_local_worker_is_killed(tmp_path, start):
+    run = start("multiply", *MIDDLE, "-o", tmp_path / "C.npy", "--local", 2, "--link", "tcp")
+    wait_until_busy(run.workers, run)
+    os.kill(run.workers()[0], signal.SIGKILL)
+    result = run.finish(deadline_s=40)
+    assert_gone(run.tag)
+    assert_recovered_or_refused(result, tmp_path, r"worker|local|127\.0\.0\.1:\d+")
+
+
+def test_a_worker_started_by_hand_is_killed(tmp_path, start):
+    with workers(2, "--threads", "1") as (addresses, runs):
+        run = start("multiply", *MIDDLE, "-o", tmp_path / "C.npy", "-w", ",".join(addresses), *TOGETHER)
+        wait_until_busy(lambda: [worker.process.pid for worker in runs], run)
+        runs[1].process.kill()
+        result = run.finish(deadline_s=40)
+        assert_recovered_or_refused(result, tmp_path, re.escape(addresses[1]))
+        assert runs[0].process.poll() is None
+
+
+def test_a_worker_that_stops_answering(tmp_path, start):
+    """Stopped, not dead: its connection stays open, and still nobody waits for ever."""
+    with workers(2, "--threads", "1") as (addresses, runs):
+        run = start("multiply", *MIDDLE, "-o", tmp_path / "C.npy", "-w", ",".join(addresses), *TOGETHER)
+        wait_until_busy(lambda: [worker.process.pid for worker in runs], run)
+        runs[1].process.send_signal(signal.SIGSTOP)
+        result = run.finish(deadline_s=50)
+        assert_recovered_or_refused(result, tmp_path, re.escape(addresses[1]))

@@ -1,0 +1,117 @@
+"""The report that `--json` prints: its fields, their types, and that they agree with each other."""
+
+import math
+
+import pytest
+from helpers import bramble, matrix, save, succeed
+
+M, K, N, TILE, PANEL = 500, 700, 400, 128, 200
+TILES, STEPS = math.ceil(M / TILE) * math.ceil(N / TILE), math.ceil(K / PANEL)
+LINK_TEST = 2**16 + 2 * 2**20
+"""Bytes each way by which every link is measured before the plan is made."""
+
+NUMBER, COUNT, TEXT = (int, float), int, str
+FIELDS = {
+    "schema": TEXT, "m": COUNT, "k": COUNT, "n": COUNT, "dtype": TEXT, "strategy": TEXT, "kernel": TEXT,
+    "seconds": NUMBER, "gflops": NUMBER, "total_seconds": NUMBER, "first_job_seconds": NUMBER,
+    "digest": TEXT, "primary": dict, "workers": list, "bound": dict, "predicted": dict, "verify": dict,
+    "faults": dict,
+}
+NESTED = {
+    "primary": {"bytes_sent": COUNT, "bytes_received": COUNT, "cpu_s": NUMBER, "rss_peak_bytes": COUNT},
+    "bound": {"seconds": NUMBER, "by": TEXT},
+    "predicted": {"seconds": NUMBER, "bytes_sent": COUNT, "bytes_received": COUNT},
+    "verify": {"method": TEXT, "passed": bool, "worst_ratio": NUMBER, "seconds": NUMBER},
+    "faults": {"lost": object, "retried": object, "excluded": object},
+}
+WORKER = {"name": TEXT, "link": TEXT, "gflops": NUMBER, "share": NUMBER, "bytes_in": COUNT,
+          "bytes_out": COUNT, "busy_s": NUMBER, "jobs": COUNT, "threads": list}
+WAYS = {"in process": [], "thread link": ["--link", "thread"],
+        "local 1": ["--local", "1"], "local 3": ["--local", "3", "--link", "tcp"]}
+
+
+def check_fields(where, given, wanted):
+    for name, kind in wanted.items():
+        assert name in given, f"{where} has no {name}"
+        value = given[name]
+        if kind in (NUMBER, COUNT):
+            assert not isinstance(value, bool), f"{where}.{name} is {value!r}"
+        assert isinstance(value, kind), f"{where}.{name} is {value!r}"
+        if kind in (NUMBER, COUNT):
+            assert math.isfinite(value) and value >= 0, f"{where}.{name} is {value}"
+
+
+def product(folder, *options):
+    a, b = save(folder, "A.npy", matrix(M, K, "f64", 1)), save(folder, "B.npy", matrix(K, N, "f64", 2))
+    return succeed("multiply", a, b, "-o", folder / "C.npy", "--json", "--tile", TILE, "--panel", PANEL,
+                   *options).report
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_field(tmp_path, way):
+    report = product(tmp_path, *WAYS[way])
+    check_fields("report", report, FIELDS)
+    for name, fields in NESTED.items():
+        check_fields(name, report[name], fields)
+    for worker in report["workers"]:
+        check_fields("worker", worker, WORKER)
+        for thread in worker["threads"]:
+            check_fields("thread", thread, {"jobs": COUNT, "busy_s": NUMBER})
+    assert report["schema"] == "bramble.multiply/1"
+    assert (report["m"], report["k"], report["n"], report["dtype"]) == (M, K, N, "f64")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_figures_agree(tmp_path, way):
+    report = product(tmp_path, *WAYS[way])
+    seconds = report["seconds"]
+    assert seconds > 0
+    assert report["gflops"] == pytest.approx(2 * M * N * K / seconds / 1e9, rel=0.02)
+    assert report["total_seconds"] >= seconds
+    assert report["first_job_seconds"] + seconds <= report["total_seconds"] + 0.01
+    assert 0 < report["bound"]["seconds"]
+    assert report["bound"]["by"] in ("compute", "egress", "ingress")
+    workers = report["workers"]
+    assert sum(worker["jobs"] for worker in workers) == TILES * STEPS
+    assert sum(worker["share"] for worker in workers) == pytest.approx(1, abs=1e-6)
+    for worker in workers:
+        assert sum(thread["jobs"] for thread in worker["threads"]) == worker["jobs"]
+        busy = sum(thread["busy_s"] for thread in worker["threads"])
+        assert busy == pytest.approx(worker["busy_s"], abs=1e-3)
+        assert all(thread["busy_s"] <= seconds + 0.05 for thread in worker["threads"])
+    assert report["faults"]["lost"] == [] and report["faults"]["retried"] == 0
+    for machine in report["faults"]["excluded"]:
+        assert machine["name"] and machine["reason"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_bytes_over_the_links(tmp_path, count):
+    m, k, n = 2200, 2400, 2000
+    a, b = save(tmp_path, "A.npy", matrix(m, k, "f64", 1)), save(tmp_path, "B.npy", matrix(k, n, "f64", 2))
+    report = succeed("multiply", a, b, "--local", count, "--link", "tcp", "--json").report
+    operands, result = (m * k + k * n) * 8, m * n * 8
+    sent, received = report["primary"]["bytes_sent"], report["primary"]["bytes_received"]
+    working, link_tests = len(report["workers"]), count * LINK_TEST
+    assert 1 <= working <= count
+    assert len({worker["name"] for worker in report["workers"]}) == working
+    assert sent >= operands and received >= result
+    # Not more than every worker getting both operands whole, and a little for frames and jobs.
+    assert sent <= working * operands * 1.01 + link_tests and received <= result * 1.01 + link_tests
+    for figure, measured in {
+        sum(worker["bytes_in"] for worker in report["workers"]): sent,
+        sum(worker["bytes_out"] for worker in report["workers"]): received,
+        report["predicted"]["bytes_sent"]: sent,
+        report["predicted"]["bytes_received"]: received,
+    }.items():
+        assert abs(figure - measured) <= 0.01 * measured + link_tests
+
+
+def test_in_process_nothing_is_sent(tmp_path):
+    primary = product(tmp_path)["primary"]
+    assert primary["bytes_sent"] == 0 and primary["bytes_received"] == 0
+
+
+def test_a_failure_prints_no_report(tmp_path):
+    a, b = save(tmp_path, "A.npy", matrix(3, 4, "f64")), save(tmp_path, "B.npy", matrix(3, 4, "f64"))
+    result = bramble("multiply", a, b, "--json")
+    assert result.code in (1, 2) and result.out == "", result
