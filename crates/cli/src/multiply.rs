@@ -91,8 +91,8 @@ fn team(args: &MultiplyArgs) -> Result<Team, Failure> {
         }
         (Some(workers), _, _) => Ok(Team::Local(Share {
             workers,
-            threads: args.threads.map_or((cores / usize::from(workers)).max(1), usize::from),
-            memory_bytes: args.memory.unwrap_or(available_memory() / u64::from(workers)),
+            threads: args.threads.map_or_else(|| (cores / usize::from(workers)).max(1), usize::from),
+            memory_bytes: args.memory.unwrap_or_else(|| available_memory() / u64::from(workers)),
             cores,
         })),
         (None, Some(list), _) => Ok(Team::Hosts(hosts::parse_list(list)?)),
@@ -173,7 +173,8 @@ fn factors(args: &MultiplyArgs, dtype: DType) -> Result<(), Failure> {
         }
         let exact = x.fract() == 0.0 && x.abs() <= EXACT_MAX;
         let fits = dtype != DType::I32 || (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&x);
-        if !dtype.is_float() && !(exact && fits) {
+        let fine = dtype.is_float() || (exact && fits);
+        if !fine {
             return Err(Failure::usage(format!(
                 "--{name} {x}: the matrices are {dtype}, so it must be a whole number of that type; or use --dtype f64"
             )));
@@ -301,7 +302,7 @@ async fn connect(hosts: Vec<Host>) -> Result<Vec<End>, Failure> {
         match task.await {
             Ok(Ok(end)) => ends.push(end),
             Ok(Err(e)) => failed = failed.or(Some(e)),
-            Err(e) => failed = failed.or(Some(Failure::failed(format!("connecting: {e}")))),
+            Err(e) => failed = failed.or_else(|| Some(Failure::failed(format!("connecting: {e}")))),
         }
     }
     failed.map_or(Ok(ends), Err)

@@ -206,7 +206,9 @@ async fn open_all(
         match task.await {
             Ok(Ok(session)) => opened.push(session),
             Ok(Err(e)) => failed = failed.or(Some(e)),
-            Err(e) => failed = failed.or(Some(PrimaryError::Failed(format!("opening a session: {e}")))),
+            Err(e) => {
+                failed = failed.or_else(|| Some(PrimaryError::Failed(format!("opening a session: {e}"))));
+            }
         }
     }
     match failed {
