@@ -1,7 +1,7 @@
 //! What a product of a matrix with its own transpose says: which rows are most alike.
 //!
-//! Place in the flow: after the report, reading the finished C. C[i,j] is the inner product of rows i and
-//! j, so C[i,j] / sqrt(C[i,i] C[j,j]) is the cosine of the angle between them.
+//! Place in the flow: after the report, reading the finished C. An element (i, j) of C is the inner product of
+//! rows i and j of X, so over the square root of elements (i, i) and (j, j) it is the cosine of their angle.
 //!
 //! Deliberately absent: anything about other products.
 

@@ -39,7 +39,7 @@ struct PlaceStrided;
 
 impl Place for PlaceStrided {
     fn place(&mut self, _kind: u8, _head: &[u8], bytes: usize) -> Result<Box<dyn Landing>, String> {
-        let line = if bytes % 7 == 0 { 7 } else { bytes };
+        let line = if bytes.is_multiple_of(7) { 7 } else { bytes };
         let lines = bytes / line;
         Ok(Box::new(Strided { memory: vec![0; lines * (line + 3)], line, pitch: line + 3, lines }))
     }
