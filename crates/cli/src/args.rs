@@ -32,7 +32,7 @@ pub(crate) enum Command {
 
 const MULTIPLY_HELP: &str = "Matrices: A.npy, A.mtx, model.safetensors:tensor, random:ROWSxCOLS:DTYPE:SEED, \
 identity:N:DTYPE\nExit codes: 0 done, 1 failed, 2 usage, 4 verification failed, 5 a worker is unreachable, \
-130 interrupted";
+130 interrupted, 143 terminated";
 
 /// Over what the frames to workers of `--local` go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -18,29 +18,54 @@ const NEAREST: usize = 5;
 /// More different labels than this are names, not classes.
 const CLASSES_MAX: usize = 64;
 
-/// Prints what there is to say, if anything.
-pub(crate) fn print(args: &MultiplyArgs, c: &Matrix) -> Result<(), Failure> {
-    let gram = args.a == args.b && args.transpose_a != args.transpose_b && args.beta == 0.0;
-    let rows = c.shape().rows;
-    if !gram {
-        let asked = !args.nearest.is_empty() || args.labels.is_some();
-        return if asked {
-            Err(Failure::usage(
-                "--nearest, --labels: only for a matrix times its own transpose (A A --transpose-b)",
-            ))
-        } else {
-            Ok(())
-        };
+/// What will be looked for in C, checked before C is computed.
+pub(crate) struct Insight {
+    labels: Option<Vec<String>>,
+}
+
+impl Insight {
+    /// `None` where there is nothing to say about such a product.
+    pub(crate) fn prepare(args: &MultiplyArgs, rows: u64) -> Result<Option<Self>, Failure> {
+        let gram = args.a == args.b && args.transpose_a != args.transpose_b && args.beta == 0.0;
+        if !gram {
+            let asked = !args.nearest.is_empty() || args.labels.is_some();
+            return if asked {
+                let only = "only for a matrix times its own transpose (A A --transpose-b)";
+                Err(Failure::usage(format!("--nearest, --labels: {only}")))
+            } else {
+                Ok(None)
+            };
+        }
+        let labels = labels(args, rows)?;
+        for name in &args.nearest {
+            place(name, labels.as_deref(), rows as usize)?;
+        }
+        Ok(Some(Self { labels }))
     }
-    let labels = labels(args, rows)?;
-    let look = Look { norms: norms(c)?, labels, c };
-    for name in &args.nearest {
-        println!("{}", look.nearest(name)?);
+
+    /// Prints what there is to say.
+    pub(crate) fn print(self, args: &MultiplyArgs, c: &Matrix) -> Result<(), Failure> {
+        let rows = c.shape().rows;
+        let look_around = args.nearest.is_empty() && !args.quiet && rows > 1 && rows * rows <= ELEMENTS_MAX;
+        if args.nearest.is_empty() && !look_around {
+            return Ok(());
+        }
+        let look = Look { norms: norms(c)?, labels: self.labels, c };
+        for name in &args.nearest {
+            println!("{}", look.nearest(name)?);
+        }
+        if look_around {
+            look.alike()?.iter().for_each(|line| println!("{line}"));
+        }
+        Ok(())
     }
-    if args.nearest.is_empty() && !args.quiet && rows > 1 && rows * rows <= ELEMENTS_MAX {
-        look.alike()?.iter().for_each(|line| println!("{line}"));
-    }
-    Ok(())
+}
+
+/// The row with that label or number.
+fn place(name: &str, labels: Option<&[String]>, rows: usize) -> Result<usize, Failure> {
+    let by_label = labels.and_then(|l| l.iter().position(|x| x == name));
+    let by_number = name.parse::<usize>().ok().filter(|i| *i < rows);
+    by_label.or(by_number).ok_or_else(|| Failure::usage(format!("--nearest {name}: there is no such row")))
 }
 
 /// One label a row, from `--labels` or from NAME.labels beside NAME.npy.
@@ -114,11 +139,7 @@ impl Look<'_> {
     }
 
     fn nearest(&self, name: &str) -> Result<String, Failure> {
-        let by_label = self.labels.as_ref().and_then(|l| l.iter().position(|x| x == name));
-        let by_number = name.parse::<usize>().ok().filter(|i| *i < self.norms.len());
-        let Some(i) = by_label.or(by_number) else {
-            return Err(Failure::usage(format!("--nearest {name}: there is no such row")));
-        };
+        let i = place(name, self.labels.as_deref(), self.norms.len())?;
         let cosines = self.cosines(i)?;
         let mut order: Vec<usize> = (0..cosines.len()).filter(|j| *j != i).collect();
         order.sort_by(|x, y| cosines[*y].total_cmp(&cosines[*x]));

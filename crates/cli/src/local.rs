@@ -1,23 +1,30 @@
 //! `--local N`: worker processes of this machine, started and stopped with the product.
 //!
-//! Invariant: no process outlives the product. A worker dials this process and ends with that connection;
-//! whoever is still there at the end is killed and waited for.
+//! Invariants: no process outlives the product. A worker dials this process and ends with that connection;
+//! whoever is still there at the end is killed and waited for. Only processes that were started here are
+//! taken as workers: each proves it with a secret from its environment, which other users cannot read.
 
 use crate::exit::Failure;
 use bramble_link::{Link, tcp_link};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 /// Workers have to have dialled by then.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 /// Workers may take this long to end by themselves.
 const END_DEADLINE: Duration = Duration::from_millis(1500);
 
+/// Whoever dials has to have shown its token by then.
+const TOKEN_DEADLINE: Duration = Duration::from_secs(1);
+/// Where a worker process finds its token.
+pub(crate) const TOKEN_VARIABLE: &str = "BRAMBLE_JOIN_TOKEN";
+
 /// Worker processes of ours.
 #[derive(Debug, Default)]
 pub(crate) struct LocalWorkers {
     children: Vec<Child>,
+    token: String,
 }
 
 /// What each of them gets.
@@ -38,7 +45,8 @@ impl LocalWorkers {
         let listener = TcpListener::bind("127.0.0.1:0").await.map_err(|e| failed("no loopback port", e))?;
         let address = listener.local_addr().map_err(|e| failed("no loopback port", e))?;
         let program = std::env::current_exe().map_err(|e| failed("this program's file is gone", e))?;
-        let mut workers = Self::default();
+        let token = token().map_err(|e| failed("no random numbers", e))?;
+        let mut workers = Self { children: Vec::new(), token };
         for i in 0..usize::from(share.workers) {
             let mut command = Command::new(&program);
             command.args(["worker", "--quiet", "--join", &address.to_string()]);
@@ -50,6 +58,7 @@ impl LocalWorkers {
             } else {
                 command.arg("--no-pin");
             }
+            command.env(TOKEN_VARIABLE, &workers.token);
             command.stdin(Stdio::null()).stdout(Stdio::null());
             // Ctrl-C reaches the whole group of a terminal; workers end with their link instead.
             std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -66,7 +75,10 @@ impl LocalWorkers {
         while links.len() < self.children.len() {
             let soon = tokio::time::Instant::now() + Duration::from_millis(200);
             match tokio::time::timeout_at(soon, listener.accept()).await {
-                Ok(Ok((stream, _))) => {
+                Ok(Ok((mut stream, _))) => {
+                    if !self.is_ours(&mut stream).await {
+                        continue;
+                    }
                     let link =
                         tcp_link(stream).map_err(|e| Failure::unreachable(format!("a local worker: {e}")))?;
                     links.push(Link { peer: format!("local {}", links.len() + 1), ..link });
@@ -76,6 +88,15 @@ impl LocalWorkers {
             }
         }
         Ok(links)
+    }
+
+    /// Whether who dialled knows the token.
+    async fn is_ours(&self, stream: &mut TcpStream) -> bool {
+        let mut shown = vec![0; self.token.len()];
+        let reading = tokio::io::AsyncReadExt::read_exact(stream, &mut shown);
+        let read = tokio::time::timeout(TOKEN_DEADLINE, reading).await;
+        // A stranger who tries costs a connection each; 128 bits need no constant time beyond that.
+        matches!(read, Ok(Ok(_))) && shown == self.token.as_bytes()
     }
 
     fn check_alive(&mut self, deadline: tokio::time::Instant) -> Result<(), Failure> {
@@ -91,6 +112,13 @@ impl LocalWorkers {
         }
         Ok(())
     }
+}
+
+/// 128 random bits in hexadecimal.
+fn token() -> std::io::Result<String> {
+    let mut bytes = [0u8; 16];
+    crate::random(&mut bytes)?;
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
 }
 
 impl Drop for LocalWorkers {

@@ -50,6 +50,15 @@ fn main() -> ExitCode {
     }
 }
 
+/// Fills `bytes` with the system's random numbers.
+fn random(bytes: &mut [u8]) -> std::io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        done += rustix::rand::getrandom(&mut bytes[done..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(())
+}
+
 /// Prints the man page: the program's, and a section for each verb.
 fn man() -> Result<Exit, Failure> {
     let mut out = Vec::new();

@@ -3,7 +3,7 @@
 use crate::args::{LinkKind, MultiplyArgs, StrategyKind};
 use crate::exit::{Exit, Failure};
 use crate::hosts::{self, Host};
-use crate::insight;
+use crate::insight::Insight;
 use crate::local::{LocalWorkers, Share};
 use crate::progress::Progress;
 use crate::report;
@@ -11,11 +11,11 @@ use bramble_kernel::{Choice, KernelName};
 use bramble_link::{tcp_connect, tcp_link, thread_pair};
 use bramble_matrix::{DType, Matrix, Output, Shape};
 use bramble_plan::{Cut, Preference};
-use bramble_primary::{End, Ends, Finished, Request, multiply};
+use bramble_primary::{End, Ends, Finished, Report, Request, multiply};
 use bramble_worker::{Config, available_memory, default_threads, host_name, serve_link};
 use std::cell::Cell;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -40,12 +40,14 @@ struct Operands {
     b: Matrix,
     old_c: Option<Matrix>,
     output: Output,
+    insight: Option<Insight>,
 }
 
 /// Runs the verb.
 pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> {
     let team = team(args)?;
-    let operands = operands(args)?;
+    let mut operands = operands(args)?;
+    let insight = operands.insight.take();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -55,16 +57,35 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     // Tasks hold the unfinished output; with them it goes, and with it NAME.part.
     drop(local);
     runtime.shutdown_background();
-    match result {
-        Ok(Ended::Done(finished)) => conclude(args, *finished, began),
-        Ok(Ended::Signal(exit)) => Ok(exit),
-        Err(failure) => Err(failure),
+    match result? {
+        Ended::Done(kept) => conclude(args, &kept, insight, began),
+        Ended::Signal(exit) => {
+            // A signal while C was being synced: that goes on in a thread, without its file.
+            if let Some(path) = &args.output {
+                let _ = std::fs::remove_file(part_of(path));
+            }
+            Ok(exit)
+        }
     }
 }
 
+/// The unfinished file beside `path`.
+fn part_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
 enum Ended {
-    Done(Box<Finished>),
+    Done(Box<Kept>),
     Signal(Exit),
+}
+
+/// A verified C under its final name.
+struct Kept {
+    c: Matrix,
+    report: Report,
+    digest: Option<String>,
 }
 
 async fn until_signal(
@@ -77,7 +98,9 @@ async fn until_signal(
     let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
     tokio::select! {
-        result = compute(args, team, operands, began) => Ok(Ended::Done(Box::new(result?))),
+        result = async { keep(args, compute(args, team, operands, began).await?).await } => {
+            Ok(Ended::Done(Box::new(result?)))
+        }
         _ = interrupt.recv() => Ok(Ended::Signal(Exit::Interrupted)),
         _ = terminate.recv() => Ok(Ended::Signal(Exit::Terminated)),
     }
@@ -119,7 +142,13 @@ fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
     fit(args, &a, &b)?;
     let dtype = a.dtype();
     factors(args, dtype)?;
+    if let Choice::Named(_) = args.kernel {
+        // A kernel that cannot be had is said before anything is begun.
+        bramble_kernel::pick(args.kernel, dtype, 0.0)
+            .map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
+    }
     let shape = Shape::new(a.shape().rows, b.shape().cols);
+    let insight = Insight::prepare(args, shape.rows)?;
     let old_c = match &args.output {
         Some(path) if args.beta != 0.0 => Some(old_c(path, shape, dtype, args)?),
         _ => None,
@@ -128,7 +157,7 @@ fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
         Some(path) => Output::create(path, shape, dtype)?,
         None => Output::anonymous(shape, dtype)?,
     };
-    Ok(Operands { a, b, old_c, output })
+    Ok(Operands { a, b, old_c, output, insight })
 }
 
 fn fit(args: &MultiplyArgs, a: &Matrix, b: &Matrix) -> Result<(), Failure> {
@@ -243,7 +272,7 @@ async fn compute(
         pin_from: (!is_local && threads <= default_threads()).then_some(0),
         name: host_name(),
     };
-    let (here, there) = thread_pair("this machine", "primary");
+    let (here, there) = thread_pair("primary", "this machine");
     tokio::task::spawn_local(async move {
         // How it ended is seen at the other end.
         let _ = serve_link(there, &config, &Cell::new(0)).await;
@@ -262,7 +291,8 @@ async fn compute(
         credits: args.credits,
         effort: args.verify,
         threads,
-        seed: seed(),
+        session_seed: seed()? as u32,
+        check_seed: seed()?,
         name: host_name(),
         began,
     };
@@ -288,10 +318,11 @@ fn name_of(kernel: Choice) -> String {
     }
 }
 
-/// Unpredictable to workers: the check's random vectors come from it.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
+/// A random number.
+fn seed() -> Result<u64, Failure> {
+    let mut bytes = [0; 8];
+    crate::random(&mut bytes).map_err(|e| Failure::failed(format!("no random numbers: {e}")))?;
+    Ok(u64::from_le_bytes(bytes))
 }
 
 /// Connects to every worker at the same time. One that cannot be reached is an error that names it.
@@ -332,8 +363,8 @@ async fn connect_one(host: Host) -> Result<End, Failure> {
     Err(Failure::unreachable(last))
 }
 
-/// Commits C, or says why not, and prints the report.
-fn conclude(args: &MultiplyArgs, finished: Finished, began: Instant) -> Result<Exit, Failure> {
+/// Gives C its final name, or says why not. Syncing may take long, so it is done on a thread of its own.
+async fn keep(args: &MultiplyArgs, finished: Finished) -> Result<Kept, Failure> {
     let Finished { sealed, report } = finished;
     let verdict = &report.verify.verdict;
     if !verdict.passed {
@@ -342,17 +373,34 @@ fn conclude(args: &MultiplyArgs, finished: Finished, began: Instant) -> Result<E
             args.output.as_ref().map_or_else(String::new, |p| format!("; {} was not written", p.display()));
         return Err(Failure { exit: Exit::Unverified, text: format!("C is wrong: {text}{kept}") });
     }
-    let digest = args.json.then(|| digest(sealed.bytes()));
-    let c = sealed.matrix()?;
-    sealed.commit()?;
+    let json = args.json;
+    let keeping = tokio::task::spawn_blocking(move || -> Result<_, Failure> {
+        let digest = json.then(|| digest(sealed.bytes()));
+        let c = sealed.matrix()?;
+        sealed.commit()?;
+        Ok((c, digest))
+    });
+    let (c, digest) = keeping.await.map_err(|e| Failure::failed(format!("keeping C: {e}")))??;
+    Ok(Kept { c, report, digest })
+}
+
+/// Prints the report.
+fn conclude(
+    args: &MultiplyArgs,
+    kept: &Kept,
+    insight: Option<Insight>,
+    began: Instant,
+) -> Result<Exit, Failure> {
     let total_seconds = began.elapsed().as_secs_f64();
-    if let Some(digest) = digest {
-        println!("{}", report::json(&report, total_seconds, &digest));
-    } else if !args.quiet {
-        print!("{}", report::text(&report, args, total_seconds));
+    if let Some(digest) = &kept.digest {
+        println!("{}", report::json(&kept.report, total_seconds, digest));
+        return Ok(Exit::Done);
     }
-    if !args.json {
-        insight::print(args, &c)?;
+    if !args.quiet {
+        print!("{}", report::text(&kept.report, args, total_seconds));
+    }
+    if let Some(insight) = insight {
+        insight.print(args, &kept.c)?;
     }
     Ok(Exit::Done)
 }

@@ -31,9 +31,9 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
         out.push(format!("bound     {bound} by {by}; the run took {ratio:.2} times that"));
     }
     let verify = &report.verify;
-    out.push(match verify.verdict.passed {
-        true if verify.verdict.method == "not verified" => "verified  no (--verify off)".to_owned(),
-        _ => format!(
+    out.push(match report.unverified() {
+        true => "verified  no (--verify off)".to_owned(),
+        false => format!(
             "verified  yes: {}; worst row at {:.2} % of the tolerance; {}",
             verify.verdict.method,
             verify.verdict.worst_ratio * 100.0,
@@ -126,7 +126,8 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
         },
         "verify": {
             "method": verdict.method,
-            "passed": verdict.passed,
+            // Nobody looked is neither yes nor no.
+            "passed": (!report.unverified()).then_some(verdict.passed),
             "worst_ratio": verdict.worst_ratio,
             "arbitrated_rows": verdict.arbitrated_rows,
             "seconds": report.verify.seconds,

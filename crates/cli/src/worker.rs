@@ -25,6 +25,11 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
     result
 }
 
+/// What the primary that started this process knows it by; nothing where somebody else did.
+fn join_token() -> Vec<u8> {
+    std::env::var(crate::local::TOKEN_VARIABLE).unwrap_or_default().into_bytes()
+}
+
 async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     let broken = |e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}"));
     let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
@@ -32,7 +37,7 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     let quiet = args.quiet;
     let work = async {
         match args.join {
-            Some(address) => bramble_worker::join(address, &config).await,
+            Some(address) => bramble_worker::join(address, &join_token(), &config).await,
             None => {
                 let (threads, memory) = (config.threads, config.memory_bytes >> 20);
                 let ready = move |address| {

@@ -67,14 +67,16 @@ pub fn decide(
     preference: Preference,
 ) -> Result<Decision, PlanError> {
     let grid = Grid::new(problem, cut)?;
+    let with_room: Vec<usize> =
+        (0..workers.len()).filter(|i| has_room(problem, &grid, workers[*i].memory_bytes)).collect();
     let alone = alone(problem, grid, primary);
-    let Some(with) = best_team(problem, grid, workers) else {
+    let Some(with) = best_team(problem, grid, workers, &with_room) else {
         if !workers.is_empty() && preference == Preference::Workers {
             return Err(no_room(problem, &grid, workers));
         }
         let plan = alone.ok_or_else(|| no_room(problem, &grid, std::slice::from_ref(primary)))?;
         let sentence = format!("alone on {}", describe(primary));
-        let left_out = left_out(workers, &[], "not even one tile fits its memory");
+        let left_out = left_out(workers, &[], &with_room, "");
         return Ok(Decision { plan, alone: true, left_out, sentence });
     };
     let (t_with, t_alone) = (with.predicted.seconds, alone.as_ref().map(|p| p.predicted.seconds));
@@ -87,7 +89,7 @@ pub fn decide(
                 seconds(t_with),
                 count(with.shares.len())
             );
-            let left_out = left_out(workers, &[], "the primary alone is predicted to be faster");
+            let left_out = left_out(workers, &[], &with_room, "the primary alone is predicted to be faster");
             Ok(Decision { plan, alone: true, left_out, sentence })
         }
         _ => {
@@ -97,17 +99,28 @@ pub fn decide(
                 None => "the product does not fit the primary alone".to_owned(),
             };
             let sentence = format!("with {}: {} predicted, {against}", count(used.len()), seconds(t_with));
-            let left_out = left_out(workers, &used, "it would not make the product faster");
+            let left_out = left_out(workers, &used, &with_room, "it would not make the product faster");
             Ok(Decision { plan: with, alone: false, left_out, sentence })
         }
     }
 }
 
-fn left_out(workers: &[Machine], used: &[usize], reason: &str) -> Vec<LeftOut> {
+/// Everyone who is not used: for want of memory, or for `reason`.
+fn left_out(workers: &[Machine], used: &[usize], with_room: &[usize], reason: &str) -> Vec<LeftOut> {
+    let why = |i: usize| match with_room.contains(&i) {
+        true => reason.to_owned(),
+        false => format!("its {} bytes of memory have no room for one tile", workers[i].memory_bytes),
+    };
     (0..workers.len())
         .filter(|i| !used.contains(i))
-        .map(|i| LeftOut { name: workers[i].name.clone(), reason: reason.to_owned() })
+        .map(|i| LeftOut { name: workers[i].name.clone(), reason: why(i) })
         .collect()
+}
+
+/// Whether a block of one tile fits.
+fn has_room(problem: &Problem, grid: &Grid, memory_bytes: u64) -> bool {
+    let one = Rect::new(Span::new(0, grid.rows().min(1)), Span::new(0, grid.cols().min(1)));
+    block_size(problem, grid, one, memory_bytes).is_some()
 }
 
 fn count(workers: usize) -> String {
@@ -138,9 +151,9 @@ fn alone(problem: &Problem, grid: Grid, primary: &Machine) -> Option<Plan> {
     Some(plan_of(problem, grid, &machines, vec![share]))
 }
 
-/// The best plan with the p fastest workers, over all p (in growing steps beyond 64).
-fn best_team(problem: &Problem, grid: Grid, workers: &[Machine]) -> Option<Plan> {
-    let mut order: Vec<usize> = (0..workers.len()).collect();
+/// The best plan with the p fastest of the workers that have room, over all p (in growing steps beyond 64).
+fn best_team(problem: &Problem, grid: Grid, workers: &[Machine], with_room: &[usize]) -> Option<Plan> {
+    let mut order = with_room.to_vec();
     order.sort_by(|a, b| useful_speed(&workers[*b]).total_cmp(&useful_speed(&workers[*a])).then(a.cmp(b)));
     let mut best: Option<Plan> = None;
     let mut p = 1;

@@ -152,6 +152,16 @@ fn a_tile_that_fits_nowhere_is_refused_with_the_numbers() {
 }
 
 #[test]
+fn a_worker_without_room_is_left_out_and_does_not_spoil_the_others() {
+    let p = problem(4096, 4096, 4096);
+    let workers = [machine("tiny", 100.0, 1 << 20, 900.0), machine("roomy", 50.0, 8 << 30, 900.0)];
+    let decision = decide(&p, Cut::default(), &workers[1], &workers, Preference::Workers).unwrap();
+    assert_eq!(decision.plan.shares.len(), 1);
+    assert_eq!(decision.left_out[0].name, "tiny");
+    assert!(decision.left_out[0].reason.contains("no room"), "{:?}", decision.left_out);
+}
+
+#[test]
 fn options_out_of_range_are_refused() {
     let p = problem(10, 10, 10);
     assert!(Grid::new(&p, Cut { tile: Some(0), depth: None }).is_err());

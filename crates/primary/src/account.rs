@@ -1,6 +1,6 @@
 //! What a product did: the numbers behind the report, the JSON object and the progress bar.
 
-use bramble_matrix::Verdict;
+use bramble_matrix::{Effort, Verdict};
 use bramble_plan::{Bound, LeftOut, Prediction};
 use std::time::Duration;
 
@@ -107,9 +107,16 @@ pub struct Report {
     pub left_out: Vec<LeftOut>,
     /// What verification found.
     pub verify: VerifyReport,
+    /// How hard C was to be checked.
+    pub effort: Effort,
 }
 
 impl Report {
+    /// Whether nobody looked at C.
+    pub fn unverified(&self) -> bool {
+        self.effort == Effort::Off
+    }
+
     /// Operations: 2mnk.
     pub fn flops(&self) -> f64 {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64

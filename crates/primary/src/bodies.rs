@@ -13,8 +13,10 @@ use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-/// Bodies remembered: enough for a few workers at slightly different places, little enough memory.
+/// Bodies remembered: enough for a few workers at slightly different places …
 const REMEMBERED: usize = 16;
+/// … and little enough memory, where they had to be made.
+const REMEMBERED_BYTES: usize = 16 << 20;
 
 /// The operands of a product, as bodies are made from them.
 pub(crate) struct Bodies {
@@ -54,7 +56,11 @@ impl Bodies {
         }
         let region = self.region(&piece, whole_lines)?;
         self.recent.push_back((piece.which, piece.rect, region.clone()));
-        if self.recent.len() > REMEMBERED {
+        let bytes =
+            |recent: &VecDeque<(Which, Rect, Region)>| recent.iter().map(|r| r.2.len()).sum::<usize>();
+        while self.recent.len() > REMEMBERED
+            || (self.recent.len() > 1 && bytes(&self.recent) > REMEMBERED_BYTES)
+        {
             self.recent.pop_front();
         }
         Ok(Body::Shared(region))

@@ -8,7 +8,7 @@ use crate::product::End;
 use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Region};
 use bramble_matrix::DType;
 use bramble_plan::{LinkRate, Machine};
-use bramble_schedule::limits::HANDSHAKE_DEADLINE;
+use bramble_schedule::limits::WELCOME_DEADLINE;
 use bramble_schedule::message::{Hello, Kind, Welcome, decode_error, decode_number, encode_number};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,12 +54,13 @@ pub(crate) struct Opening {
 
 /// Opens a session over a link.
 pub(crate) async fn open(end: End, opening: &Opening, session: u32) -> Result<Session, PrimaryError> {
-    let peer = end.link.peer.clone();
-    match tokio::time::timeout(HANDSHAKE_DEADLINE, greet(end, opening, session)).await {
+    let (peer, shares_memory) = (end.link.peer.clone(), end.link.shares_memory);
+    match tokio::time::timeout(WELCOME_DEADLINE, greet(end, opening, session)).await {
         Err(_) => {
-            let why = format!("no answer within {} s; is it a bramble worker?", HANDSHAKE_DEADLINE.as_secs());
+            let why = format!("no answer within {} s; is it a bramble worker?", WELCOME_DEADLINE.as_secs());
             Err(PrimaryError::Unreachable { name: peer, why })
         }
+        Ok(Err(why)) if shares_memory => Err(PrimaryError::Failed(format!("{peer}: {why}"))),
         Ok(Err(why)) => Err(PrimaryError::Unreachable { name: peer, why }),
         Ok(Ok((mut link, welcome))) => {
             let rate = match link.shares_memory {

@@ -38,8 +38,10 @@ pub struct Request {
     pub effort: Effort,
     /// Threads that may check it.
     pub threads: usize,
-    /// Source of session numbers and of the check's random vectors.
-    pub seed: u64,
+    /// Source of session numbers, which workers see.
+    pub session_seed: u32,
+    /// Source of the check's random vectors, which workers must not be able to guess.
+    pub check_seed: u64,
     /// What the primary calls itself.
     pub name: String,
     /// When the process began its work.
@@ -88,7 +90,7 @@ pub struct Finished {
 pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result<Finished, PrimaryError> {
     let problem = problem(&request)?;
     if problem.flops() == 0.0 || request.alpha == 0.0 {
-        return without_product(request, &problem);
+        return without_product(request, &problem).await;
     }
     let alike = ends.alike;
     let (local, workers) = open_all(&request, &problem, ends).await?;
@@ -107,6 +109,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         dismiss(vec![local]).await;
         chosen(&decision, workers).await
     };
+    let checked = Checked::of(&request);
     let operands = Operands {
         a_layout: request.a.layout(),
         b_layout: request.b.layout(),
@@ -119,17 +122,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let ran = run(plan, operands, bodies, request.output, sessions, request.credits, watch).await?;
     let sealed = ran.output.seal()?;
     watch.verifying();
-    let checked = Checked {
-        a: &request.a,
-        b: &request.b,
-        old_c: request.old_c.as_ref(),
-        alpha: request.alpha,
-        beta: request.beta,
-        effort: request.effort,
-        threads: request.threads,
-        seed: request.seed,
-    };
-    let verify = checked.verify(&sealed)?;
+    let verify = checked.verify(&sealed).await?;
     let wire = |f: fn(&crate::MachineReport) -> u64| ran.machines.iter().map(f).sum();
     let grid = decision.plan.grid;
     let report = Report {
@@ -151,6 +144,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         machines: ran.machines,
         left_out: decision.left_out,
         verify,
+        effort: request.effort,
     };
     Ok(Finished { sealed, report })
 }
@@ -192,7 +186,7 @@ async fn open_all(
         kernel: request.kernel.clone(),
         name: request.name.clone(),
     };
-    let first = (request.seed as u32) | 1;
+    let first = request.session_seed | 1;
     let local = open(ends.local, &opening, first).await?;
     let mut opened = Vec::new();
     let mut tasks = Vec::new();
@@ -235,8 +229,9 @@ async fn dismiss(sessions: Vec<Session>) {
 }
 
 /// Products without multiplications: no elements, no depth, or α = 0. C = βC.
-fn without_product(request: Request, problem: &Problem) -> Result<Finished, PrimaryError> {
+async fn without_product(request: Request, problem: &Problem) -> Result<Finished, PrimaryError> {
     let began = Instant::now();
+    let checked = Checked::of(&request);
     if let Some(old) = request.old_c.as_ref().filter(|_| problem.reads_c) {
         match problem.dtype {
             DType::F32 => scale::<f32>(old, request.beta, &request.output)?,
@@ -247,17 +242,7 @@ fn without_product(request: Request, problem: &Problem) -> Result<Finished, Prim
     }
     let seconds = began.elapsed().as_secs_f64();
     let sealed = request.output.seal()?;
-    let checked = Checked {
-        a: &request.a,
-        b: &request.b,
-        old_c: request.old_c.as_ref(),
-        alpha: request.alpha,
-        beta: request.beta,
-        effort: request.effort,
-        threads: request.threads,
-        seed: request.seed,
-    };
-    let verify = checked.verify(&sealed)?;
+    let verify = checked.verify(&sealed).await?;
     let report = Report {
         m: problem.m,
         n: problem.n,
@@ -277,6 +262,7 @@ fn without_product(request: Request, problem: &Problem) -> Result<Finished, Prim
         machines: Vec::new(),
         left_out: Vec::new(),
         verify,
+        effort: request.effort,
     };
     Ok(Finished { sealed, report })
 }
@@ -299,10 +285,10 @@ fn scale<T: Element>(old: &Matrix, beta: f64, output: &Output) -> Result<(), Pri
 }
 
 /// What the check needs of a request whose output is gone.
-struct Checked<'a> {
-    a: &'a Matrix,
-    b: &'a Matrix,
-    old_c: Option<&'a Matrix>,
+struct Checked {
+    a: Matrix,
+    b: Matrix,
+    old_c: Option<Matrix>,
     alpha: f64,
     beta: f64,
     effort: Effort,
@@ -310,21 +296,38 @@ struct Checked<'a> {
     seed: u64,
 }
 
-impl Checked<'_> {
-    fn verify(&self, sealed: &Sealed) -> Result<VerifyReport, PrimaryError> {
+impl Checked {
+    fn of(request: &Request) -> Self {
+        Self {
+            a: request.a.clone(),
+            b: request.b.clone(),
+            old_c: request.old_c.clone(),
+            alpha: request.alpha,
+            beta: request.beta,
+            effort: request.effort,
+            threads: request.threads,
+            seed: request.check_seed,
+        }
+    }
+
+    /// Checks C on a thread of its own, so that a signal need not wait for the verdict.
+    async fn verify(self, sealed: &Sealed) -> Result<VerifyReport, PrimaryError> {
         let began = Instant::now();
         let c = sealed.matrix()?;
-        let verdict = verify(&Check {
-            a: self.a,
-            b: self.b,
-            c: &c,
-            c0: self.old_c,
-            alpha: self.alpha,
-            beta: self.beta,
-            effort: self.effort,
-            seed: self.seed,
-            threads: self.threads,
-        })?;
+        let checking = tokio::task::spawn_blocking(move || {
+            verify(&Check {
+                a: &self.a,
+                b: &self.b,
+                c: &c,
+                c0: self.old_c.as_ref(),
+                alpha: self.alpha,
+                beta: self.beta,
+                effort: self.effort,
+                seed: self.seed,
+                threads: self.threads,
+            })
+        });
+        let verdict = checking.await.map_err(|e| PrimaryError::Failed(format!("verification: {e}")))??;
         Ok(VerifyReport { verdict, seconds: began.elapsed().as_secs_f64() })
     }
 }

@@ -75,7 +75,8 @@ pub(crate) async fn run(
         .iter()
         .map(|s| PeerInfo {
             name: s.name.clone(),
-            credit_bytes: s.machine(credits).memory_bytes,
+            // Credit is about what is sent; within the process nothing is.
+            credit_bytes: s.machine(if s.link.shares_memory { None } else { credits }).memory_bytes,
             shares_memory: s.link.shares_memory,
         })
         .collect();

@@ -23,8 +23,11 @@ pub const JOBS_MAX: usize = 1280;
 /// Rows or columns of a stored matrix.
 pub const SIDE_MAX: u32 = 1 << 20;
 
-/// A worker must have answered the hello by then.
+/// A primary must have said hello by then.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
+/// A worker must have said welcome by then: it opens and measures its kernels first, which takes a loaded
+/// small board a few seconds.
+pub const WELCOME_DEADLINE: Duration = Duration::from_secs(10);
 /// Silence after which the primary asks whether a worker is still there.
 pub const PING_AFTER: Duration = Duration::from_secs(2);
 /// Silence after which the other end is given up.

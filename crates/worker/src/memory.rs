@@ -129,6 +129,7 @@ pub(crate) struct Store {
     grant_bytes: u64,
     /// Bytes of all buffers, in use or spare.
     allocated_bytes: u64,
+    allocated_bytes_max: u64,
     arriving: BTreeMap<u32, Slot>,
     operands: BTreeMap<u32, Arc<Operand>>,
     tiles: BTreeMap<u32, Tile>,
@@ -140,6 +141,7 @@ impl Store {
         Self {
             grant_bytes,
             allocated_bytes: 0,
+            allocated_bytes_max: 0,
             arriving: BTreeMap::new(),
             operands: BTreeMap::new(),
             tiles: BTreeMap::new(),
@@ -147,14 +149,12 @@ impl Store {
         }
     }
 
-    /// A buffer of `len` bytes: the smallest spare one that fits without wasting half, else a new one, for
-    /// which spare ones make room.
+    /// A buffer of `len` bytes: a spare one of just that size (panels and tiles have few sizes), else a new
+    /// one, for which spare ones make room.
     fn buffer(&mut self, len: usize) -> Result<Buffer, MatrixError> {
-        let fits = |b: &Buffer| b.capacity() >= len && b.capacity() / 2 <= len.max(64);
-        let best =
-            (0..self.spare.len()).filter(|i| fits(&self.spare[*i])).min_by_key(|i| self.spare[*i].capacity());
-        if let Some(best) = best {
-            let mut buffer = self.spare.swap_remove(best);
+        let capacity = len.next_multiple_of(64);
+        if let Some(found) = self.spare.iter().position(|b| b.capacity() == capacity) {
+            let mut buffer = self.spare.swap_remove(found);
             buffer.set_len(len);
             return Ok(buffer);
         }
@@ -165,6 +165,7 @@ impl Store {
         }
         let buffer = Buffer::zeroed(len)?;
         self.allocated_bytes += buffer.capacity() as u64;
+        self.allocated_bytes_max = self.allocated_bytes_max.max(self.allocated_bytes);
         Ok(buffer)
     }
 
@@ -261,8 +262,8 @@ impl Store {
         self.spare.push(buffer);
     }
 
-    /// Bytes in buffers, in use or spare; what the process really takes for matrices.
-    pub(crate) fn allocated_bytes(&self) -> u64 {
-        self.allocated_bytes
+    /// Most bytes in buffers, in use or spare, so far: what the process really took for matrices.
+    pub(crate) fn allocated_bytes_max(&self) -> u64 {
+        self.allocated_bytes_max
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::machine::Config;
 use crate::session::{WorkerError, serve_link};
-use bramble_link::{tcp_connect, tcp_link};
+use bramble_link::{LinkError, tcp_connect, tcp_link};
 use bramble_schedule::limits::HANDSHAKE_DEADLINE;
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -60,8 +60,15 @@ pub async fn listen(
     }
 }
 
-/// Dials a primary and serves that one session.
-pub async fn join(address: SocketAddr, config: &Config) -> Result<(), WorkerError> {
-    let stream = tcp_connect(address, HANDSHAKE_DEADLINE).await?;
+/// Dials a primary and serves that one session. `token` is what the primary that started this process
+/// knows it by.
+pub async fn join(address: SocketAddr, token: &[u8], config: &Config) -> Result<(), WorkerError> {
+    if !address.ip().is_loopback() {
+        return Err(WorkerError::Here(format!(
+            "--join {address}: only loopback addresses are dialled, since there is no cluster key yet"
+        )));
+    }
+    let mut stream = tcp_connect(address, HANDSHAKE_DEADLINE).await?;
+    tokio::io::AsyncWriteExt::write_all(&mut stream, token).await.map_err(LinkError::from)?;
     serve_link(tcp_link(stream)?, config, &Cell::new(0)).await
 }

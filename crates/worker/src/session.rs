@@ -23,10 +23,15 @@ use bramble_schedule::worker::{Action, Run, Worker};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 const _: () = assert!(CHUNK_BYTES_MAX == bramble_link::CHUNK_BYTES_MAX);
+
+/// How long what is queued may take to leave when a session ends.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Frames that may wait while answers are added.
+const ANSWERS_MAX: usize = 4096;
 
 /// Why a session ended early.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +70,10 @@ struct Core {
     pool: Pool<Done>,
     kernel: Arc<dyn Kernel>,
     hello: Hello,
-    out: mpsc::UnboundedSender<Leaving>,
+    /// To the writer; `None` when nothing more is to be said.
+    out: Option<mpsc::UnboundedSender<Leaving>>,
+    /// Frames that wait there. Tiles are bounded by the grant, so only answers need a limit.
+    queued: Cell<usize>,
     /// The store message whose body is landing.
     reserved: Option<StoreHead>,
     heard: Instant,
@@ -73,7 +81,7 @@ struct Core {
 
 /// Serves one primary over a link, from hello to goodbye. `in_use` counts the bytes granted to sessions.
 pub async fn serve_link(mut link: Link, config: &Config, in_use: &Cell<u64>) -> Result<(), WorkerError> {
-    let (hello, pick) = match greet(&mut link, config, in_use).await {
+    let (hello, pick, grant) = match greet(&mut link, config, in_use).await {
         Ok(greeted) => greeted,
         Err(e) => {
             // The primary shall read why, if it still listens.
@@ -82,15 +90,29 @@ pub async fn serve_link(mut link: Link, config: &Config, in_use: &Cell<u64>) -> 
             return Err(e);
         }
     };
-    let grant = config.grant_bytes(&*pick.kernel).saturating_sub(in_use.get());
-    in_use.set(in_use.get() + grant);
-    let result = run(link, config, hello, pick, grant).await;
-    in_use.set(in_use.get() - grant);
-    result
+    let _held = Held { in_use, bytes: grant };
+    welcome(&mut link, config, &hello, &pick, grant).await?;
+    run(link, config, hello, pick, grant).await
 }
 
-/// Hello in, welcome out.
-async fn greet(link: &mut Link, config: &Config, in_use: &Cell<u64>) -> Result<(Hello, Pick), WorkerError> {
+/// Bytes granted to a session, given back when it ends in whatever way.
+struct Held<'a> {
+    in_use: &'a Cell<u64>,
+    bytes: u64,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.in_use.set(self.in_use.get() - self.bytes);
+    }
+}
+
+/// Takes the hello, chooses a kernel, and takes the memory that is left: (hello, kernel, bytes granted).
+async fn greet(
+    link: &mut Link,
+    config: &Config,
+    in_use: &Cell<u64>,
+) -> Result<(Hello, Pick, u64), WorkerError> {
     link.receiver.set_limits(Limits::STRANGER);
     let first = tokio::time::timeout(HANDSHAKE_DEADLINE, link.receiver.receive(&mut NoBodies)).await;
     let Ok(first) = first else {
@@ -108,17 +130,35 @@ async fn greet(link: &mut Link, config: &Config, in_use: &Cell<u64>) -> Result<(
     };
     let pick = bramble_kernel::pick(choice, hello.dtype, hello.flops)
         .map_err(|e| WorkerError::Here(e.to_string()))?;
-    let memory_bytes = config.grant_bytes(&*pick.kernel).saturating_sub(in_use.get());
-    if memory_bytes == 0 {
-        let what =
-            format!("no memory is left of {} MiB; start it with more --memory", config.memory_bytes >> 20);
-        return Err(WorkerError::Here(what));
+    let grant = config.grant_bytes(&*pick.kernel).saturating_sub(in_use.get());
+    if grant == 0 {
+        let mib = config.memory_bytes >> 20;
+        return Err(WorkerError::Here(match in_use.get() {
+            0 => format!(
+                "--memory of {mib} MiB leaves nothing for matrices beside the program and its kernel; give it more"
+            ),
+            _ => format!(
+                "its memory of {mib} MiB is in use by another primary; try again later, or start it with more --memory"
+            ),
+        }));
     }
-    let threads = session_threads(config, &hello);
-    let (gflops, peak_gflops) = probe(&pick, hello.dtype, threads);
+    in_use.set(in_use.get() + grant);
+    Ok((hello, pick, grant))
+}
+
+/// Measures this machine and says what it is.
+async fn welcome(
+    link: &mut Link,
+    config: &Config,
+    hello: &Hello,
+    pick: &Pick,
+    grant: u64,
+) -> Result<(), WorkerError> {
+    let threads = session_threads(config, hello);
+    let (gflops, peak_gflops) = probe(pick, hello.dtype, threads);
     let welcome = Welcome {
         threads: threads as u16,
-        memory_bytes,
+        memory_bytes: grant,
         gflops,
         peak_gflops,
         kernel: pick.kernel.name().to_owned(),
@@ -130,7 +170,7 @@ async fn greet(link: &mut Link, config: &Config, in_use: &Cell<u64>) -> Result<(
     link.sender.set_session(hello.session);
     link.receiver.set_session(hello.session);
     link.receiver.set_limits(Limits::SESSION);
-    Ok((hello, pick))
+    Ok(())
 }
 
 /// Threads of a session: the worker's, or fewer where the primary says so.
@@ -155,17 +195,32 @@ async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: u64) 
         pool,
         kernel: pick.kernel,
         hello,
-        out,
+        out: Some(out),
+        queued: Cell::new(0),
         reserved: None,
         heard: Instant::now(),
     }));
+    let watched = !link.shares_memory;
     let (sender, receiver) = (link.sender, link.receiver);
+    let mut writing = std::pin::pin!(write(sender, leaving, core.clone()));
+    let mut written = false;
     let result = tokio::select! {
         r = read(receiver, core.clone()) => r,
-        r = write(sender, leaving, core.clone()) => r,
+        r = &mut writing => {
+            written = true;
+            r
+        }
         r = collect(&mut done, core.clone()) => r,
-        r = watch(core.clone()) => r,
+        r = watch(core.clone()), if watched => r,
     };
+    if let Err(e @ (WorkerError::Protocol(_) | WorkerError::Here(_))) = &result {
+        core.borrow().send(Kind::Error, encode_error(&e.to_string()), Body::Empty);
+    }
+    // What is queued, an error message among it, may still leave; then the writer ends.
+    core.borrow_mut().out = None;
+    if !written {
+        let _ = tokio::time::timeout(LAST_WORDS, writing).await;
+    }
     result
 }
 
@@ -177,26 +232,17 @@ async fn read(mut receiver: Box<dyn Receiver>, core: Rc<RefCell<Core>>) -> Resul
         let arrived = match receiver.receive(&mut placer).await {
             // After the goodbyes, a closed link is the end.
             Err(LinkError::Closed) if goodbye => return Ok(()),
-            Err(LinkError::Refused(why)) => {
-                core.borrow().send(Kind::Error, encode_error(&why), Body::Empty);
-                // Let the writer take it before the session is dropped.
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-                return Err(WorkerError::Protocol(ProtocolError::new(why)));
-            }
+            Err(LinkError::Refused(why)) => return Err(ProtocolError::new(why).into()),
             other => other?,
         };
         core.borrow_mut().heard = Instant::now();
         match Kind::from_code(arrived.kind)? {
-            Kind::Store => {
-                let stored = core.borrow_mut().stored(arrived);
-                if let Err(e) = stored {
-                    core.borrow().send(Kind::Error, encode_error(&e.to_string()), Body::Empty);
-                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-                    return Err(e);
-                }
-            }
+            Kind::Store => core.borrow_mut().stored(arrived)?,
             Kind::Ping => {
                 let nonce = decode_number(&arrived.head)?;
+                if core.borrow().queued.get() > ANSWERS_MAX {
+                    return Err(ProtocolError::new("it asks, but does not take the answers").into());
+                }
                 core.borrow().send(Kind::Pong, encode_number(nonce), Body::Empty);
             }
             Kind::Bye => {
@@ -223,6 +269,7 @@ async fn write(
         sender.send(frame).await?;
         let mut core = core.borrow_mut();
         core.heard = Instant::now();
+        core.queued.set(core.queued.get() - 1);
         if let Some((tile, buffer)) = last_of {
             core.returned(tile, buffer)?;
         }
@@ -247,9 +294,7 @@ async fn collect(
                 core.state.filled(header.id)
             }
             Err(panic) => {
-                let what = format!("a compute thread failed: {panic}");
-                core.send(Kind::Error, encode_error(&what), Body::Empty);
-                return Err(WorkerError::Here(what));
+                return Err(WorkerError::Here(format!("a compute thread failed: {panic}")));
             }
         };
         core.act(actions)?;
@@ -297,12 +342,15 @@ impl Core {
     }
 
     fn leave(&self, leaving: Leaving) {
-        // The writer ends only with the session.
-        let _ = self.out.send(leaving);
+        if let Some(out) = &self.out
+            && out.send(leaving).is_ok()
+        {
+            self.queued.set(self.queued.get() + 1);
+        }
     }
 
     fn report(&self) -> Bye {
-        Bye { threads: self.pool.accounts(), held_bytes_max: self.store.allocated_bytes() }
+        Bye { threads: self.pool.accounts(), held_bytes_max: self.store.allocated_bytes_max() }
     }
 
     /// Checks a store's head and takes memory for its matrices.

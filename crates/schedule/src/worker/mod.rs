@@ -90,7 +90,6 @@ struct Tile {
 pub struct Worker {
     grant_bytes: u64,
     held_bytes: u64,
-    held_bytes_max: u64,
     operands: BTreeMap<u32, Operand>,
     tiles: BTreeMap<u32, Tile>,
 }
@@ -98,23 +97,12 @@ pub struct Worker {
 impl Worker {
     /// A session that may hold `grant_bytes` of matrices.
     pub fn new(grant_bytes: u64) -> Self {
-        Self {
-            grant_bytes,
-            held_bytes: 0,
-            held_bytes_max: 0,
-            operands: BTreeMap::new(),
-            tiles: BTreeMap::new(),
-        }
+        Self { grant_bytes, held_bytes: 0, operands: BTreeMap::new(), tiles: BTreeMap::new() }
     }
 
     /// Bytes of matrices held now.
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes
-    }
-
-    /// Most bytes held so far.
-    pub fn held_bytes_max(&self) -> u64 {
-        self.held_bytes_max
     }
 
     /// A store's head has come: checks it and takes the memory that its matrices need.
@@ -133,7 +121,6 @@ impl Worker {
                     return Err(ProtocolError::new(what));
                 }
                 self.held_bytes = held;
-                self.held_bytes_max = self.held_bytes_max.max(held);
                 actions.push(Action::Reserve(*header));
             }
         }
