@@ -33,7 +33,7 @@ doc:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
 
 unit:
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --locked --no-fail-fast
 
 end-to-end: build $(VENV)/tests.stamp
 	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python -m pytest tests

@@ -300,7 +300,11 @@ async fn compute(
     let result = multiply(request, ends, &watch).await;
     watch.done();
     drop(processes);
-    Ok(result?)
+    result.map_err(|e| match Failure::from(e) {
+        // Processes of our own are no cluster that could be unreachable.
+        Failure { exit: Exit::Unreachable, text } if is_local => Failure::failed(text),
+        failure => failure,
+    })
 }
 
 /// `auto` resolved once.

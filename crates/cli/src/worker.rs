@@ -61,6 +61,8 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
             Ok(()) => Ok(Exit::Done),
             // The primary ended first: it has told its user why.
             Err(WorkerError::Link(_) | WorkerError::Primary(_)) if args.join.is_some() => Ok(Exit::Failed),
+            // The primary has read it and says it.
+            Err(_) if args.join.is_some() && quiet => Ok(Exit::Failed),
             Err(e) => Err(Failure::failed(e.to_string())),
         },
         _ = interrupt.recv() => Ok(Exit::Interrupted),

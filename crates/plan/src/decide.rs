@@ -13,7 +13,7 @@ use bramble_matrix::{Rect, Span};
 pub enum Preference {
     /// Whatever is predicted to be fastest.
     Fastest,
-    /// The workers, because the user asked for them.
+    /// The workers, all of them, because the user asked for them.
     Workers,
 }
 
@@ -70,7 +70,7 @@ pub fn decide(
     let with_room: Vec<usize> =
         (0..workers.len()).filter(|i| has_room(problem, &grid, workers[*i].memory_bytes)).collect();
     let alone = alone(problem, grid, primary);
-    let Some(with) = best_team(problem, grid, workers, &with_room) else {
+    let Some(with) = best_team(problem, grid, workers, &with_room, preference) else {
         if !workers.is_empty() && preference == Preference::Workers {
             return Err(no_room(problem, &grid, workers));
         }
@@ -99,7 +99,11 @@ pub fn decide(
                 None => "the product does not fit the primary alone".to_owned(),
             };
             let sentence = format!("with {}: {} predicted, {against}", count(used.len()), seconds(t_with));
-            let left_out = left_out(workers, &used, &with_room, "it would not make the product faster");
+            let reason = match preference {
+                Preference::Fastest => "it would not make the product faster",
+                Preference::Workers => "there are too few tiles for a share of its own",
+            };
+            let left_out = left_out(workers, &used, &with_room, reason);
             Ok(Decision { plan: with, alone: false, left_out, sentence })
         }
     }
@@ -151,10 +155,20 @@ fn alone(problem: &Problem, grid: Grid, primary: &Machine) -> Option<Plan> {
     Some(plan_of(problem, grid, &machines, vec![share]))
 }
 
-/// The best plan with the p fastest of the workers that have room, over all p (in growing steps beyond 64).
-fn best_team(problem: &Problem, grid: Grid, workers: &[Machine], with_room: &[usize]) -> Option<Plan> {
+/// The best plan with the p fastest of the workers that have room, over all p (in growing steps beyond 64);
+/// with all of them where the user asked for them.
+fn best_team(
+    problem: &Problem,
+    grid: Grid,
+    workers: &[Machine],
+    with_room: &[usize],
+    preference: Preference,
+) -> Option<Plan> {
     let mut order = with_room.to_vec();
     order.sort_by(|a, b| useful_speed(&workers[*b]).total_cmp(&useful_speed(&workers[*a])).then(a.cmp(b)));
+    if preference == Preference::Workers {
+        return team(problem, grid, workers, &order);
+    }
     let mut best: Option<Plan> = None;
     let mut p = 1;
     while p <= order.len() {

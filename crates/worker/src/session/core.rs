@@ -1,0 +1,246 @@
+//! What the tasks of one session share: the state machine, the store, the compute threads, the way out.
+//!
+//! Invariant: the state machine decides; what it asks for is done here, at once and without waiting.
+
+use super::WorkerError;
+use crate::memory::{Operand, Parts, Returning, Store, Tile};
+use crate::pool::{Pool, Task};
+use bramble_kernel::{Kernel, KernelElement, Product};
+use bramble_link::{Arrived, ArrivedBody, Body, Frame, Region};
+use bramble_matrix::{Buffer, DType, Generator, Lent, Rect, Span};
+use bramble_schedule::ProtocolError;
+use bramble_schedule::limits::CHUNK_BYTES_MAX;
+use bramble_schedule::message::{
+    Bye, Generated, Hello, Kind, MatrixHeader, ResultHead, Source, StoreHead, encode_number,
+};
+use bramble_schedule::worker::{Action, Run, Worker};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// What a task gives back.
+pub(super) enum Done {
+    Multiplied(Run, Tile),
+    Filled(MatrixHeader, Buffer),
+}
+
+/// A frame to send, and what to do when it is gone.
+pub(super) struct Leaving {
+    pub(super) frame: Frame,
+    /// The tile whose last lines these are, with its buffer.
+    pub(super) last_of: Option<(u32, Option<Arc<Buffer>>)>,
+}
+
+/// What the tasks of one session share.
+pub(super) struct Core {
+    pub(super) state: Worker,
+    pub(super) store: Store,
+    pub(super) pool: Pool<Done>,
+    pub(super) kernel: Arc<dyn Kernel>,
+    pub(super) hello: Hello,
+    /// To the writer; `None` when nothing more is to be said.
+    pub(super) out: Option<mpsc::UnboundedSender<Leaving>>,
+    /// Frames that wait there. Tiles are bounded by the grant, so only answers need a limit.
+    pub(super) queued: Cell<usize>,
+    /// The store message whose body is landing.
+    pub(super) reserved: Option<StoreHead>,
+    pub(super) heard: Instant,
+}
+
+impl Core {
+    pub(super) fn send(&self, kind: Kind, head: Vec<u8>, body: Body) {
+        self.leave(Leaving { frame: Frame::new(kind.code(), head, body), last_of: None });
+    }
+
+    pub(super) fn leave(&self, leaving: Leaving) {
+        if let Some(out) = &self.out
+            && out.send(leaving).is_ok()
+        {
+            self.queued.set(self.queued.get() + 1);
+        }
+    }
+
+    pub(super) fn report(&self) -> Bye {
+        Bye { threads: self.pool.accounts(), held_bytes_max: self.store.allocated_bytes_max() }
+    }
+
+    /// Checks a store's head and takes memory for its matrices.
+    pub(super) fn reserve(&mut self, store: &StoreHead) -> Result<(), WorkerError> {
+        if store.matrices.iter().any(|m| m.dtype != self.hello.dtype) {
+            return Err(ProtocolError::new("a matrix of another element type than the session's").into());
+        }
+        let actions = self.state.reserve(store)?;
+        self.act(actions)
+    }
+
+    /// A store message has come whole.
+    pub(super) fn stored(&mut self, arrived: Arrived) -> Result<(), WorkerError> {
+        let store = match (self.reserved.take(), arrived.body) {
+            (Some(store), ArrivedBody::Landed(landing)) => {
+                if let Ok(parts) = landing.into_any().downcast::<Parts>() {
+                    self.store.landed(*parts);
+                }
+                store
+            }
+            (_, body) => {
+                let store = StoreHead::decode(&arrived.head)?;
+                self.stored_by_reference(&store, body)?;
+                store
+            }
+        };
+        let actions = self.state.landed(&store)?;
+        self.act(actions)
+    }
+
+    /// A store message without bytes, or of a link that shares memory.
+    fn stored_by_reference(&mut self, store: &StoreHead, body: ArrivedBody) -> Result<(), WorkerError> {
+        if matches!(body, ArrivedBody::Empty) {
+            if store.body_bytes() > 0 {
+                return Err(ProtocolError::new("a store message without its bytes").into());
+            }
+            return self.reserve(store);
+        }
+        // The state counts these matrices against the grant, but no memory is taken for them.
+        let actions = self.state.reserve(store)?;
+        let Some(header) = store.matrices.last().copied() else { return Ok(()) };
+        match body {
+            ArrivedBody::Shared(region) if header.source == Source::Generated => {
+                self.act(actions)?;
+                self.store.set_generated(header.id, Generated::decode(region.run(0))?);
+            }
+            ArrivedBody::Shared(region) => {
+                self.store.put_operand(header.id, Operand::borrowed(&header, region));
+            }
+            ArrivedBody::Lent(landing) => {
+                let lent = landing.into_any().downcast::<Lent>();
+                let lent = lent.map_err(|_| ProtocolError::new("lent memory that is no part of C"))?;
+                self.store.put_tile(header.id, Tile::Lent(*lent));
+            }
+            ArrivedBody::Empty | ArrivedBody::Landed(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Does what the state machine asks for.
+    pub(super) fn act(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
+        for action in actions {
+            match action {
+                Action::Reserve(header) => {
+                    self.store.reserve(&header).map_err(|e| WorkerError::Here(e.to_string()))?;
+                }
+                Action::Fill(id) => self.fill(id)?,
+                Action::Start(run) => self.start(run)?,
+                Action::Return { tile, epoch, step_start, step_end } => {
+                    self.send_back(
+                        tile,
+                        ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 },
+                    )?;
+                }
+                Action::Release(id) => self.store.release(id),
+                Action::Credit(bytes) => self.send(Kind::Credit, encode_number(bytes), Body::Empty),
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, id: u32) -> Result<(), WorkerError> {
+        let taken = self.store.take_generated(id);
+        let Some((header, generated, mut buffer)) = taken else {
+            return Err(ProtocolError::new(format!("matrix {id} does not say how it is made")).into());
+        };
+        let Some(generator) = Generator::from_bytes(&generated.generator) else {
+            return Err(ProtocolError::new(format!("matrix {id} has an unknown generator")).into());
+        };
+        let span = |from: u64, len: u32| Some(Span::new(from, from.checked_add(u64::from(len))?));
+        let (Some(rows), Some(cols)) = (span(generated.row, header.rows), span(generated.col, header.cols))
+        else {
+            return Err(ProtocolError::new(format!("matrix {id} lies outside its generator")).into());
+        };
+        let task: Task<Done> = Box::new(move || {
+            generator.fill(Rect::new(rows, cols), header.dtype, header.layout, buffer.bytes_mut());
+            Done::Filled(header, buffer)
+        });
+        self.pool.submit(task);
+        Ok(())
+    }
+
+    fn start(&mut self, run: Run) -> Result<(), WorkerError> {
+        let missing = || WorkerError::Here(format!("tile {} lost a matrix", run.job.c));
+        let a = self.store.operand(run.job.a).ok_or_else(missing)?;
+        let b = self.store.operand(run.job.b).ok_or_else(missing)?;
+        let tile = self.store.take_tile(run.job.c).ok_or_else(missing)?;
+        let kernel = self.kernel.clone();
+        let beta = match run {
+            Run { reads_tile: false, .. } => 0.0,
+            Run { scales_tile: true, .. } => self.hello.beta,
+            Run { .. } => 1.0,
+        };
+        let (dtype, alpha) = (self.hello.dtype, self.hello.alpha);
+        self.pool.submit(Box::new(move || {
+            let mut tile = tile;
+            match dtype {
+                DType::F32 => multiply::<f32>(&*kernel, alpha, &a, &b, beta, &mut tile),
+                DType::F64 => multiply::<f64>(&*kernel, alpha, &a, &b, beta, &mut tile),
+                DType::I32 => multiply::<i32>(&*kernel, alpha, &a, &b, beta, &mut tile),
+                DType::I64 => multiply::<i64>(&*kernel, alpha, &a, &b, beta, &mut tile),
+            }
+            Done::Multiplied(run, tile)
+        }));
+        Ok(())
+    }
+
+    /// Puts a finished tile on its way, in frames of whole rows.
+    fn send_back(&mut self, id: u32, head: ResultHead) -> Result<(), WorkerError> {
+        let tile = self.store.take_tile(id);
+        let Some(tile) = tile else { return Err(WorkerError::Here(format!("tile {id} was lost"))) };
+        let kind = Kind::Result.code();
+        let (header, buffer) = match tile {
+            Tile::Owned(header, buffer) => (header, Arc::new(buffer)),
+            Tile::Lent(lent) => {
+                let head = ResultHead { lines: lent.lines() as u32, ..head };
+                let frame = Frame::new(kind, head.encode(), Body::Lent(Box::new(Returning(lent))));
+                self.leave(Leaving { frame, last_of: Some((id, None)) });
+                return Ok(());
+            }
+        };
+        let (lines, line_bytes) = header.lines_total();
+        let per_frame = (CHUNK_BYTES_MAX / line_bytes).max(1) as u32;
+        let mut first_line = 0;
+        while first_line < lines {
+            let count = per_frame.min(lines - first_line);
+            let (start, len) = (first_line as usize * line_bytes, count as usize * line_bytes);
+            let region = Region::new(buffer.clone(), start, len, len, 1);
+            let frame = Frame::new(
+                kind,
+                ResultHead { first_line, lines: count, ..head }.encode(),
+                Body::Shared(region),
+            );
+            first_line += count;
+            let last_of = (first_line == lines).then(|| (id, Some(buffer.clone())));
+            self.leave(Leaving { frame, last_of });
+        }
+        Ok(())
+    }
+
+    /// A tile has left.
+    pub(super) fn returned(&mut self, tile: u32, buffer: Option<Arc<Buffer>>) -> Result<(), WorkerError> {
+        if let Some(Ok(buffer)) = buffer.map(Arc::try_unwrap) {
+            self.store.recycle(buffer);
+        }
+        let actions = self.state.returned(tile);
+        self.act(actions)
+    }
+}
+
+fn multiply<T: KernelElement>(
+    kernel: &dyn Kernel,
+    alpha: f64,
+    a: &Operand,
+    b: &Operand,
+    beta: f64,
+    tile: &mut Tile,
+) {
+    let (alpha, beta) = (T::from_f64(alpha), T::from_f64(beta));
+    kernel.multiply(T::any(Product::new(alpha, a.view(), b.view(), beta, tile.view_mut())));
+}

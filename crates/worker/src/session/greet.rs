@@ -1,0 +1,87 @@
+//! Hello and welcome: what a session needs to know before its first job.
+//!
+//! Invariant: a stranger is read with the limits for strangers, and within a deadline; memory is granted to
+//! one session at a time.
+
+use super::WorkerError;
+use crate::machine::{Config, probe};
+use bramble_kernel::{Choice, Pick};
+use bramble_link::{Body, Frame, Limits, Link, NoBodies};
+use bramble_schedule::ProtocolError;
+use bramble_schedule::limits::HANDSHAKE_DEADLINE;
+use bramble_schedule::message::{Hello, Kind, Welcome};
+use std::cell::Cell;
+
+/// Takes the hello, chooses a kernel, and takes the memory that is left: (hello, kernel, bytes granted).
+pub(super) async fn greet(
+    link: &mut Link,
+    config: &Config,
+    in_use: &Cell<u64>,
+) -> Result<(Hello, Pick, u64), WorkerError> {
+    link.receiver.set_limits(Limits::STRANGER);
+    let first = tokio::time::timeout(HANDSHAKE_DEADLINE, link.receiver.receive(&mut NoBodies)).await;
+    let Ok(first) = first else {
+        let seconds = HANDSHAKE_DEADLINE.as_secs();
+        return Err(ProtocolError::new(format!("it said nothing for {seconds} s")).into());
+    };
+    let first = first?;
+    if Kind::from_code(first.kind)? != Kind::Hello {
+        return Err(ProtocolError::new("its first message is not a hello").into());
+    }
+    let hello = Hello::decode(&first.head)?;
+    let choice: Choice = match config.kernel {
+        Some(choice) => choice,
+        None => hello.kernel.parse().map_err(|e| WorkerError::Here(format!("{e}")))?,
+    };
+    let pick = bramble_kernel::pick(choice, hello.dtype, hello.flops)
+        .map_err(|e| WorkerError::Here(e.to_string()))?;
+    let grant = config.grant_bytes(&*pick.kernel).saturating_sub(in_use.get());
+    if grant == 0 {
+        let mib = config.memory_bytes >> 20;
+        return Err(WorkerError::Here(match in_use.get() {
+            0 => format!(
+                "--memory of {mib} MiB leaves nothing for matrices beside the program and its kernel; give it more"
+            ),
+            _ => format!(
+                "its memory of {mib} MiB is in use by another primary; try again later, or start it with more --memory"
+            ),
+        }));
+    }
+    in_use.set(in_use.get() + grant);
+    Ok((hello, pick, grant))
+}
+
+/// Measures this machine and says what it is.
+pub(super) async fn welcome(
+    link: &mut Link,
+    config: &Config,
+    hello: &Hello,
+    pick: &Pick,
+    grant: u64,
+) -> Result<(), WorkerError> {
+    let threads = session_threads(config, hello);
+    let (gflops, peak_gflops) = probe(pick, hello.dtype, threads);
+    let welcome = Welcome {
+        threads: threads as u16,
+        memory_bytes: grant,
+        gflops,
+        peak_gflops,
+        kernel: pick.kernel.name().to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        name: config.name.clone(),
+    };
+    link.sender.set_session(0);
+    link.sender.send(Frame::new(Kind::Welcome.code(), welcome.encode(), Body::Empty)).await?;
+    link.sender.set_session(hello.session);
+    link.receiver.set_session(hello.session);
+    link.receiver.set_limits(Limits::SESSION);
+    Ok(())
+}
+
+/// Threads of a session: the worker's, or fewer where the primary says so.
+pub(super) fn session_threads(config: &Config, hello: &Hello) -> usize {
+    match hello.threads_max {
+        0 => config.threads,
+        most => config.threads.min(usize::from(most)),
+    }
+}

@@ -1,0 +1,233 @@
+//! One session: from the primary's hello to its goodbye.
+//!
+//! Invariants: everything of a session lives on one event loop and is dropped with it; a broken rule, a
+//! lost link or a failed task ends the session, never the worker. The session's state machine decides; this
+//! file only carries.
+
+mod core;
+mod greet;
+
+use self::core::{Core, Done, Leaving};
+use self::greet::{greet, session_threads, welcome};
+use crate::machine::Config;
+use crate::memory::{Operand, Store};
+use crate::pool::{Ended, Pool};
+use bramble_kernel::Pick;
+use bramble_link::{Body, Frame, Landing, Link, LinkError, Place, Receiver, Sender, Vacant};
+use bramble_schedule::ProtocolError;
+use bramble_schedule::limits::{CHUNK_BYTES_MAX, PING_AFTER, SILENCE_MAX};
+use bramble_schedule::message::{
+    Hello, Kind, StoreHead, decode_error, decode_number, encode_error, encode_number,
+};
+use bramble_schedule::worker::Worker;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+const _: () = assert!(CHUNK_BYTES_MAX == bramble_link::CHUNK_BYTES_MAX);
+
+/// How long what is queued may take to leave when a session ends.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Frames that may wait while answers are added.
+const ANSWERS_MAX: usize = 4096;
+
+/// Why a session ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The link.
+    #[error("{0}")]
+    Link(#[from] LinkError),
+    /// The primary broke the protocol.
+    #[error("the primary broke the protocol: {0}")]
+    Protocol(#[from] ProtocolError),
+    /// The primary gave up.
+    #[error("the primary gave up: {0}")]
+    Primary(String),
+    /// This machine could not do its part.
+    #[error("{0}")]
+    Here(String),
+}
+
+/// Serves one primary over a link, from hello to goodbye. `in_use` counts the bytes granted to sessions.
+pub async fn serve_link(mut link: Link, config: &Config, in_use: &Cell<u64>) -> Result<(), WorkerError> {
+    let (hello, pick, grant) = match greet(&mut link, config, in_use).await {
+        Ok(greeted) => greeted,
+        Err(e) => {
+            // The primary shall read why, if it still listens.
+            let frame = Frame::new(Kind::Error.code(), encode_error(&e.to_string()), Body::Empty);
+            let _ = link.sender.send(frame).await;
+            return Err(e);
+        }
+    };
+    let _held = Held { in_use, bytes: grant };
+    welcome(&mut link, config, &hello, &pick, grant).await?;
+    run(link, config, hello, pick, grant).await
+}
+
+/// Bytes granted to a session, given back when it ends in whatever way.
+struct Held<'a> {
+    in_use: &'a Cell<u64>,
+    bytes: u64,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.in_use.set(self.in_use.get() - self.bytes);
+    }
+}
+
+async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: u64) -> Result<(), WorkerError> {
+    let (out, leaving) = mpsc::unbounded_channel();
+    let (done_tx, mut done) = mpsc::unbounded_channel();
+    let pool = Pool::start(session_threads(config, &hello), config.pin_from, move |result| {
+        // The session may be over; then nobody wants the result.
+        let _ = done_tx.send(result);
+    })
+    .map_err(|e| WorkerError::Here(format!("cannot start compute threads: {e}")))?;
+    let core = Rc::new(RefCell::new(Core {
+        state: Worker::new(grant),
+        store: Store::new(grant),
+        pool,
+        kernel: pick.kernel,
+        hello,
+        out: Some(out),
+        queued: Cell::new(0),
+        reserved: None,
+        heard: Instant::now(),
+    }));
+    let watched = !link.shares_memory;
+    let (sender, receiver) = (link.sender, link.receiver);
+    let mut writing = std::pin::pin!(write(sender, leaving, core.clone()));
+    let mut written = false;
+    let result = tokio::select! {
+        r = read(receiver, core.clone()) => r,
+        r = &mut writing => {
+            written = true;
+            r
+        }
+        r = collect(&mut done, core.clone()) => r,
+        r = watch(core.clone()), if watched => r,
+    };
+    if let Err(e @ (WorkerError::Protocol(_) | WorkerError::Here(_))) = &result {
+        core.borrow().send(Kind::Error, encode_error(&e.to_string()), Body::Empty);
+    }
+    // What is queued, an error message among it, may still leave; then the writer ends.
+    core.borrow_mut().out = None;
+    if !written {
+        let _ = tokio::time::timeout(LAST_WORDS, writing).await;
+    }
+    result
+}
+
+/// Takes frames until the primary says goodbye.
+async fn read(mut receiver: Box<dyn Receiver>, core: Rc<RefCell<Core>>) -> Result<(), WorkerError> {
+    let mut placer = Placer(core.clone());
+    let mut goodbye = false;
+    loop {
+        let arrived = match receiver.receive(&mut placer).await {
+            // After the goodbyes, a closed link is the end.
+            Err(LinkError::Closed) if goodbye => return Ok(()),
+            Err(LinkError::Refused(why)) => return Err(ProtocolError::new(why).into()),
+            other => other?,
+        };
+        core.borrow_mut().heard = Instant::now();
+        match Kind::from_code(arrived.kind)? {
+            Kind::Store => core.borrow_mut().stored(arrived)?,
+            Kind::Ping => {
+                let nonce = decode_number(&arrived.head)?;
+                if core.borrow().queued.get() > ANSWERS_MAX {
+                    return Err(ProtocolError::new("it asks, but does not take the answers").into());
+                }
+                core.borrow().send(Kind::Pong, encode_number(nonce), Body::Empty);
+            }
+            Kind::Bye => {
+                goodbye = true;
+                let report = core.borrow().report();
+                core.borrow().send(Kind::Bye, report.encode(), Body::Empty);
+            }
+            Kind::Error => return Err(WorkerError::Primary(decode_error(&arrived.head)?)),
+            Kind::Hello | Kind::Welcome | Kind::Result | Kind::Credit | Kind::Pong => {
+                let what = format!("a message of kind {} has no place here", arrived.kind);
+                return Err(ProtocolError::new(what).into());
+            }
+        }
+    }
+}
+
+/// Sends what is ready, in order.
+async fn write(
+    mut sender: Box<dyn Sender>,
+    mut leaving: mpsc::UnboundedReceiver<Leaving>,
+    core: Rc<RefCell<Core>>,
+) -> Result<(), WorkerError> {
+    while let Some(Leaving { frame, last_of }) = leaving.recv().await {
+        sender.send(frame).await?;
+        let mut core = core.borrow_mut();
+        core.heard = Instant::now();
+        core.queued.set(core.queued.get() - 1);
+        if let Some((tile, buffer)) = last_of {
+            core.returned(tile, buffer)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes what the compute threads have done.
+async fn collect(
+    done: &mut mpsc::UnboundedReceiver<Ended<Done>>,
+    core: Rc<RefCell<Core>>,
+) -> Result<(), WorkerError> {
+    while let Some(result) = done.recv().await {
+        let mut core = core.borrow_mut();
+        let actions = match result {
+            Ok(Done::Multiplied(run, tile)) => {
+                core.store.put_tile(run.job.c, tile);
+                core.state.finished(&run.job)
+            }
+            Ok(Done::Filled(header, buffer)) => {
+                core.store.put_operand(header.id, Operand::Owned(header, buffer));
+                core.state.filled(header.id)
+            }
+            Err(panic) => {
+                return Err(WorkerError::Here(format!("a compute thread failed: {panic}")));
+            }
+        };
+        core.act(actions)?;
+    }
+    Ok(())
+}
+
+/// Ends a session whose primary has fallen silent: it asks after two seconds of silence, so this is long.
+async fn watch(core: Rc<RefCell<Core>>) -> Result<(), WorkerError> {
+    loop {
+        tokio::time::sleep(PING_AFTER).await;
+        let silence = core.borrow().heard.elapsed();
+        if silence > SILENCE_MAX + PING_AFTER {
+            let what = format!("the primary has been silent for {} s", silence.as_secs());
+            return Err(WorkerError::Here(what));
+        }
+    }
+}
+
+/// Says where the bodies of store messages and pings land.
+struct Placer(Rc<RefCell<Core>>);
+
+impl Place for Placer {
+    fn place(&mut self, kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
+        match Kind::from_code(kind).map_err(|e| e.0)? {
+            Kind::Store => {}
+            Kind::Ping => return Ok(Box::new(Vacant::new(body_bytes))),
+            other => return Err(format!("a message of kind {other:?} has no body")),
+        }
+        let store = StoreHead::decode(head).map_err(|e| e.0)?;
+        if store.body_bytes() != body_bytes as u64 {
+            return Err(format!("a store of {} bytes came with {body_bytes}", store.body_bytes()));
+        }
+        let mut core = self.0.borrow_mut();
+        core.reserve(&store).map_err(|e| e.to_string())?;
+        let parts = core.store.landing(&store.matrices).map_err(|e| e.to_string())?;
+        core.reserved = Some(store);
+        Ok(Box::new(parts))
+    }
+}
