@@ -375,7 +375,8 @@ async fn keep(args: &MultiplyArgs, finished: Finished) -> Result<Kept, Failure> 
         let text = verdict.fault.as_ref().map_or_else(|| verdict.method.clone(), |f| f.text.clone());
         let kept =
             args.output.as_ref().map_or_else(String::new, |p| format!("; {} was not written", p.display()));
-        return Err(Failure { exit: Exit::Unverified, text: format!("C is wrong: {text}{kept}") });
+        let by = report.suspect.as_ref().map_or_else(String::new, |name| format!(", computed by {name}"));
+        return Err(Failure { exit: Exit::Unverified, text: format!("C is wrong: {text}{by}{kept}") });
     }
     let json = args.json;
     let keeping = tokio::task::spawn_blocking(move || -> Result<_, Failure> {

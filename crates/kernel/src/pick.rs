@@ -14,9 +14,13 @@ use crate::reference::Reference;
 use crate::simd::Simd;
 use crate::{Choice, Kernel, KernelError, KernelName, blas, rate};
 
-/// Products of fewer operations are done before other kernels are opened and compared (opening OpenBLAS
-/// takes tens of milliseconds).
-const WORTH_COMPARING: f64 = 2e9;
+/// Opening and comparing the libraries takes 60 ms and more. A library that is a tenth faster repays that
+/// only where the product would take one thread of `simd` longer than this, seconds.
+const WORTH_COMPARING: f64 = 0.6;
+/// How long `simd` is tried for that estimate, seconds.
+const ESTIMATE: f64 = 0.001;
+/// Products of fewer operations are too small for any machine to be asked.
+const WORTH_ESTIMATING: f64 = 1e8;
 /// How long the comparison may take; slow machines need longer for three turns each.
 const COMPARISON: Duration = Duration::from_millis(30);
 /// A library must beat `simd` by more than this, since `simd`'s bits do not depend on the cut into tiles.
@@ -61,7 +65,8 @@ pub fn pick(choice: Choice, dtype: DType, flops: f64) -> Result<Pick, KernelErro
 fn auto(dtype: DType, flops: f64) -> Pick {
     let simd: Arc<dyn Kernel> = Arc::new(Simd);
     let mut present = vec![Arc::clone(&simd)];
-    if flops >= WORTH_COMPARING && dtype.is_float() {
+    let worth = || flops / (rate(&*simd, dtype, ESTIMATE) * 1e9) >= WORTH_COMPARING;
+    if dtype.is_float() && flops >= WORTH_ESTIMATING && worth() {
         // A library that is missing or unfit is no failure here: it was not asked for by name.
         present
             .extend([KernelName::OpenBlas, KernelName::Blis].into_iter().filter_map(|name| open(name).ok()));

@@ -107,6 +107,8 @@ pub struct Report {
     pub left_out: Vec<LeftOut>,
     /// What verification found.
     pub verify: VerifyReport,
+    /// The machine that computed the element that is wrong, if one is.
+    pub suspect: Option<String>,
     /// How hard C was to be checked.
     pub effort: Effort,
 }

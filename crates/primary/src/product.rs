@@ -125,6 +125,12 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let verify = checked.verify(&sealed).await?;
     let wire = |f: fn(&crate::MachineReport) -> u64| ran.machines.iter().map(f).sum();
     let grid = decision.plan.grid;
+    let suspect = verify.verdict.fault.as_ref().and_then(|fault| {
+        let (row, col) = (fault.row / grid.tile_rows, fault.col / grid.tile_cols);
+        let mut pairs = decision.plan.shares.iter().zip(&ran.machines);
+        let owner = pairs.find(|(s, _)| s.tiles.rows.contains(row) && s.tiles.cols.contains(col));
+        owner.map(|(_, machine)| machine.name.clone())
+    });
     let report = Report {
         m: problem.m,
         n: problem.n,
@@ -144,6 +150,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         machines: ran.machines,
         left_out: decision.left_out,
         verify,
+        suspect,
         effort: request.effort,
     };
     Ok(Finished { sealed, report })
@@ -262,6 +269,7 @@ async fn without_product(request: Request, problem: &Problem) -> Result<Finished
         machines: Vec::new(),
         left_out: Vec::new(),
         verify,
+        suspect: None,
         effort: request.effort,
     };
     Ok(Finished { sealed, report })
@@ -283,6 +291,9 @@ fn scale<T: Element>(old: &Matrix, beta: f64, output: &Output) -> Result<(), Pri
     }
     Ok(())
 }
+
+/// Matrices smaller than this are checked at once: threads would take longer to start.
+const INLINE_ELEMENTS: u64 = 1 << 18;
 
 /// What the check needs of a request whose output is gone.
 struct Checked {
@@ -310,11 +321,13 @@ impl Checked {
         }
     }
 
-    /// Checks C on a thread of its own, so that a signal need not wait for the verdict.
+    /// Checks C, on threads of its own where it takes long enough for a signal to come in between.
     async fn verify(self, sealed: &Sealed) -> Result<VerifyReport, PrimaryError> {
         let began = Instant::now();
         let c = sealed.matrix()?;
-        let checking = tokio::task::spawn_blocking(move || {
+        let elements = |m: &Matrix| m.shape().elements().unwrap_or(u64::MAX);
+        let small = elements(&self.a).max(elements(&self.b)).max(elements(&c)) < INLINE_ELEMENTS;
+        let look = move || {
             verify(&Check {
                 a: &self.a,
                 b: &self.b,
@@ -324,10 +337,15 @@ impl Checked {
                 beta: self.beta,
                 effort: self.effort,
                 seed: self.seed,
-                threads: self.threads,
+                threads: if small { 1 } else { self.threads },
             })
-        });
-        let verdict = checking.await.map_err(|e| PrimaryError::Failed(format!("verification: {e}")))??;
+        };
+        let verdict = if small {
+            look()?
+        } else {
+            let checking = tokio::task::spawn_blocking(look);
+            checking.await.map_err(|e| PrimaryError::Failed(format!("verification: {e}")))??
+        };
         Ok(VerifyReport { verdict, seconds: began.elapsed().as_secs_f64() })
     }
 }

@@ -8,7 +8,7 @@ use bramble_matrix::{DType, Layout};
 use bramble_plan::{Cut, LinkRate, Machine, Preference, Problem, decide};
 use bramble_schedule::message::{Job, ResultHead, StoreHead};
 use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary};
-use bramble_schedule::worker::{Action as WorkerAction, Worker};
+use bramble_schedule::worker::{Action as WorkerAction, Event as WorkerEvent, Worker};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -87,8 +87,8 @@ impl World {
             0 if !end.inbox.is_empty() => {
                 let message = end.inbox.pop_front().unwrap();
                 let head = StoreHead::decode(&message.head.encode()).unwrap();
-                let mut actions = end.worker.reserve(&head).unwrap();
-                actions.extend(end.worker.landed(&head).unwrap());
+                let mut actions = end.worker.handle(WorkerEvent::Announced(&head)).unwrap();
+                actions.extend(end.worker.handle(WorkerEvent::Landed(&head)).unwrap());
                 self.worker(peer, actions);
                 self.primary(Event::Sent { peer, bytes: message.wire_bytes() });
             }
@@ -99,18 +99,18 @@ impl World {
             2 if !end.running.is_empty() => {
                 let job = end.running.swap_remove(which % end.running.len());
                 self.done.entry(job.c).or_default().push(job.step);
-                let actions = self.ends[peer].worker.finished(&job);
+                let actions = self.ends[peer].worker.handle(WorkerEvent::Finished(&job)).unwrap();
                 self.worker(peer, actions);
             }
             3 if !end.filling.is_empty() => {
                 let id = end.filling.swap_remove(which % end.filling.len());
-                let actions = end.worker.filled(id);
+                let actions = end.worker.handle(WorkerEvent::Filled(id)).unwrap();
                 self.worker(peer, actions);
             }
             4 if !end.leaving.is_empty() => {
                 let (tile, start, stop) = end.leaving.swap_remove(which % end.leaving.len());
                 self.result(peer, tile, start, stop, which);
-                let actions = self.ends[peer].worker.returned(tile);
+                let actions = self.ends[peer].worker.handle(WorkerEvent::Returned(tile)).unwrap();
                 self.worker(peer, actions);
             }
             _ => return false,
@@ -319,8 +319,8 @@ mod hostile {
     }
 
     fn feed(worker: &mut Worker, store: &StoreHead) -> Result<(), String> {
-        worker.reserve(store).map_err(|e| e.0)?;
-        worker.landed(store).map_err(|e| e.0)?;
+        worker.handle(WorkerEvent::Announced(store)).map_err(|e| e.0)?;
+        worker.handle(WorkerEvent::Landed(store)).map_err(|e| e.0)?;
         worker.validate();
         Ok(())
     }

@@ -58,17 +58,26 @@ pub fn host_name() -> String {
 }
 
 /// Speed of `threads` threads running the kernel at the same time, and their cores' peak, Gflop/s. Takes a
-/// few milliseconds.
-pub fn probe(pick: &Pick, dtype: DType, threads: usize) -> (f64, f64) {
+/// few milliseconds. A product of few operations would not repay them: one thread then speaks for all, and
+/// below a tenth of a Gflop the peak stands for the speed too.
+pub fn probe(pick: &Pick, dtype: DType, threads: usize, flops: f64) -> (f64, f64) {
     const SECONDS: f64 = 0.004;
-    let one = |_: usize| {
+    const SMALL: f64 = 1e9;
+    let one = |seconds: f64| {
         let kernel = pick.kernel.clone();
-        move || (bramble_kernel::rate(&*kernel, dtype, SECONDS), bramble_kernel::peak(dtype))
+        move || (bramble_kernel::rate(&*kernel, dtype, seconds), bramble_kernel::peak(dtype))
     };
-    let rates: Vec<(f64, f64)> = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads).map(|i| scope.spawn(one(i))).collect();
-        running.into_iter().filter_map(|t| t.join().ok()).collect()
-    });
+    let rates: Vec<(f64, f64)> = if flops < SMALL / 10.0 {
+        let peak = bramble_kernel::peak(dtype);
+        vec![(peak, peak); threads]
+    } else if flops < SMALL {
+        vec![one(SECONDS / 40.0)(); threads]
+    } else {
+        std::thread::scope(|scope| {
+            let running: Vec<_> = (0..threads).map(|_| scope.spawn(one(SECONDS))).collect();
+            running.into_iter().filter_map(|t| t.join().ok()).collect()
+        })
+    };
     let gflops = rates.iter().map(|r| r.0).sum::<f64>().max(1e-3);
     let peak = rates.iter().map(|r| r.1).sum::<f64>();
     (gflops, peak.max(gflops))

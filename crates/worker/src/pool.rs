@@ -1,7 +1,8 @@
 //! Compute threads: one a core, pinned, all taking tasks greedily from one queue.
 //!
 //! Invariants: a task runs on one thread, start to end; a thread that finishes says so at once; tasks that
-//! nobody has begun are dropped when the pool is. A task that panics is reported, never lost.
+//! nobody has begun are dropped when the pool is. A task that panics is reported, never lost. A thread is
+//! started when there is work for it: small products need few.
 //!
 //! Deliberately absent: any order but first come first served, and any knowledge of jobs and matrices.
 
@@ -15,10 +16,20 @@ use std::time::Instant;
 /// Work for a thread. What it returns goes to the pool's owner.
 pub(crate) type Task<R> = Box<dyn FnOnce() -> R + Send>;
 
+/// What waits, and who is there to take it.
+struct Queue<R> {
+    tasks: VecDeque<Task<R>>,
+    started: usize,
+    idle: usize,
+    closed: bool,
+}
+
 struct Shared<R> {
-    queue: Mutex<(VecDeque<Task<R>>, bool)>,
+    queue: Mutex<Queue<R>>,
     more: Condvar,
     accounts: Vec<(AtomicU64, AtomicU64)>,
+    pin_from: Option<usize>,
+    done: Box<dyn Fn(Ended<R>) + Send + Sync>,
 }
 
 /// A set of compute threads; dropping it lets each finish what it is doing and end.
@@ -30,33 +41,36 @@ pub(crate) struct Pool<R> {
 pub(crate) type Ended<R> = Result<R, String>;
 
 impl<R: Send + 'static> Pool<R> {
-    /// Starts `threads` threads, each calling `done` with what its tasks give. `pin_from` is the first of
-    /// the allowed cores to use.
-    pub(crate) fn start(
+    /// A pool of up to `threads` threads, each calling `done` with what its tasks give. `pin_from` is the
+    /// first of the allowed cores to use.
+    pub(crate) fn new(
         threads: usize,
         pin_from: Option<usize>,
-        done: impl Fn(Ended<R>) + Clone + Send + 'static,
-    ) -> std::io::Result<Self> {
+        done: impl Fn(Ended<R>) + Send + Sync + 'static,
+    ) -> Self {
         let accounts = (0..threads).map(|_| Default::default()).collect();
-        let queue = Mutex::new((VecDeque::new(), false));
-        let pool = Self { shared: Arc::new(Shared { queue, more: Condvar::new(), accounts }) };
-        for index in 0..threads {
-            let (shared, done) = (pool.shared.clone(), done.clone());
-            std::thread::Builder::new().name(format!("compute-{index}")).spawn(move || {
-                if let Some(first) = pin_from {
-                    pin(first + index);
-                }
-                work(&shared, index, &done);
-            })?;
-        }
-        Ok(pool)
+        let queue = Mutex::new(Queue { tasks: VecDeque::new(), started: 0, idle: 0, closed: false });
+        let done = Box::new(done);
+        Self { shared: Arc::new(Shared { queue, more: Condvar::new(), accounts, pin_from, done }) }
     }
 
-    /// Queues a task.
-    pub(crate) fn submit(&self, task: Task<R>) {
+    /// Queues a task, and starts a thread for it where none is idle and one may be. An error where the
+    /// system refuses the first thread.
+    pub(crate) fn submit(&self, task: Task<R>) -> std::io::Result<()> {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.0.push_back(task);
+        queue.tasks.push_back(task);
+        if queue.idle < queue.tasks.len() && queue.started < self.shared.accounts.len() {
+            let (shared, index) = (self.shared.clone(), queue.started);
+            let thread = std::thread::Builder::new().name(format!("compute-{index}"));
+            match thread.spawn(move || work(&shared, index)) {
+                Ok(_) => queue.started += 1,
+                Err(e) if queue.started == 0 => return Err(e),
+                // The others will do it.
+                Err(_) => {}
+            }
+        }
         self.shared.more.notify_one();
+        Ok(())
     }
 
     /// What each thread has done so far.
@@ -72,26 +86,33 @@ impl<R: Send + 'static> Pool<R> {
 impl<R> Drop for Pool<R> {
     fn drop(&mut self) {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.0.clear();
-        queue.1 = true;
+        queue.tasks.clear();
+        queue.closed = true;
         self.shared.more.notify_all();
     }
 }
 
-fn work<R>(shared: &Shared<R>, index: usize, done: &impl Fn(Ended<R>)) {
+/// The next task; `None` when the pool is gone.
+fn next<R>(shared: &Shared<R>) -> Option<Task<R>> {
+    let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
-        let task = {
-            let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            loop {
-                if queue.1 {
-                    return;
-                }
-                if let Some(task) = queue.0.pop_front() {
-                    break task;
-                }
-                queue = shared.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            }
-        };
+        if queue.closed {
+            return None;
+        }
+        if let Some(task) = queue.tasks.pop_front() {
+            return Some(task);
+        }
+        queue.idle += 1;
+        queue = shared.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        queue.idle -= 1;
+    }
+}
+
+fn work<R>(shared: &Shared<R>, index: usize) {
+    if let Some(first) = shared.pin_from {
+        pin(first + index);
+    }
+    while let Some(task) = next(shared) {
         let began = Instant::now();
         // A bug in a kernel must end the session with a name, not leave the primary waiting.
         let result = catch_unwind(AssertUnwindSafe(task)).map_err(|panic| {
@@ -101,7 +122,7 @@ fn work<R>(shared: &Shared<R>, index: usize, done: &impl Fn(Ended<R>)) {
         let (jobs, busy) = &shared.accounts[index];
         jobs.fetch_add(1, Ordering::Relaxed);
         busy.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        done(result);
+        (shared.done)(result);
     }
 }
 
@@ -127,9 +148,9 @@ mod tests {
     #[test]
     fn every_task_is_done_and_a_panic_is_reported() {
         let (tx, rx) = mpsc::channel();
-        let pool = Pool::start(3, Some(0), move |r: Ended<usize>| tx.send(r).unwrap()).unwrap();
+        let pool = Pool::new(3, Some(0), move |r: Ended<usize>| tx.send(r).unwrap());
         for i in 0..100 {
-            pool.submit(Box::new(move || if i == 50 { panic!("task {i}") } else { i }));
+            pool.submit(Box::new(move || if i == 50 { panic!("task {i}") } else { i })).unwrap();
         }
         let mut results: Vec<Ended<usize>> = rx.iter().take(100).collect();
         results.sort();

@@ -1,7 +1,7 @@
 //! The worker's end: what is stored, which jobs wait for what, what may run, what is sent back.
 //!
-//! Place in the flow: the worker's shell calls `reserve` before a store's body lands and `landed` after,
-//! `filled`, `finished` and `returned` as its threads and its link get things done, and does what comes out.
+//! Place in the flow: the worker's shell calls `handle` with what happened (a store's head has come, its body
+//! has landed, a thread or the link has got something done) and does what comes out.
 //!
 //! Invariants: bytes held never exceed the grant; a job runs when both operands are whole, its tile's
 //! elements are there, and every earlier step of its tile is done; the steps of a tile run one at a time
@@ -38,6 +38,21 @@ pub enum Action {
     Release(u32),
     /// Tell the primary that so many bytes are free.
     Credit(u64),
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// A store's head has come: its matrices need memory.
+    Announced(&'a StoreHead),
+    /// The body of a store that was announced has landed.
+    Landed(&'a StoreHead),
+    /// A generated operand has its elements.
+    Filled(u32),
+    /// The running job of a tile is done.
+    Finished(&'a Job),
+    /// A tile has left.
+    Returned(u32),
 }
 
 /// A job that may run now.
@@ -105,8 +120,19 @@ impl Worker {
         self.held_bytes
     }
 
-    /// A store's head has come: checks it and takes the memory that its matrices need.
-    pub fn reserve(&mut self, store: &StoreHead) -> Result<Vec<Action>, ProtocolError> {
+    /// One event in, actions out. An error means that the primary broke the protocol.
+    pub fn handle(&mut self, event: Event<'_>) -> Result<Vec<Action>, ProtocolError> {
+        match event {
+            Event::Announced(store) => self.reserve(store),
+            Event::Landed(store) => self.landed(store),
+            Event::Filled(id) => Ok(self.filled(id)),
+            Event::Finished(job) => Ok(self.finished(job)),
+            Event::Returned(tile) => Ok(self.returned(tile)),
+        }
+    }
+
+    /// Checks a store's head and takes the memory that its matrices need.
+    fn reserve(&mut self, store: &StoreHead) -> Result<Vec<Action>, ProtocolError> {
         let mut actions = Vec::new();
         for header in &store.matrices {
             let is_new = match header.uses {
@@ -178,7 +204,7 @@ impl Worker {
     }
 
     /// The body of a store that was reserved has landed.
-    pub fn landed(&mut self, store: &StoreHead) -> Result<Vec<Action>, ProtocolError> {
+    fn landed(&mut self, store: &StoreHead) -> Result<Vec<Action>, ProtocolError> {
         let mut actions = Vec::new();
         for header in &store.matrices {
             if let Some(tile) = self.tiles.get_mut(&header.id) {
@@ -201,7 +227,7 @@ impl Worker {
     }
 
     /// A generated operand has its elements.
-    pub fn filled(&mut self, id: u32) -> Vec<Action> {
+    fn filled(&mut self, id: u32) -> Vec<Action> {
         let mut actions = Vec::new();
         if let Some(operand) = self.operands.get_mut(&id) {
             operand.filled = true;
@@ -211,7 +237,7 @@ impl Worker {
     }
 
     /// The running job of that tile is done.
-    pub fn finished(&mut self, job: &Job) -> Vec<Action> {
+    fn finished(&mut self, job: &Job) -> Vec<Action> {
         let mut actions = Vec::new();
         let Some(tile) = self.tiles.get_mut(&job.c) else { return actions };
         assert!(tile.running, "tile {} finished a job that was not started", job.c);
@@ -235,7 +261,7 @@ impl Worker {
     }
 
     /// The tile has left; its memory is free.
-    pub fn returned(&mut self, tile: u32) -> Vec<Action> {
+    fn returned(&mut self, tile: u32) -> Vec<Action> {
         let Some(gone) = self.tiles.remove(&tile) else { return Vec::new() };
         let bytes = gone.header.bytes();
         self.held_bytes -= bytes;

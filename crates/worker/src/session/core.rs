@@ -13,7 +13,7 @@ use bramble_schedule::limits::CHUNK_BYTES_MAX;
 use bramble_schedule::message::{
     Bye, Generated, Hello, Kind, MatrixHeader, ResultHead, Source, StoreHead, encode_number,
 };
-use bramble_schedule::worker::{Action, Run, Worker};
+use bramble_schedule::worker::{Action, Event, Run, Worker};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Instant;
@@ -70,7 +70,7 @@ impl Core {
         if store.matrices.iter().any(|m| m.dtype != self.hello.dtype) {
             return Err(ProtocolError::new("a matrix of another element type than the session's").into());
         }
-        let actions = self.state.reserve(store)?;
+        let actions = self.state.handle(Event::Announced(store))?;
         self.act(actions)
     }
 
@@ -89,7 +89,7 @@ impl Core {
                 store
             }
         };
-        let actions = self.state.landed(&store)?;
+        let actions = self.state.handle(Event::Landed(&store))?;
         self.act(actions)
     }
 
@@ -102,7 +102,7 @@ impl Core {
             return self.reserve(store);
         }
         // The state counts these matrices against the grant, but no memory is taken for them.
-        let actions = self.state.reserve(store)?;
+        let actions = self.state.handle(Event::Announced(store))?;
         let Some(header) = store.matrices.last().copied() else { return Ok(()) };
         match body {
             ArrivedBody::Shared(region) if header.source == Source::Generated => {
@@ -161,8 +161,7 @@ impl Core {
             generator.fill(Rect::new(rows, cols), header.dtype, header.layout, buffer.bytes_mut());
             Done::Filled(header, buffer)
         });
-        self.pool.submit(task);
-        Ok(())
+        self.submit(task)
     }
 
     fn start(&mut self, run: Run) -> Result<(), WorkerError> {
@@ -177,7 +176,7 @@ impl Core {
             Run { .. } => 1.0,
         };
         let (dtype, alpha) = (self.hello.dtype, self.hello.alpha);
-        self.pool.submit(Box::new(move || {
+        self.submit(Box::new(move || {
             let mut tile = tile;
             match dtype {
                 DType::F32 => multiply::<f32>(&*kernel, alpha, &a, &b, beta, &mut tile),
@@ -186,8 +185,12 @@ impl Core {
                 DType::I64 => multiply::<i64>(&*kernel, alpha, &a, &b, beta, &mut tile),
             }
             Done::Multiplied(run, tile)
-        }));
-        Ok(())
+        }))
+    }
+
+    fn submit(&self, task: Task<Done>) -> Result<(), WorkerError> {
+        let failed = |e| WorkerError::Here(format!("cannot start a compute thread: {e}"));
+        self.pool.submit(task).map_err(failed)
     }
 
     /// Puts a finished tile on its way, in frames of whole rows.
@@ -228,7 +231,7 @@ impl Core {
         if let Some(Ok(buffer)) = buffer.map(Arc::try_unwrap) {
             self.store.recycle(buffer);
         }
-        let actions = self.state.returned(tile);
+        let actions = self.state.handle(Event::Returned(tile))?;
         self.act(actions)
     }
 }

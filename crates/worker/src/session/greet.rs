@@ -60,7 +60,7 @@ pub(super) async fn welcome(
     grant: u64,
 ) -> Result<(), WorkerError> {
     let threads = session_threads(config, hello);
-    let (gflops, peak_gflops) = probe(pick, hello.dtype, threads);
+    let (gflops, peak_gflops) = probe(pick, hello.dtype, threads, hello.flops);
     let welcome = Welcome {
         threads: threads as u16,
         memory_bytes: grant,

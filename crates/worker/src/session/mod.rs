@@ -19,7 +19,7 @@ use bramble_schedule::limits::{CHUNK_BYTES_MAX, PING_AFTER, SILENCE_MAX};
 use bramble_schedule::message::{
     Hello, Kind, StoreHead, decode_error, decode_number, encode_error, encode_number,
 };
-use bramble_schedule::worker::Worker;
+use bramble_schedule::worker::{Event, Worker};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -80,11 +80,10 @@ impl Drop for Held<'_> {
 async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: u64) -> Result<(), WorkerError> {
     let (out, leaving) = mpsc::unbounded_channel();
     let (done_tx, mut done) = mpsc::unbounded_channel();
-    let pool = Pool::start(session_threads(config, &hello), config.pin_from, move |result| {
+    let pool = Pool::new(session_threads(config, &hello), config.pin_from, move |result| {
         // The session may be over; then nobody wants the result.
         let _ = done_tx.send(result);
-    })
-    .map_err(|e| WorkerError::Here(format!("cannot start compute threads: {e}")))?;
+    });
     let core = Rc::new(RefCell::new(Core {
         state: Worker::new(grant),
         store: Store::new(grant),
@@ -183,11 +182,11 @@ async fn collect(
         let actions = match result {
             Ok(Done::Multiplied(run, tile)) => {
                 core.store.put_tile(run.job.c, tile);
-                core.state.finished(&run.job)
+                core.state.handle(Event::Finished(&run.job))?
             }
             Ok(Done::Filled(header, buffer)) => {
                 core.store.put_operand(header.id, Operand::Owned(header, buffer));
-                core.state.filled(header.id)
+                core.state.handle(Event::Filled(header.id))?
             }
             Err(panic) => {
                 return Err(WorkerError::Here(format!("a compute thread failed: {panic}")));

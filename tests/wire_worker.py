@@ -1,0 +1,186 @@
+"""A worker in Python, written from docs/wire-format.md alone: it shows that the page is right, and it can lie.
+
+Slow, and for tests only: one connection, one thread, matrices as NumPy arrays.
+"""
+
+import socket
+import struct
+import threading
+
+import numpy as np
+
+HELLO, WELCOME, STORE, RESULT, CREDIT, PING, PONG, ERROR, BYE = 1, 2, 3, 4, 5, 9, 10, 11, 12
+DTYPES = [np.float32, np.float64, np.int32, np.int64]
+DATA, VACANT = 0, 1
+
+
+def _crc_table():
+    table = []
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+        table.append(crc)
+    return table
+
+
+TABLE = _crc_table()
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+def text(string):
+    raw = string.encode()
+    return bytes([len(raw)]) + raw
+
+
+class WireWorker(threading.Thread):
+    """Serves one primary. `spoil(tile)` may change a finished tile before it is sent; `protocol` is what the
+    welcome claims; `die_after` results, the connection is cut."""
+
+    def __init__(self, spoil=None, protocol=1, die_after=None, memory=1 << 24, raw_welcome=None):
+        super().__init__(daemon=True)
+        self.spoil, self.protocol, self.die_after = spoil, protocol, die_after
+        self.memory, self.raw_welcome = memory, raw_welcome
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
+        self.error, self.results, self.checked = None, 0, 0
+
+    def run(self):
+        try:
+            self.stream, _ = self.listener.accept()
+            self.stream.settimeout(60)
+            self.serve()
+        except (ConnectionError, EOFError):
+            pass
+        except Exception as error:  # noqa: BLE001 - shown by the test that owns this thread
+            self.error = error
+        finally:
+            self.listener.close()
+            self.stream.close()
+
+    def exactly(self, count):
+        parts = bytearray()
+        while len(parts) < count:
+            part = self.stream.recv(count - len(parts))
+            if not part:
+                raise EOFError
+            parts += part
+        return bytes(parts)
+
+    def receive(self):
+        header = self.exactly(16)
+        body_bytes, head_bytes, kind, reserved, session, checksum = struct.unpack("<IHBBII", header)
+        assert reserved == 0 and body_bytes <= 1 << 20
+        head, body = self.exactly(head_bytes), self.exactly(body_bytes)
+        if len(body) <= 1 << 16:  # A byte at a time in Python: large bodies are taken on trust.
+            assert checksum == crc32c(header[:8] + head + body), "the checksum is not what the page says"
+            self.checked += 1
+        return kind, session, head, body
+
+    def send(self, kind, head=b"", body=b""):
+        prefix = struct.pack("<IHBB", len(body), len(head), kind, 0)
+        self.stream.sendall(prefix + struct.pack("<II", self.session, crc32c(prefix + head + body)) + head + body)
+
+    def serve(self):
+        kind, self.session, head, _ = self.receive()
+        assert kind == HELLO and head[:4] == b"BRMB" and struct.unpack_from("<H", head, 4) == (1,)
+        at = 7 + head[6]
+        session, dtype, self.alpha, self.beta, _flops, _threads = struct.unpack_from("<IBdddH", head, at)
+        self.dtype = np.dtype(DTYPES[dtype])
+        welcome = b"BRMB" + struct.pack("<H", self.protocol) + text("0.1.0-python")
+        welcome += struct.pack("<HQdd", 1, self.memory, 1.0, 2.0) + text("numpy") + text("python")
+        if self.raw_welcome is not None:
+            self.stream.sendall(self.raw_welcome)
+        else:
+            self.send(WELCOME, welcome)
+        self.session = session
+        self.matrices, self.pending, self.jobs_done = {}, [], 0
+        while True:
+            kind, session, head, body = self.receive()
+            assert session == self.session
+            if kind == PING:
+                self.send(PONG, head)
+            elif kind == STORE:
+                self.store(head, body)
+            elif kind == BYE:
+                self.send(BYE, struct.pack("<QHQQ", 0, 1, self.jobs_done, 1000))
+            elif kind == ERROR:
+                return
+            else:
+                raise AssertionError(f"kind {kind} has no place here")
+
+    def store(self, head, body):
+        matrices, jobs = struct.unpack_from("<HH", head)
+        at, used = 4, 0
+        for _ in range(matrices):
+            number, rows, cols, first, lines, uses, flags, zero = struct.unpack_from("<IIIIIHBB", head, at)
+            at += 24
+            assert zero == 0 and DTYPES[flags & 3] == self.dtype.type
+            by_rows, source = not flags & 4, flags >> 3
+            total, length = (rows, cols) if by_rows else (cols, rows)
+            if number not in self.matrices:
+                memory = np.zeros((total, length), self.dtype)
+                self.matrices[number] = {"lines": memory, "view": memory if by_rows else memory.T, "left": total,
+                                         "uses": uses, "old": source == DATA and uses == 0, "fresh": True}
+            matrix = self.matrices[number]
+            if source == DATA:
+                size = lines * length * self.dtype.itemsize
+                part = np.frombuffer(body[used:used + size], self.dtype).reshape(lines, length)
+                matrix["lines"][first:first + lines] = part
+                used += size
+            else:
+                assert source == VACANT
+            matrix["left"] -= lines
+        assert used == len(body)
+        for _ in range(jobs):
+            self.pending.append(struct.unpack_from("<BBHIIIII", head, at))
+            at += 24
+        assert at == len(head)
+        self.work()
+
+    def work(self):
+        while self.pending and all(self.matrices[m]["left"] == 0 for m in self.pending[0][3:6]):
+            operation, flags, zero, a, b, c, step, epoch = self.pending.pop(0)
+            assert operation == 0 and zero == 0 and flags <= 1
+            tile = self.matrices[c]
+            with np.errstate(over="ignore"):
+                product = self.matrices[a]["view"] @ self.matrices[b]["view"] * self.dtype.type(self.alpha)
+                if tile["fresh"] and tile["old"]:
+                    product = product + tile["view"] * self.dtype.type(self.beta)
+                tile["lines"][:] = product if tile["fresh"] else tile["view"] + product
+            tile["fresh"] = False
+            self.jobs_done += 1
+            for operand in (a, b):
+                self.use(operand)
+            if flags & 1:
+                self.result(c, epoch, step + 1)
+
+    def use(self, operand):
+        matrix = self.matrices[operand]
+        matrix["uses"] -= 1
+        if matrix["uses"] == 0:
+            self.free(operand)
+
+    def free(self, number):
+        self.send(CREDIT, struct.pack("<Q", self.matrices.pop(number)["lines"].nbytes))
+
+    def result(self, number, epoch, steps):
+        tile = self.matrices[number]["lines"]
+        if self.spoil:
+            self.spoil(tile)
+        if self.die_after is not None and self.results >= self.die_after:
+            raise EOFError
+        self.results += 1
+        rows = len(tile)
+        half = max(1, rows // 2)
+        for first in range(0, rows, half):
+            lines = min(half, rows - first)
+            head = struct.pack("<IIIIII", number, epoch, 0, steps, first, lines)
+            self.send(RESULT, head, tile[first:first + lines].tobytes())
+        self.free(number)
