@@ -19,7 +19,7 @@ impl Progress {
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr_with_hz(5) } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(0), target);
-        let style = ProgressStyle::with_template("{bar:24} {pos}/{len} tiles  {msg}  {eta} left");
+        let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {msg}  {eta} left");
         if let Ok(style) = style {
             bar.set_style(style);
         }
@@ -61,12 +61,15 @@ impl Watch for Progress {
             return;
         }
         let seconds = state.elapsed.as_secs_f64().max(1e-3);
-        self.bar.set_length(state.tiles);
-        self.bar.set_position(state.tiles_done);
-        let gflops = state.flops_done / seconds / 1e9;
+        self.bar.set_length(1000);
+        self.bar.set_position((state.fraction * 1000.0) as u64);
+        let gflops = state.flops * state.fraction / seconds / 1e9;
+        let (done, tiles) = (state.tiles_done, state.tiles);
         let (out, back) =
             (state.bytes_sent as f64 / seconds / 1e6, state.bytes_received as f64 / seconds / 1e6);
-        self.bar.set_message(format!("{gflops:.1} Gflop/s  {out:.0} MB/s out  {back:.0} MB/s in"));
+        self.bar.set_message(format!(
+            "{done}/{tiles} tiles  {gflops:.1} Gflop/s  {out:.0} MB/s out  {back:.0} MB/s in"
+        ));
     }
 
     fn verifying(&self) {

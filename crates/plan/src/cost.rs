@@ -64,6 +64,13 @@ pub(crate) fn share_bytes(problem: &Problem, grid: &Grid, share: &Share) -> (u64
     (out * size, c * size)
 }
 
+/// Bytes of all matrices that a share's machine will have stored by the end: every panel of every block,
+/// sent or generated, and every tile.
+pub(crate) fn share_stored_bytes(problem: &Problem, grid: &Grid, share: &Share) -> u64 {
+    let everything = Problem { sends_a: true, sends_b: true, reads_c: true, ..*problem };
+    share_bytes(&everything, grid, share).0
+}
+
 /// Matrix bytes that a share's machine holds at most: the tiles of its largest block, and as many panels as
 /// its memory allows, but no more than two steps' are ever needed.
 pub(crate) fn share_memory(problem: &Problem, grid: &Grid, share: &Share) -> u64 {

@@ -191,6 +191,12 @@ impl Plan {
         Span::new(0, self.grid.steps())
     }
 
+    /// Bytes of all matrices that the workers will have stored by the end, whether sent or generated: what
+    /// they have given back of them says how far the product is.
+    pub fn stored_bytes(&self) -> u64 {
+        self.shares.iter().map(|s| cost::share_stored_bytes(&self.problem, &self.grid, s)).sum()
+    }
+
     /// Block `index` of share `owner`.
     pub fn block(&self, owner: usize, index: u64) -> Option<Block> {
         self.shares[owner].block(owner, index, self.steps())

@@ -11,8 +11,8 @@ pub struct Progress {
     pub tiles_done: u64,
     /// Tiles of C.
     pub tiles: u64,
-    /// Operations done, in whole tiles.
-    pub flops_done: f64,
+    /// Part of the work that is done, 0 to 1.
+    pub fraction: f64,
     /// Operations of the whole product.
     pub flops: f64,
     /// Bytes that have left the primary.

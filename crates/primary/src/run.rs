@@ -333,7 +333,7 @@ impl Core {
         Progress {
             tiles_done,
             tiles,
-            flops_done: flops * tiles_done as f64 / tiles.max(1) as f64,
+            fraction: self.state.progress(),
             flops,
             bytes_sent: wire(|p| &p.bytes_sent),
             bytes_received: wire(|p| &p.bytes_received),

@@ -30,6 +30,7 @@ struct World {
     done: BTreeMap<u32, Vec<u32>>,
     finished: bool,
     failed: Option<String>,
+    progress: f64,
 }
 
 impl World {
@@ -43,7 +44,7 @@ impl World {
             leaving: Vec::new(),
         };
         let ends = grants.iter().map(end).collect();
-        Self { primary, ends, done: BTreeMap::new(), finished: false, failed: None }
+        Self { primary, ends, done: BTreeMap::new(), finished: false, failed: None, progress: 0.0 }
     }
 
     fn primary(&mut self, event: Event) {
@@ -56,6 +57,9 @@ impl World {
             }
         }
         self.primary.validate();
+        let progress = self.primary.progress();
+        assert!(self.progress <= progress && progress <= 1.0, "progress went back");
+        self.progress = progress;
     }
 
     fn worker(&mut self, peer: usize, actions: Vec<WorkerAction>) {
@@ -214,6 +218,7 @@ proptest! {
             prop_assert_eq!(world.done.len() as u64, grid.tiles());
             prop_assert!(world.done.values().all(|s| *s == steps));
             prop_assert_eq!(world.primary.tiles_left(), 0);
+            prop_assert_eq!(world.primary.progress(), 1.0);
         }
     }
 }

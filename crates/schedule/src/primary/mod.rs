@@ -101,6 +101,9 @@ pub struct Primary {
     operands: Operands,
     peers: Vec<Peer>,
     tiles_left: u64,
+    /// Bytes that workers have given back, of `stored_bytes` that they will have had.
+    freed_bytes: u64,
+    stored_bytes: u64,
     next_peer: usize,
     over: bool,
 }
@@ -111,7 +114,8 @@ impl Primary {
         assert_eq!(plan.shares.len(), peers.len(), "one peer for each share");
         let tiles_left = plan.grid.tiles();
         let peers = peers.into_iter().enumerate().map(|(i, info)| Peer::new(i, info)).collect();
-        Self { plan, operands, peers, tiles_left, next_peer: 0, over: false }
+        let stored_bytes = plan.stored_bytes();
+        Self { plan, operands, peers, tiles_left, freed_bytes: 0, stored_bytes, next_peer: 0, over: false }
     }
 
     /// The plan that is walked.
@@ -122,6 +126,15 @@ impl Primary {
     /// Tiles of C that are still missing.
     pub fn tiles_left(&self) -> u64 {
         self.tiles_left
+    }
+
+    /// How far the product is, 0 to 1: tiles stay at their workers until the last step, so it is the panels
+    /// that are used up that tell.
+    pub fn progress(&self) -> f64 {
+        if self.tiles_left == 0 {
+            return 1.0;
+        }
+        (self.freed_bytes as f64 / self.stored_bytes.max(1) as f64).min(1.0)
     }
 
     /// One event in, actions out. `now` only grows.
@@ -145,7 +158,10 @@ impl Primary {
             Event::Credit { peer, bytes } => {
                 self.peers[peer].heard(now);
                 match self.peers[peer].credit(bytes) {
-                    Ok(()) => self.serve(&mut actions),
+                    Ok(()) => {
+                        self.freed_bytes += bytes;
+                        self.serve(&mut actions);
+                    }
                     Err(e) => self.fail(peer, &e.0, &mut actions),
                 }
             }
