@@ -166,3 +166,11 @@ def test_man_page(tmp_path):
                            env={"MANWIDTH": "100", "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"})
     assert "--transpose-b" in shown.stdout and "--listen" in shown.stdout, shown
     assert shown.stderr == ""
+
+
+def test_the_variable_names_workers_unless_a_flag_does(tmp_path):
+    a = save(tmp_path, "A.npy", matrix(20, 20, "f8", 1))
+    env = {"BRAMBLE_HOSTS": "127.0.0.1:1"}
+    result = bramble("multiply", a, a, env=env)
+    assert result.code == 5 and "127.0.0.1:1" in result.err, result
+    assert bramble("multiply", a, a, "--local", "1", env=env).code == 0

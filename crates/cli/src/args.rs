@@ -61,8 +61,8 @@ pub(crate) struct MultiplyArgs {
     /// Write C to this .npy file
     #[arg(short, long, value_name = "C.npy")]
     pub(crate) output: Option<PathBuf>,
-    /// Workers: 'pi[1-8],10.0.0.7:7401'
-    #[arg(short, long, value_name = "HOSTS", env = "BRAMBLE_HOSTS", conflicts_with_all = ["hostfile", "local"])]
+    /// Workers: 'pi[1-8],10.0.0.7:7401' (default: the variable BRAMBLE_HOSTS, if there is one)
+    #[arg(short, long, value_name = "HOSTS", conflicts_with_all = ["hostfile", "local"])]
     pub(crate) workers: Option<String>,
     /// File of workers: lines of NODESET [slots=N] [port=P]
     #[arg(long, value_name = "FILE", conflicts_with = "local")]

@@ -108,7 +108,13 @@ async fn until_signal(
 
 fn team(args: &MultiplyArgs) -> Result<Team, Failure> {
     let cores = default_threads();
-    match (args.local, &args.workers, &args.hostfile) {
+    // A flag goes before the variable, so this is no business of the argument parser's.
+    let from_environment = match (args.local, &args.workers, &args.hostfile) {
+        (None, None, None) => std::env::var("BRAMBLE_HOSTS").ok().filter(|list| !list.is_empty()),
+        _ => None,
+    };
+    let workers = args.workers.as_ref().or(from_environment.as_ref());
+    match (args.local, workers, &args.hostfile) {
         (Some(_), _, _) if args.link == Some(LinkKind::Thread) => {
             Err(Failure::usage("--link thread: --local starts processes; leave --local away to use threads"))
         }
