@@ -20,8 +20,10 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 const SLICES_MAX: usize = 512;
 /// Bytes read ahead of a frame: enough for header and head of most.
 const READ_AHEAD_BYTES: usize = 8 * 1024;
-/// The kernel ends a connection whose data nobody acknowledges for that long.
-const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(10);
+/// The kernel ends a connection whose data nobody takes for that long. It counts a receiver that has no room
+/// too, and one whose disk is busy may have none for many seconds: so longer than the silence after which the
+/// schedule gives an end up.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
 /// Connects within `deadline`.
 pub async fn tcp_connect(address: std::net::SocketAddr, deadline: Duration) -> Result<TcpStream, LinkError> {

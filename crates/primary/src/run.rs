@@ -18,8 +18,10 @@ use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
 
 /// How often time is looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -40,12 +42,17 @@ struct Peer {
 struct Core {
     state: Primary,
     bodies: Bodies,
-    output: Output,
+    output: Arc<Output>,
+    /// Hints to the disk under way, each on a thread of its own: a busy disk makes them wait.
+    hints: JoinSet<()>,
     peers: Vec<Peer>,
     /// Tiles of which some rows have landed.
     partial: BTreeMap<u32, Lent>,
     tiles_left_in_row: Vec<u64>,
     began: Instant,
+    /// Time that this process has run, and when it was last looked at.
+    clock: Duration,
+    looked: Instant,
     first_job: Option<Instant>,
     finished: Option<Instant>,
     failed: Option<String>,
@@ -85,16 +92,19 @@ pub(crate) async fn run(
         tiles_left_in_row: vec![plan.grid.cols(); plan.grid.rows() as usize],
         state: Primary::new(plan, operands, infos),
         bodies,
-        output,
+        output: Arc::new(output),
+        hints: JoinSet::new(),
         peers: Vec::new(),
         partial: BTreeMap::new(),
         began: Instant::now(),
+        clock: Duration::ZERO,
+        looked: Instant::now(),
         first_job: None,
         finished: None,
         failed: None,
         changed: changed.clone(),
     }));
-    let mut tasks = tokio::task::JoinSet::new();
+    let mut tasks = JoinSet::new();
     for (index, session) in sessions.into_iter().enumerate() {
         let (to, frames) = mpsc::unbounded_channel();
         let (sent, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
@@ -114,7 +124,10 @@ pub(crate) async fn run(
     goodbyes(&core, &changed).await;
     tasks.shutdown().await;
     let core = Rc::into_inner(core).map(RefCell::into_inner);
-    let Some(core) = core else { return Err(PrimaryError::Failed("a task outlived its product".to_owned())) };
+    let Some(mut core) = core else {
+        return Err(PrimaryError::Failed("a task outlived its product".to_owned()));
+    };
+    while core.hints.join_next().await.is_some() {}
     core.ran(machines)
 }
 
@@ -127,6 +140,7 @@ async fn supervise(core: &Rc<RefCell<Core>>, changed: &Notify, watch: &dyn Watch
             watch.progress(&core.progress());
             return;
         }
+        core.pass_time();
         core.happened(Event::Tick);
         watch.progress(&core.progress());
     }
@@ -211,7 +225,7 @@ impl Place for Placer {
 impl Core {
     /// One event through the state machine, and what comes of it.
     fn happened(&mut self, event: Event) {
-        let now = self.began.elapsed();
+        let now = self.clock;
         let mut actions = VecDeque::from(self.state.handle(event, now));
         while let Some(action) = actions.pop_front() {
             match action {
@@ -234,6 +248,13 @@ impl Core {
         }
     }
 
+    /// Lets time pass for the state machine, but not more than a few ticks at once: while this process was held
+    /// up (a busy disk, a suspended laptop) nobody could be heard, and nobody was silent.
+    fn pass_time(&mut self) {
+        self.clock += self.looked.elapsed().min(TICK * 5);
+        self.looked = Instant::now();
+    }
+
     fn fail(&mut self, why: String) {
         self.failed.get_or_insert(why);
         self.changed.notify_one();
@@ -251,7 +272,8 @@ impl Core {
         let left = &mut self.tiles_left_in_row[row as usize];
         *left -= 1;
         if *left == 0 {
-            self.output.start_writeback(self.state.plan().grid.row_span(row));
+            let (output, rows) = (self.output.clone(), self.state.plan().grid.row_span(row));
+            self.hints.spawn_blocking(move || output.start_writeback(rows));
         }
     }
 
@@ -361,7 +383,9 @@ impl Core {
             machine.threads = goodbye.threads.iter().map(account).collect();
         }
         let seconds = finished.saturating_duration_since(first_job).as_secs_f64();
-        Ok(Ran { output: self.output, seconds, first_job, machines })
+        let output = Arc::into_inner(self.output);
+        let output = output.ok_or_else(|| PrimaryError::Failed("a hint outlived its product".to_owned()))?;
+        Ok(Ran { output, seconds, first_job, machines })
     }
 }
 
