@@ -104,6 +104,6 @@ pub(crate) fn usage(e: &clap::Error) -> ExitCode {
         .collect();
     let line = words.join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    eprintln!("bramble: {line}; see --help");
+    crate::say(&format!("bramble: {line}; see --help"));
     Exit::Usage.code()
 }

@@ -52,10 +52,10 @@ impl Insight {
         }
         let look = Look { norms: norms(c)?, labels: self.labels, c };
         for name in &args.nearest {
-            println!("{}", look.nearest(name)?);
+            crate::out(format!("{}\n", look.nearest(name)?).as_bytes())?;
         }
         if look_around {
-            look.alike()?.iter().for_each(|line| println!("{line}"));
+            crate::out(format!("{}\n", look.alike()?.join("\n")).as_bytes())?;
         }
         Ok(())
     }

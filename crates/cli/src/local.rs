@@ -77,15 +77,17 @@ impl LocalWorkers {
             match tokio::time::timeout_at(soon, listener.accept()).await {
                 Ok(Ok((mut stream, _))) => {
                     if !self.is_ours(&mut stream).await {
+                        self.check_alive(deadline)?;
                         continue;
                     }
                     let link =
-                        tcp_link(stream).map_err(|e| Failure::unreachable(format!("a local worker: {e}")))?;
+                        tcp_link(stream).map_err(|e| Failure::failed(format!("a local worker: {e}")))?;
                     links.push(Link { peer: format!("local {}", links.len() + 1), ..link });
                 }
                 Ok(Err(e)) => return Err(Failure::failed(format!("local workers: {e}"))),
-                Err(_) => self.check_alive(deadline)?,
+                Err(_) => {}
             }
+            self.check_alive(deadline)?;
         }
         Ok(links)
     }
@@ -103,12 +105,12 @@ impl LocalWorkers {
         for child in &mut self.children {
             if let Ok(Some(status)) = child.try_wait() {
                 let text = format!("a local worker process ended at once ({status})");
-                return Err(Failure::unreachable(text));
+                return Err(Failure::failed(text));
             }
         }
         if tokio::time::Instant::now() > deadline {
             let seconds = START_DEADLINE.as_secs();
-            return Err(Failure::unreachable(format!("local workers did not start within {seconds} s")));
+            return Err(Failure::failed(format!("local workers did not start within {seconds} s")));
         }
         Ok(())
     }

@@ -7,7 +7,6 @@
 //! leaves no file and no process behind.
 //!
 //! Deliberately absent: anything that computes, plans or moves matrices.
-#![allow(clippy::print_stdout, clippy::print_stderr)] // Printing is what this room is for.
 
 mod args;
 mod exit;
@@ -36,15 +35,16 @@ fn main() -> ExitCode {
         Command::Multiply(args) => multiply::run(&args, began),
         Command::Worker(args) => worker::run(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "bramble", &mut std::io::stdout());
-            Ok(Exit::Done)
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "bramble", &mut script);
+            out(&script)
         }
         Command::Man => man(),
     };
     match result {
         Ok(exit) => exit.code(),
         Err(failure) => {
-            eprintln!("bramble: {}", failure.text.replace('\n', " "));
+            say(&format!("bramble: {}", failure.text.replace('\n', " ")));
             failure.exit.code()
         }
     }
@@ -77,7 +77,21 @@ fn man() -> Result<Exit, Failure> {
         page.render_options_section(&mut out).map_err(io)?;
     }
     page.render_version_section(&mut out).map_err(io)?;
+    self::out(&out)
+}
+
+/// Writes to stdout. Whoever closed it has read enough.
+fn out(bytes: &[u8]) -> Result<Exit, Failure> {
+    use std::io::{ErrorKind, Write};
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(format!("standard output: {e}"))),
+        _ => Ok(Exit::Done),
+    }
+}
+
+/// Writes a line to stderr. If nobody can be told, there is nobody to tell that either.
+fn say(line: &str) {
     use std::io::Write;
-    std::io::stdout().write_all(&out).map_err(io)?;
-    Ok(Exit::Done)
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

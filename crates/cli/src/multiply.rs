@@ -39,7 +39,6 @@ struct Operands {
     a: Matrix,
     b: Matrix,
     old_c: Option<Matrix>,
-    output: Output,
     insight: Option<Insight>,
 }
 
@@ -133,7 +132,7 @@ fn team(args: &MultiplyArgs) -> Result<Team, Failure> {
     }
 }
 
-/// Opens, transposes and converts the operands, checks that they fit, and creates the output.
+/// Opens, transposes and converts the operands, and checks that they fit.
 fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
     let open = |spec: &str, transpose: bool| -> Result<Matrix, Failure> {
         let matrix = Matrix::open(spec)?;
@@ -159,11 +158,7 @@ fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
         Some(path) if args.beta != 0.0 => Some(old_c(path, shape, dtype, args)?),
         _ => None,
     };
-    let output = match &args.output {
-        Some(path) => Output::create(path, shape, dtype)?,
-        None => Output::anonymous(shape, dtype)?,
-    };
-    Ok(Operands { a, b, old_c, output, insight })
+    Ok(Operands { a, b, old_c, insight })
 }
 
 fn fit(args: &MultiplyArgs, a: &Matrix, b: &Matrix) -> Result<(), Failure> {
@@ -244,6 +239,12 @@ async fn compute(
     operands: Operands,
     began: Instant,
 ) -> Result<Finished, Failure> {
+    // Signals are waited for from here on, so nothing that is begun stays behind.
+    let (shape, dtype) = (Shape::new(operands.a.shape().rows, operands.b.shape().cols), operands.a.dtype());
+    let output = match &args.output {
+        Some(path) => Output::create(path, shape, dtype)?,
+        None => Output::anonymous(shape, dtype)?,
+    };
     let flops = 2.0
         * operands.a.shape().rows as f64
         * operands.a.shape().cols as f64
@@ -290,7 +291,7 @@ async fn compute(
         old_c: operands.old_c,
         alpha: args.alpha,
         beta: args.beta,
-        output: operands.output,
+        output,
         cut: Cut { tile: args.tile, depth: args.panel },
         kernel: name_of(kernel),
         preference: if is_local || forced { Preference::Workers } else { Preference::Fastest },
@@ -404,11 +405,10 @@ fn conclude(
 ) -> Result<Exit, Failure> {
     let total_seconds = began.elapsed().as_secs_f64();
     if let Some(digest) = &kept.digest {
-        println!("{}", report::json(&kept.report, total_seconds, digest));
-        return Ok(Exit::Done);
+        return crate::out(format!("{}\n", report::json(&kept.report, total_seconds, digest)).as_bytes());
     }
     if !args.quiet {
-        print!("{}", report::text(&kept.report, args, total_seconds));
+        crate::out(report::text(&kept.report, args, total_seconds).as_bytes())?;
     }
     if let Some(insight) = insight {
         insight.print(args, &kept.c)?;

@@ -32,7 +32,7 @@ impl Progress {
     }
 
     fn say(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| crate::say(line));
     }
 }
 

@@ -42,15 +42,15 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
                 let (threads, memory) = (config.threads, config.memory_bytes >> 20);
                 let ready = move |address| {
                     // Scripts wait for this line.
-                    println!("listening on {address}");
+                    let _ = crate::out(format!("listening on {address}\n").as_bytes());
                     if !quiet {
-                        eprintln!("{threads} threads, {memory} MiB; stop with Ctrl-C");
+                        crate::say(&format!("{threads} threads, {memory} MiB; stop with Ctrl-C"));
                     }
                 };
                 let ended = move |peer, result: Result<(), WorkerError>| match result {
                     Ok(()) if quiet => {}
-                    Ok(()) => eprintln!("served {peer}"),
-                    Err(e) => eprintln!("bramble: session of {peer}: {e}"),
+                    Ok(()) => crate::say(&format!("served {peer}")),
+                    Err(e) => crate::say(&format!("bramble: session of {peer}: {e}")),
                 };
                 bramble_worker::listen(args.listen, config, ready, ended).await
             }

@@ -102,6 +102,8 @@ impl TcpSender {
         self.prefix.clear();
         self.prefix.extend_from_slice(&frame.header(self.session).encode());
         self.prefix.extend_from_slice(&frame.head);
+        // Nor one that is never full.
+        tokio::task::yield_now().await;
         let total = frame.wire_bytes();
         let mut done = 0;
         while done < total {
@@ -227,6 +229,8 @@ impl TcpReceiver {
     }
 
     async fn read_frame(&mut self, place: &mut dyn Place) -> Result<Arrived, LinkError> {
+        // A socket that is never empty must not keep the event loop to itself.
+        tokio::task::yield_now().await;
         if !self.fill(HEADER_BYTES).await? {
             return Err(LinkError::Closed);
         }

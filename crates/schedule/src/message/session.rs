@@ -8,6 +8,9 @@ use bramble_matrix::DType;
 /// The first bytes of hello and welcome, so that a stranger is told from a worker of another version.
 const MAGIC: [u8; 4] = *b"BRMB";
 
+/// More than any machine does; keeps sums of speeds finite.
+const GFLOPS_MAX: f64 = 1e9;
+
 /// Primary to worker: what the session will be about.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hello {
@@ -152,9 +155,9 @@ impl Welcome {
         let (gflops, peak_gflops) = (r.f64()?, r.f64()?);
         let (kernel, name) = (r.text()?, r.text()?);
         r.end()?;
-        let sane = |x: f64| x.is_finite() && x > 0.0;
+        let sane = |x: f64| x > 0.0 && x <= GFLOPS_MAX;
         if threads == 0 || !sane(gflops) || !sane(peak_gflops) {
-            return Err(ProtocolError::new("it claims no threads or no speed"));
+            return Err(ProtocolError::new("it claims no threads, or a speed that no machine has"));
         }
         let version = version_of(head)?;
         Ok(Self { threads, memory_bytes, gflops, peak_gflops, kernel, version, name })

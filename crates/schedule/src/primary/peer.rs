@@ -75,7 +75,7 @@ impl Peer {
             return None;
         }
         let message = self.walk.next(plan, operands, &mut self.credit_left)?;
-        for matrix in message.head.matrices.iter().filter(|m| m.uses == 0) {
+        for matrix in message.head.matrices.iter().filter(|m| m.uses == 0 && m.first_line == 0) {
             self.tiles.entry(matrix.id).or_insert(0);
         }
         self.in_link_bytes += message.wire_bytes();

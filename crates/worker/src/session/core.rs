@@ -27,7 +27,8 @@ pub(super) enum Done {
 
 /// A frame to send, and what to do when it is gone.
 pub(super) struct Leaving {
-    pub(super) frame: Frame,
+    /// `None` for the credit that has gathered by the time it leaves.
+    pub(super) frame: Option<Frame>,
     /// The tile whose last lines these are, with its buffer.
     pub(super) last_of: Option<(u32, Option<Arc<Buffer>>)>,
 }
@@ -41,8 +42,10 @@ pub(super) struct Core {
     pub(super) hello: Hello,
     /// To the writer; `None` when nothing more is to be said.
     pub(super) out: Option<mpsc::UnboundedSender<Leaving>>,
-    /// Frames that wait there. Tiles are bounded by the grant, so only answers need a limit.
-    pub(super) queued: Cell<usize>,
+    /// Pongs that wait there. Tiles are bounded by the grant, so only these need a limit.
+    pub(super) answers: Cell<usize>,
+    /// Bytes that are free and not yet said to be; if any, a frame for them waits.
+    pub(super) credit: Cell<u64>,
     /// The store message whose body is landing.
     pub(super) reserved: Option<StoreHead>,
     pub(super) heard: Instant,
@@ -50,15 +53,30 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn send(&self, kind: Kind, head: Vec<u8>, body: Body) {
-        self.leave(Leaving { frame: Frame::new(kind.code(), head, body), last_of: None });
+        self.leave(Leaving { frame: Some(Frame::new(kind.code(), head, body)), last_of: None });
     }
 
     pub(super) fn leave(&self, leaving: Leaving) {
+        let is_answer = leaving.frame.as_ref().is_some_and(|f| f.kind == Kind::Pong.code());
         if let Some(out) = &self.out
             && out.send(leaving).is_ok()
         {
-            self.queued.set(self.queued.get() + 1);
+            self.answers.set(self.answers.get() + usize::from(is_answer));
         }
+    }
+
+    /// Credit gathers while the link is busy, so that one frame at most waits for it.
+    fn give_credit(&self, bytes: u64) {
+        let before = self.credit.get();
+        self.credit.set(before + bytes);
+        if before == 0 {
+            self.leave(Leaving { frame: None, last_of: None });
+        }
+    }
+
+    /// The frame for the credit that has gathered.
+    pub(super) fn take_credit(&self) -> Frame {
+        Frame::new(Kind::Credit.code(), encode_number(self.credit.take()), Body::Empty)
     }
 
     pub(super) fn report(&self) -> Bye {
@@ -138,7 +156,7 @@ impl Core {
                     )?;
                 }
                 Action::Release(id) => self.store.release(id),
-                Action::Credit(bytes) => self.send(Kind::Credit, encode_number(bytes), Body::Empty),
+                Action::Credit(bytes) => self.give_credit(bytes),
             }
         }
         Ok(())
@@ -203,7 +221,7 @@ impl Core {
             Tile::Lent(lent) => {
                 let head = ResultHead { lines: lent.lines() as u32, ..head };
                 let frame = Frame::new(kind, head.encode(), Body::Lent(Box::new(Returning(lent))));
-                self.leave(Leaving { frame, last_of: Some((id, None)) });
+                self.leave(Leaving { frame: Some(frame), last_of: Some((id, None)) });
                 return Ok(());
             }
         };
@@ -221,7 +239,7 @@ impl Core {
             );
             first_line += count;
             let last_of = (first_line == lines).then(|| (id, Some(buffer.clone())));
-            self.leave(Leaving { frame, last_of });
+            self.leave(Leaving { frame: Some(frame), last_of });
         }
         Ok(())
     }

@@ -29,8 +29,8 @@ const _: () = assert!(CHUNK_BYTES_MAX == bramble_link::CHUNK_BYTES_MAX);
 
 /// How long what is queued may take to leave when a session ends.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Frames that may wait while answers are added.
-const ANSWERS_MAX: usize = 4096;
+/// Answers to pings that may wait.
+const ANSWERS_MAX: usize = 64;
 
 /// Why a session ended early.
 #[derive(Debug, thiserror::Error)]
@@ -91,7 +91,8 @@ async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: u64) 
         kernel: pick.kernel,
         hello,
         out: Some(out),
-        queued: Cell::new(0),
+        answers: Cell::new(0),
+        credit: Cell::new(0),
         reserved: None,
         heard: Instant::now(),
     }));
@@ -135,11 +136,12 @@ async fn read(mut receiver: Box<dyn Receiver>, core: Rc<RefCell<Core>>) -> Resul
             Kind::Store => core.borrow_mut().stored(arrived)?,
             Kind::Ping => {
                 let nonce = decode_number(&arrived.head)?;
-                if core.borrow().queued.get() > ANSWERS_MAX {
+                if core.borrow().answers.get() >= ANSWERS_MAX {
                     return Err(ProtocolError::new("it asks, but does not take the answers").into());
                 }
                 core.borrow().send(Kind::Pong, encode_number(nonce), Body::Empty);
             }
+            Kind::Bye if goodbye => return Err(ProtocolError::new("it says goodbye twice").into()),
             Kind::Bye => {
                 goodbye = true;
                 let report = core.borrow().report();
@@ -161,10 +163,12 @@ async fn write(
     core: Rc<RefCell<Core>>,
 ) -> Result<(), WorkerError> {
     while let Some(Leaving { frame, last_of }) = leaving.recv().await {
+        let is_answer = frame.as_ref().is_some_and(|f| f.kind == Kind::Pong.code());
+        let frame = frame.unwrap_or_else(|| core.borrow().take_credit());
         sender.send(frame).await?;
         let mut core = core.borrow_mut();
         core.heard = Instant::now();
-        core.queued.set(core.queued.get() - 1);
+        core.answers.set(core.answers.get() - usize::from(is_answer));
         if let Some((tile, buffer)) = last_of {
             core.returned(tile, buffer)?;
         }
