@@ -11,6 +11,10 @@ use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::HANDSHAKE_DEADLINE;
 use bramble_schedule::message::{Hello, Kind, Welcome};
 use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// How long a primary waits for memory that another one has, before it is told so.
+const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Takes the hello, chooses a kernel, and takes the memory that is left: (hello, kernel, bytes granted).
 pub(super) async fn greet(
@@ -35,7 +39,13 @@ pub(super) async fn greet(
     };
     let pick = bramble_kernel::pick(choice, hello.dtype, hello.flops)
         .map_err(|e| WorkerError::Here(e.to_string()))?;
-    let grant = config.grant_bytes(&*pick.kernel).saturating_sub(in_use.get());
+    let free = || config.grant_bytes(&*pick.kernel).saturating_sub(in_use.get());
+    // A primary that has just ended, or was killed, is still being cleared away.
+    let began = Instant::now();
+    while free() == 0 && in_use.get() > 0 && began.elapsed() < MEMORY_PATIENCE {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let grant = free();
     if grant == 0 {
         let mib = config.memory_bytes >> 20;
         return Err(WorkerError::Here(match in_use.get() {

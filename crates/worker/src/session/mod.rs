@@ -114,7 +114,8 @@ async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: u64) 
     }
     // What is queued, an error message among it, may still leave; then the writer ends.
     core.borrow_mut().out = None;
-    if !written {
+    let broken = matches!(result, Err(WorkerError::Link(_)));
+    if !written && !broken {
         let _ = tokio::time::timeout(LAST_WORDS, writing).await;
     }
     result
