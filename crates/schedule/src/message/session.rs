@@ -71,7 +71,8 @@ pub struct Bye {
     pub held_bytes_max: u64,
 }
 
-fn check_opening(reader: &mut Reader<'_>) -> Result<(), ProtocolError> {
+/// Checks what both openings begin with; gives the other end's version.
+fn check_opening(reader: &mut Reader<'_>) -> Result<String, ProtocolError> {
     if reader.array()? != MAGIC {
         return Err(ProtocolError::new("it does not speak this protocol"));
     }
@@ -84,7 +85,7 @@ fn check_opening(reader: &mut Reader<'_>) -> Result<(), ProtocolError> {
             env!("CARGO_PKG_VERSION")
         )));
     }
-    Ok(())
+    Ok(version)
 }
 
 fn opening(version: &str) -> Writer {
@@ -93,14 +94,6 @@ fn opening(version: &str) -> Writer {
     writer.u16(PROTOCOL);
     writer.text(version);
     writer
-}
-
-/// The version text of an opening that `check_opening` accepted.
-fn version_of(head: &[u8]) -> Result<String, ProtocolError> {
-    let mut reader = Reader::new(head);
-    reader.array::<4>()?;
-    reader.u16()?;
-    reader.text()
 }
 
 impl Hello {
@@ -121,7 +114,7 @@ impl Hello {
     /// Reads and checks a hello.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
         let mut r = Reader::new(head);
-        check_opening(&mut r)?;
+        let version = check_opening(&mut r)?;
         let session = r.u32()?;
         let dtype =
             DType::from_code(r.u8()?).ok_or_else(|| ProtocolError::new("an element type that is unknown"))?;
@@ -129,7 +122,7 @@ impl Hello {
         let threads_max = r.u16()?;
         let (kernel, name) = (r.text()?, r.text()?);
         r.end()?;
-        Ok(Self { session, dtype, alpha, beta, flops, threads_max, kernel, version: version_of(head)?, name })
+        Ok(Self { session, dtype, alpha, beta, flops, threads_max, kernel, version, name })
     }
 }
 
@@ -149,7 +142,7 @@ impl Welcome {
     /// Reads and checks a welcome.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
         let mut r = Reader::new(head);
-        check_opening(&mut r)?;
+        let version = check_opening(&mut r)?;
         let threads = r.u16()?;
         let memory_bytes = r.u64()?;
         let (gflops, peak_gflops) = (r.f64()?, r.f64()?);
@@ -159,7 +152,6 @@ impl Welcome {
         if threads == 0 || !sane(gflops) || !sane(peak_gflops) {
             return Err(ProtocolError::new("it claims no threads, or a speed that no machine has"));
         }
-        let version = version_of(head)?;
         Ok(Self { threads, memory_bytes, gflops, peak_gflops, kernel, version, name })
     }
 }

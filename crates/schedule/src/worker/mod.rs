@@ -115,11 +115,6 @@ impl Worker {
         Self { grant_bytes, held_bytes: 0, operands: BTreeMap::new(), tiles: BTreeMap::new() }
     }
 
-    /// Bytes of matrices held now.
-    pub fn held_bytes(&self) -> u64 {
-        self.held_bytes
-    }
-
     /// One event in, actions out. An error means that the primary broke the protocol.
     pub fn handle(&mut self, event: Event<'_>) -> Result<Vec<Action>, ProtocolError> {
         match event {
