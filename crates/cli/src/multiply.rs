@@ -282,7 +282,7 @@ async fn compute(
     let (here, there) = thread_pair("primary", "this machine");
     tokio::task::spawn_local(async move {
         // How it ended is seen at the other end.
-        let _ = serve_link(there, &config, &Cell::new(0)).await;
+        let _ = serve_link(there, None, &config, &Cell::new(0)).await;
     });
     let watch = Progress::new(args);
     let request = Request {

@@ -76,6 +76,23 @@ async fn tcp_pair() -> (Link, Link) {
     (a, b)
 }
 
+/// The same through TLS.
+async fn sealed_pair() -> (Link, Link) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (out, accepted) = tokio::join!(tcp_connect(address, Duration::from_secs(5)), listener.accept());
+    let security = || Security::sealed(ClusterKey::from_bytes([3; 20]), 2, "1").unwrap();
+    let (one, other) = (security(), security());
+    let (a, b) = tokio::join!(one.dial(out.unwrap()), other.accept(accepted.unwrap().0));
+    let (mut a, mut b) = (a.unwrap(), b.unwrap());
+    for end in [&mut a, &mut b] {
+        end.receiver.set_limits(Limits::SESSION);
+        end.receiver.set_session(7);
+        end.sender.set_session(7);
+    }
+    (a, b)
+}
+
 /// Runs a check over every link.
 fn each<F: AsyncFn(Link, Link)>(check: F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -84,6 +101,8 @@ fn each<F: AsyncFn(Link, Link)>(check: F) {
         let (a, b) = thread_pair("left", "right");
         check(a, b).await;
         let (a, b) = tcp_pair().await;
+        check(a, b).await;
+        let (a, b) = sealed_pair().await;
         check(a, b).await;
     });
 }

@@ -6,6 +6,7 @@
 
 use crate::{Body, LinkError};
 use bytes::Bytes;
+use std::time::Duration;
 
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 16;
@@ -13,6 +14,9 @@ pub const HEADER_BYTES: usize = 16;
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// Longest head of a frame.
 pub const HEAD_BYTES_MAX: usize = (1 << 16) - 1;
+
+/// What a TLS connection begins with. As a header it would announce more bytes than any limit.
+const TLS_HANDSHAKE: [u8; 2] = [0x16, 0x03];
 
 const _: () = assert!(CHUNK_BYTES_MAX <= u32::MAX as usize && HEAD_BYTES_MAX <= u16::MAX as usize);
 
@@ -23,13 +27,26 @@ pub struct Limits {
     pub head_bytes: usize,
     /// Longest body.
     pub body_bytes: usize,
+    /// A frame that has begun may stand still for that long.
+    pub stall: Duration,
+    /// It may not be slower than this, on average over `rate_window`.
+    pub bytes_per_s_min: u64,
+    /// See `bytes_per_s_min`.
+    pub rate_window: Duration,
 }
 
 impl Limits {
     /// Before the other end is known.
-    pub const STRANGER: Self = Self { head_bytes: 1024 - HEADER_BYTES, body_bytes: 0 };
+    pub const STRANGER: Self =
+        Self { head_bytes: 1024 - HEADER_BYTES, body_bytes: 0, stall: Duration::from_secs(5), ..Self::SESSION };
     /// In a session.
-    pub const SESSION: Self = Self { head_bytes: HEAD_BYTES_MAX, body_bytes: CHUNK_BYTES_MAX };
+    pub const SESSION: Self = Self {
+        head_bytes: HEAD_BYTES_MAX,
+        body_bytes: CHUNK_BYTES_MAX,
+        stall: Duration::from_secs(20),
+        bytes_per_s_min: 4 << 10,
+        rate_window: Duration::from_secs(30),
+    };
 }
 
 /// The first bytes of a frame, little-endian.
@@ -48,6 +65,11 @@ pub struct Header {
 }
 
 impl Header {
+    /// Bytes of the body, in memory. They were checked against a limit that is a `usize`.
+    pub(crate) fn body_bytes(&self) -> usize {
+        usize::try_from(self.body_bytes).unwrap_or(usize::MAX)
+    }
+
     /// The bytes on the wire.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
@@ -77,6 +99,11 @@ impl Header {
             checksum: word(12),
         };
         let reserved = bytes[7];
+        // Only a stranger may begin so; later these are bytes of a length.
+        if limits.body_bytes == 0 && bytes[..2] == TLS_HANDSHAKE {
+            let what = "it speaks TLS: the other end has a cluster key and this one has none (see: bramble key)";
+            return Err(LinkError::Foreign(what.to_owned()));
+        }
         let too_long = usize::from(header.head_bytes) > limits.head_bytes
             || usize::try_from(header.body_bytes).map_or(true, |b| b > limits.body_bytes);
         if reserved != 0 || too_long {

@@ -11,17 +11,25 @@
 //! this room depends on no other.
 
 mod body;
+mod door;
 mod frame;
+mod key;
+mod secure;
 mod tcp;
 mod thread;
 
 pub use body::{Body, Landing, Region, SharedBytes, Vacant};
+pub use door::{Arrival, Door, DoorLimits, Slot};
 pub use frame::{CHUNK_BYTES_MAX, Frame, HEAD_BYTES_MAX, HEADER_BYTES, Header, Limits};
+pub use key::{ClusterKey, KeyError};
+pub use secure::{Introduced, Proven, Reach, Security};
 pub use tcp::{tcp_connect, tcp_link};
 pub use thread::thread_pair;
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 
 /// A future of a link. Not `Send`: each end of a link lives on one event loop.
 pub type LinkFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LinkError>> + 'a>>;
@@ -46,6 +54,15 @@ pub enum LinkError {
         /// In the header.
         expected: u32,
     },
+    /// A frame began and stood still.
+    #[error("nothing came or went for {} s in the middle of a frame", .0.as_secs())]
+    Stalled(std::time::Duration),
+    /// A frame began and got on so slowly that somebody may be doing it on purpose.
+    #[error("slower than {0} bytes a second in the middle of a frame")]
+    Creeping(u64),
+    /// The other end did not prove that it belongs here.
+    #[error("{0}")]
+    Untrusted(String),
     /// Whoever was asked where a body shall land did not want it.
     #[error("{0}")]
     Refused(String),
@@ -71,6 +88,11 @@ pub trait Receiver {
     fn set_session(&mut self, session: u32);
     /// Frames must not be larger than this from now on.
     fn set_limits(&mut self, limits: Limits);
+    /// Counts bytes as they come, also those of a frame that is not whole yet; to see whether the other end
+    /// is alive. A link that shares memory does not count.
+    fn arriving(&self) -> Rc<Cell<u64>> {
+        Rc::default()
+    }
     /// Bytes that came in, headers included. A link that shares memory counts what was referred to.
     fn bytes_received(&self) -> u64;
 }
@@ -127,6 +149,10 @@ pub struct Link {
     pub name: &'static str,
     /// Whether bodies may be `Body::Lent`, and arrive by reference.
     pub shares_memory: bool,
+    /// The cipher of a link that is encrypted.
+    pub cipher: Option<&'static str>,
+    /// What the other end has proven.
+    pub proven: Proven,
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ fn side(tx: mpsc::Sender<Frame>, rx: mpsc::Receiver<Frame>, peer: &str) -> Link 
         peer: peer.to_owned(),
         name: "thread",
         shares_memory: true,
+        cipher: None,
+        proven: crate::Proven::Nothing,
     }
 }
 

@@ -23,7 +23,21 @@ pub const JOBS_MAX: usize = 1280;
 /// Rows or columns of a stored matrix.
 pub const SIDE_MAX: u32 = 1 << 20;
 
-/// A primary must have said hello by then.
+/// Longest head of a frame before the other end has said hello or welcome: with its header, 1 KiB.
+pub const STRANGER_HEAD_BYTES_MAX: usize = 1008;
+/// Connections at a time that have not made themselves known; the oldest goes when one more comes.
+pub const STRANGERS_MAX: usize = 64;
+/// The same from one address, or one /64 of IPv6.
+pub const STRANGERS_PER_ADDRESS_MAX: usize = 8;
+/// Connections that are taken in a second. Setting up TLS costs a small board half a millisecond.
+pub const ACCEPTS_PER_S_MAX: u32 = 400;
+/// A frame that has begun may stand still for that long.
+pub const STALL_MAX: Duration = Duration::from_secs(20);
+/// A frame may not be slower than this for `RATE_WINDOW`.
+pub const BYTES_PER_S_MIN: u64 = 4 << 10;
+/// See `BYTES_PER_S_MIN`.
+pub const RATE_WINDOW: Duration = Duration::from_secs(30);
+/// A connection must be encrypted, its key proven and its hello said by then, all in all.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 /// A worker must have said welcome by then: it opens and measures its kernels first, which takes a loaded
 /// small board a few seconds.
@@ -37,6 +51,7 @@ const _: () = {
     assert!(4 + MATRICES_MAX * MATRIX_HEADER_BYTES + JOBS_MAX * JOB_BYTES <= HEAD_BYTES_MAX);
     // A block has at most 1024 tiles along an edge, so one panel starts at most that many of both.
     assert!(MATRICES_MAX > 1024 + 1 && JOBS_MAX > 1024);
+    assert!(STRANGERS_PER_ADDRESS_MAX < STRANGERS_MAX && STRANGER_HEAD_BYTES_MAX < HEAD_BYTES_MAX);
     assert!(LINK_WINDOW_BYTES >= 2 * CHUNK_BYTES_MAX);
     assert!(SILENCE_MAX.as_secs() >= 4 * PING_AFTER.as_secs());
 };

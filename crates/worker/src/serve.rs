@@ -1,74 +1,94 @@
 //! Ways to be a worker: listen for primaries, or dial one.
 //!
-//! Invariants: a connection that misbehaves ends alone. Until a cluster key exists, only loopback
-//! addresses are listened on.
+//! Place in the flow: the command line says which way and how ends prove themselves; each link that comes
+//! about is served as a session.
+//!
+//! Invariants: a connection that misbehaves ends alone. What strangers can take is bounded by the door.
+//!
+//! Deliberately absent: reconnecting. Whoever starts this process decides whether it is to be there again.
 
 use crate::machine::Config;
 use crate::session::{WorkerError, serve_link};
-use bramble_link::{LinkError, tcp_connect, tcp_link};
-use bramble_schedule::limits::HANDSHAKE_DEADLINE;
+use bramble_link::{Door, DoorLimits, Limits, LinkError, Security, tcp_connect};
+use bramble_schedule::limits::{
+    ACCEPTS_PER_S_MAX, BYTES_PER_S_MIN, CHUNK_BYTES_MAX, HANDSHAKE_DEADLINE, HEAD_BYTES_MAX, RATE_WINDOW,
+    STALL_MAX, STRANGER_HEAD_BYTES_MAX, STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX,
+};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use tokio::net::TcpListener;
 
-/// Connections that may be open at once; more are closed at once.
-const CONNECTIONS_MAX: usize = 64;
+// The link knows no other room; its limits are those of the one file all the same.
+const _: () = {
+    assert!(Limits::STRANGER.head_bytes == STRANGER_HEAD_BYTES_MAX && Limits::STRANGER.body_bytes == 0);
+    assert!(Limits::STRANGER.stall.as_secs() == HANDSHAKE_DEADLINE.as_secs());
+    assert!(Limits::SESSION.head_bytes == HEAD_BYTES_MAX && Limits::SESSION.body_bytes == CHUNK_BYTES_MAX);
+    assert!(Limits::SESSION.stall.as_secs() == STALL_MAX.as_secs());
+    assert!(Limits::SESSION.bytes_per_s_min == BYTES_PER_S_MIN);
+    assert!(Limits::SESSION.rate_window.as_secs() == RATE_WINDOW.as_secs());
+};
+
+/// What strangers may take.
+const DOOR: DoorLimits = DoorLimits {
+    connections: STRANGERS_MAX,
+    per_address: STRANGERS_PER_ADDRESS_MAX,
+    per_second: ACCEPTS_PER_S_MAX,
+    deadline: HANDSHAKE_DEADLINE,
+};
 
 /// Listens until the process ends. `ready` is told the address, `ended` how each session went. Has to run
 /// inside a `tokio::task::LocalSet`.
 pub async fn listen(
     address: SocketAddr,
+    security: Security,
     config: Config,
     ready: impl FnOnce(SocketAddr),
     ended: impl Fn(SocketAddr, Result<(), WorkerError>) + Clone + 'static,
 ) -> Result<(), WorkerError> {
-    if !address.ip().is_loopback() {
+    if !security.reaches(address.ip()) {
         return Err(WorkerError::Here(format!(
-            "--listen {address}: only loopback addresses (127.0.0.1:PORT) are served, since there is no cluster \
-             key yet and anyone on the network could use this machine"
+            "--listen {address}: there is no cluster key here, so anyone on the network could use this machine: make \
+             one with `bramble key new` and give it to every machine, or listen on 127.0.0.1:{}",
+            address.port()
         )));
     }
-    let fail = |e| WorkerError::Here(format!("--listen {address}: {e}; choose another port"));
+    let fail = |e| WorkerError::Here(format!("--listen {address}: {e}; choose another address or port"));
     let listener = TcpListener::bind(address).await.map_err(fail)?;
     ready(listener.local_addr().map_err(fail)?);
+    let mut door = Door::new(listener, security, DOOR);
     let config = Rc::new(config);
     let in_use = Rc::new(Cell::new(0));
-    let open = Rc::new(Cell::new(0usize));
     loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(_) => {
-                // Out of descriptors, or the caller is already gone: let sessions end, then go on.
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        let (peer, arrival) = door.next().await;
+        let arrival = match arrival {
+            Ok(arrival) => arrival,
+            Err(e) => {
+                ended(peer, Err(e.into()));
                 continue;
             }
         };
-        if open.get() >= CONNECTIONS_MAX {
-            continue;
-        }
-        open.set(open.get() + 1);
-        let (config, in_use, open, ended) = (config.clone(), in_use.clone(), open.clone(), ended.clone());
+        let (config, in_use, ended) = (config.clone(), in_use.clone(), ended.clone());
         tokio::task::spawn_local(async move {
-            let result = match tcp_link(stream) {
-                Ok(link) => serve_link(link, &config, &in_use).await,
-                Err(e) => Err(e.into()),
-            };
-            open.set(open.get() - 1);
-            ended(peer, result);
+            ended(peer, serve_link(arrival.link, Some(arrival.slot), &config, &in_use).await);
         });
     }
 }
 
-/// Dials a primary and serves that one session. `token` is what the primary that started this process
-/// knows it by.
-pub async fn join(address: SocketAddr, token: &[u8], config: &Config) -> Result<(), WorkerError> {
-    if !address.ip().is_loopback() {
+/// Dials a primary and serves that one session.
+pub async fn join(address: SocketAddr, security: &Security, config: &Config) -> Result<(), WorkerError> {
+    if !security.reaches(address.ip()) {
         return Err(WorkerError::Here(format!(
-            "--join {address}: only loopback addresses are dialled, since there is no cluster key yet"
+            "--join {address}: there is no cluster key here: make one with `bramble key new` and give it to every machine"
         )));
     }
-    let mut stream = tcp_connect(address, HANDSHAKE_DEADLINE).await?;
-    tokio::io::AsyncWriteExt::write_all(&mut stream, token).await.map_err(LinkError::from)?;
-    serve_link(tcp_link(stream)?, config, &Cell::new(0)).await
+    let stream = tcp_connect(address, HANDSHAKE_DEADLINE).await?;
+    let link = match tokio::time::timeout(HANDSHAKE_DEADLINE, security.dial(stream)).await {
+        Ok(link) => link?,
+        Err(_) => {
+            let seconds = HANDSHAKE_DEADLINE.as_secs();
+            return Err(LinkError::Untrusted(format!("it did not prove its key within {seconds} s")).into());
+        }
+    };
+    serve_link(link, None, config, &Cell::new(0)).await
 }

@@ -6,7 +6,7 @@
 use super::WorkerError;
 use crate::machine::{Config, probe};
 use bramble_kernel::{Choice, Pick};
-use bramble_link::{Body, Frame, Limits, Link, NoBodies};
+use bramble_link::{Arrived, Body, Frame, Limits, Link, LinkError, NoBodies, Proven, Slot};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::HANDSHAKE_DEADLINE;
 use bramble_schedule::message::{Hello, Kind, Welcome};
@@ -19,16 +19,11 @@ const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 /// Takes the hello, chooses a kernel, and takes the memory that is left: (hello, kernel, bytes granted).
 pub(super) async fn greet(
     link: &mut Link,
+    slot: Option<Slot>,
     config: &Config,
     in_use: &Cell<u64>,
 ) -> Result<(Hello, Pick, u64), WorkerError> {
-    link.receiver.set_limits(Limits::STRANGER);
-    let first = tokio::time::timeout(HANDSHAKE_DEADLINE, link.receiver.receive(&mut NoBodies)).await;
-    let Ok(first) = first else {
-        let seconds = HANDSHAKE_DEADLINE.as_secs();
-        return Err(ProtocolError::new(format!("it said nothing for {seconds} s")).into());
-    };
-    let first = first?;
+    let first = first_frame(link, slot).await?;
     if Kind::from_code(first.kind)? != Kind::Hello {
         return Err(ProtocolError::new("its first message is not a hello").into());
     }
@@ -59,6 +54,24 @@ pub(super) async fn greet(
     }
     in_use.set(in_use.get() + grant);
     Ok((hello, pick, grant))
+}
+
+/// The first frame, with the limits for strangers and in time. A relay's key opens no session.
+async fn first_frame(link: &mut Link, slot: Option<Slot>) -> Result<Arrived, WorkerError> {
+    if let Proven::Introduced(_) = link.proven {
+        return Err(ProtocolError::new("a key that was introduced for relaying opens no session").into());
+    }
+    link.receiver.set_limits(Limits::STRANGER);
+    let mut no_bodies = NoBodies;
+    let receiving = link.receiver.receive(&mut no_bodies);
+    let first = match slot {
+        Some(slot) => slot.guard(receiving).await,
+        None => tokio::time::timeout(HANDSHAKE_DEADLINE, receiving).await.unwrap_or_else(|_| {
+            let what = format!("it said nothing for {} s", HANDSHAKE_DEADLINE.as_secs());
+            Err(LinkError::Untrusted(what))
+        }),
+    };
+    Ok(first?)
 }
 
 /// Measures this machine and says what it is.

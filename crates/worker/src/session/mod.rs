@@ -13,7 +13,7 @@ use crate::machine::Config;
 use crate::memory::{Operand, Store};
 use crate::pool::{Ended, Pool};
 use bramble_kernel::Pick;
-use bramble_link::{Body, Frame, Landing, Link, LinkError, Place, Receiver, Sender, Vacant};
+use bramble_link::{Body, Frame, Landing, Link, LinkError, Place, Receiver, Sender, Slot, Vacant};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::{CHUNK_BYTES_MAX, PING_AFTER, SILENCE_MAX};
 use bramble_schedule::message::{
@@ -49,9 +49,15 @@ pub enum WorkerError {
     Here(String),
 }
 
-/// Serves one primary over a link, from hello to goodbye. `in_use` counts the bytes granted to sessions.
-pub async fn serve_link(mut link: Link, config: &Config, in_use: &Cell<u64>) -> Result<(), WorkerError> {
-    let (hello, pick, grant) = match greet(&mut link, config, in_use).await {
+/// Serves one primary over a link, from hello to goodbye. `slot` is the link's place among the strangers, if it
+/// came through a door. `in_use` counts the bytes granted to sessions.
+pub async fn serve_link(
+    mut link: Link,
+    slot: Option<Slot>,
+    config: &Config,
+    in_use: &Cell<u64>,
+) -> Result<(), WorkerError> {
+    let (hello, pick, grant) = match greet(&mut link, slot, config, in_use).await {
         Ok(greeted) => greeted,
         Err(e) => {
             // The primary shall read why, if it still listens.

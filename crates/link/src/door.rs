@@ -1,0 +1,266 @@
+//! The door: connections that strangers make, until they have proven who they are.
+//!
+//! Place in the flow: between a listening socket and whoever serves links: a worker, or a primary that waits
+//! for workers to dial in.
+//!
+//! Invariants: at most `connections` strangers at a time and `per_address` of one address. When one more
+//! comes, the oldest goes, of the same address if that has too many: so strangers who hold connections
+//! open keep nobody out. Each has one deadline for everything up to the end of the proof, and for as long as its
+//! `Slot` lives. Connections are taken at a bounded pace, and one that is pushed out has cost little, so
+//! a flood leaves the machine to those inside.
+//!
+//! Deliberately absent: what is said over a link, and any memory of strangers once they are gone.
+
+use crate::{Link, LinkError, Security};
+use std::cell::RefCell;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+/// How long to wait when the system has no descriptors left.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
+
+/// How many strangers, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct DoorLimits {
+    /// Strangers at a time.
+    pub connections: usize,
+    /// Strangers at a time of one address (of one /64 of IPv6).
+    pub per_address: usize,
+    /// Connections taken in a second.
+    pub per_second: u32,
+    /// A stranger must have become known by then.
+    pub deadline: Duration,
+}
+
+/// A listening socket and the strangers at it.
+pub struct Door {
+    listener: TcpListener,
+    security: Security,
+    limits: DoorLimits,
+    strangers: Rc<RefCell<Vec<Stranger>>>,
+    handshakes: JoinSet<(SocketAddr, Result<Arrival, LinkError>)>,
+    next_id: u64,
+    next_accept: Instant,
+}
+
+/// A link with somebody who has proven what `Security` asks for.
+pub struct Arrival {
+    /// The link.
+    pub link: Link,
+    /// Its place among the strangers; to be dropped once it has said something that makes sense.
+    pub slot: Slot,
+}
+
+struct Stranger {
+    id: u64,
+    address: IpAddr,
+    leave: Rc<Notify>,
+}
+
+/// A place among the strangers.
+pub struct Slot {
+    strangers: Rc<RefCell<Vec<Stranger>>>,
+    id: u64,
+    leave: Rc<Notify>,
+    deadline: Instant,
+}
+
+impl Slot {
+    /// What `work` gives, if it is done before the deadline and before newer strangers push this one out.
+    pub async fn guard<T>(&self, work: impl Future<Output = Result<T, LinkError>>) -> Result<T, LinkError> {
+        tokio::select! {
+            done = timeout_at(self.deadline, work) => match done {
+                Ok(result) => result,
+                Err(_) => Err(LinkError::Untrusted("it did not make itself known in time".to_owned())),
+            },
+            () = self.leave.notified() => {
+                Err(LinkError::Untrusted("newer connections pushed it out before it made itself known".to_owned()))
+            }
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.strangers.borrow_mut().retain(|s| s.id != self.id);
+    }
+}
+
+impl Door {
+    /// A door at a listening socket.
+    pub fn new(listener: TcpListener, security: Security, limits: DoorLimits) -> Self {
+        let strangers = Rc::default();
+        let handshakes = JoinSet::new();
+        Self { listener, security, limits, strangers, handshakes, next_id: 0, next_accept: Instant::now() }
+    }
+
+    /// Waits for the next who has made itself known, or has failed to: who, and the link or why not. Has to
+    /// run inside a `tokio::task::LocalSet`. Nothing is lost if the future is dropped.
+    pub async fn next(&mut self) -> (SocketAddr, Result<Arrival, LinkError>) {
+        loop {
+            tokio::select! {
+                Some(done) = self.handshakes.join_next() => {
+                    if let Ok(arrived) = done {
+                        return arrived;
+                    }
+                }
+                accepted = paced(&self.listener, self.next_accept) => match accepted {
+                    Ok((stream, address)) => self.begin(stream, address),
+                    // Out of descriptors, or the caller is already gone: let others end, then go on.
+                    Err(_) => self.next_accept = Instant::now() + OUT_OF_DESCRIPTORS,
+                },
+            }
+        }
+    }
+
+    /// A stranger has come.
+    fn begin(&mut self, stream: TcpStream, address: SocketAddr) {
+        let gap = Duration::from_secs(1) / self.limits.per_second.max(1);
+        // A burst of as many as may be here at once is taken without a pause.
+        let burst = gap * u32::try_from(self.limits.connections).unwrap_or(u32::MAX);
+        let earliest = Instant::now().checked_sub(burst).unwrap_or(self.next_accept);
+        self.next_accept = self.next_accept.max(earliest) + gap;
+        let slot = self.slot(neighbourhood(address.ip()));
+        let security = self.security.clone();
+        self.handshakes.spawn_local(async move {
+            let result = slot.guard(security.accept(stream)).await;
+            (address, result.map(|link| Arrival { link, slot }))
+        });
+    }
+
+    /// A place for one more; whoever has to go for it is told.
+    fn slot(&mut self, address: IpAddr) -> Slot {
+        let mut strangers = self.strangers.borrow_mut();
+        let of_address = strangers.iter().filter(|s| s.address == address).count();
+        // They stand in the order in which they came.
+        let goes = if of_address >= self.limits.per_address {
+            strangers.iter().position(|s| s.address == address)
+        } else {
+            (strangers.len() >= self.limits.connections).then_some(0)
+        };
+        if let Some(at) = goes {
+            strangers.remove(at).leave.notify_one();
+        }
+        let (id, leave) = (self.next_id, Rc::new(Notify::new()));
+        self.next_id += 1;
+        strangers.push(Stranger { id, address, leave: leave.clone() });
+        let deadline = Instant::now() + self.limits.deadline;
+        Slot { strangers: self.strangers.clone(), id, leave, deadline }
+    }
+}
+
+async fn paced(listener: &TcpListener, at: Instant) -> std::io::Result<(TcpStream, SocketAddr)> {
+    sleep_until(at).await;
+    listener.accept().await
+}
+
+/// What counts as one address: somebody who has one of IPv6 has 2^64 of them.
+fn neighbourhood(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt;
+
+    const LIMITS: DoorLimits =
+        DoorLimits { connections: 6, per_address: 4, per_second: 10_000, deadline: Duration::from_millis(400) };
+
+    /// Runs a check against a door on loopback, with the address of it.
+    fn at_door<F: AsyncFnOnce(Door, SocketAddr)>(security: Security, check: F) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            check(Door::new(listener, security, LIMITS), address).await;
+        });
+    }
+
+    fn key() -> crate::ClusterKey {
+        crate::ClusterKey::from_bytes([5; crate::ClusterKey::BYTES])
+    }
+
+    #[test]
+    fn who_says_nothing_is_gone_after_the_deadline() {
+        at_door(Security::proven(key(), 2, "1"), async |mut door, address| {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let (_, result) = door.next().await;
+            let text = result.err().unwrap().to_string();
+            assert!(text.contains("in time"), "{text}");
+            assert!(door.strangers.borrow().is_empty());
+            // The 32 random bytes, and then the end: no word about why.
+            let mut got = Vec::new();
+            stream.read_to_end(&mut got).await.unwrap();
+            assert_eq!(got.len(), 32);
+        });
+    }
+
+    #[test]
+    fn a_crowd_of_one_address_pushes_out_its_own_oldest_and_a_member_still_gets_in() {
+        at_door(Security::proven(key(), 2, "1"), async |mut door, address| {
+            let mut crowd = Vec::new();
+            for _ in 0..40 {
+                crowd.push(TcpStream::connect(address).await.unwrap());
+            }
+            let dialling = async {
+                let stream = TcpStream::connect(address).await.unwrap();
+                Security::proven(key(), 2, "1").dial(stream).await.map(drop)
+            };
+            let (mut refused, mut let_in) = (0, 0);
+            let serving = async {
+                while refused + let_in < 41 {
+                    let (_, result) = door.next().await;
+                    assert!(door.strangers.borrow().len() <= LIMITS.per_address);
+                    match result {
+                        Ok(arrival) => {
+                            assert_eq!(arrival.link.proven, crate::Proven::Member);
+                            let_in += 1;
+                        }
+                        Err(e) => {
+                            assert!(matches!(e, LinkError::Untrusted(_)), "{e}");
+                            refused += 1;
+                        }
+                    }
+                }
+            };
+            let (dialled, ()) = tokio::join!(dialling, serving);
+            dialled.unwrap();
+            assert_eq!((refused, let_in), (40, 1));
+        });
+    }
+
+    #[test]
+    fn strangers_of_many_addresses_share_what_there_is() {
+        at_door(Security::open(crate::Reach::Loopback, 2, "1"), async |mut door, _| {
+            let mut slots: Vec<Slot> = Vec::new();
+            for last in 1..=10u8 {
+                slots.push(door.slot(IpAddr::from([10, 0, 0, last])));
+                assert!(door.strangers.borrow().len() <= LIMITS.connections);
+            }
+            let pushed_out = slots[3].guard(std::future::pending::<Result<(), _>>()).await;
+            assert!(pushed_out.unwrap_err().to_string().contains("pushed"));
+            drop(slots.pop());
+            assert_eq!(door.strangers.borrow().len(), LIMITS.connections - 1);
+        });
+    }
+
+    #[test]
+    fn an_ipv6_network_counts_as_one() {
+        let of = |text: &str| neighbourhood(text.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2:3::4"), of("2001:db8:1:2:ffff::"));
+        assert_ne!(of("2001:db8:1:2::"), of("2001:db8:1:3::"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+    }
+}

@@ -1,0 +1,316 @@
+//! Who the other end is: a connection becomes a link once both ends have proven a key to each other.
+//!
+//! Place in the flow: between a connected socket and its first frame, at both ends, whoever dialled.
+//!
+//! Invariants: the dialler proves first. An end that sees a wrong proof, or none, closes without a word, and
+//! its own user is told why. The key never crosses the connection, and a proof is good for one connection
+//! only. Over TLS the proof covers a number that TLS exports; on loopback (`proven`) both ends make it of
+//! random numbers that they have just sent each other.
+//!
+//! Deliberately absent: deadlines (the door and the callers have them), and where keys come from.
+
+pub(crate) mod introduction;
+pub(crate) mod tls;
+
+use crate::tcp::pipe::Pipe;
+use crate::tcp::{framed, tune};
+use crate::{ClusterKey, Link, LinkError};
+use introduction::{BYTES, Introduction, Program, Role};
+use ring::rand::SecureRandom;
+use std::cell::RefCell;
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::net::IpAddr;
+use std::rc::Rc;
+use tls::Tls;
+use tokio::net::TcpStream;
+
+/// What the number is exported from TLS under.
+const EXPORTER_LABEL: &[u8] = b"EXPORTER-bramble-proof";
+/// What the number is made of where there is no TLS.
+const LOOPBACK_LABEL: &[u8] = b"bramble loopback 1";
+
+/// What the other end has proven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proven {
+    /// Nothing was asked.
+    Nothing,
+    /// That it holds the cluster key, or the one-time key that takes its place.
+    Member,
+    /// That it holds a key that a primary has introduced, by its id: it may relay, and nothing else.
+    Introduced([u8; 4]),
+}
+
+/// How connections become links.
+#[derive(Clone)]
+pub struct Security {
+    mode: Mode,
+    program: Program,
+}
+
+#[derive(Clone)]
+enum Mode {
+    Open(Reach),
+    Proven(Keys),
+    Sealed(Rc<Tls>, Keys),
+}
+
+/// Where the other end of a connection that is not encrypted may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// On this machine.
+    Loopback,
+    /// Anywhere: the owner of the network said that he trusts it.
+    Anywhere,
+}
+
+/// The key of the cluster, and those that primaries have introduced for as long as they need them.
+#[derive(Clone)]
+struct Keys {
+    own: Rc<ClusterKey>,
+    introduced: Rc<RefCell<Vec<ClusterKey>>>,
+}
+
+impl Security {
+    /// Frames as they are; nobody is asked who he is.
+    pub fn open(reach: Reach, protocol: u16, version: &'static str) -> Self {
+        Self { mode: Mode::Open(reach), program: Program { protocol, version } }
+    }
+
+    /// Both ends prove the key, frames go as they are. For loopback, where nobody else can listen.
+    pub fn proven(key: ClusterKey, protocol: u16, version: &'static str) -> Self {
+        Self { mode: Mode::Proven(Keys::new(key)), program: Program { protocol, version } }
+    }
+
+    /// TLS, over which both ends prove the key.
+    pub fn sealed(key: ClusterKey, protocol: u16, version: &'static str) -> Result<Self, LinkError> {
+        let tls = Rc::new(Tls::new()?);
+        Ok(Self { mode: Mode::Sealed(tls, Keys::new(key)), program: Program { protocol, version } })
+    }
+
+    /// Whether anyone can be the other end.
+    pub fn is_open(&self) -> bool {
+        matches!(self.mode, Mode::Open(_))
+    }
+
+    /// The key's name, where one is asked for.
+    pub fn key_id(&self) -> Option<String> {
+        self.keys().map(|keys| keys.own.id())
+    }
+
+    /// Whether an end at that address may be connected to, or listened for. Connections to others are refused
+    /// in any case; this is for saying so early.
+    pub fn reaches(&self, address: IpAddr) -> bool {
+        let anywhere = matches!(self.mode, Mode::Open(Reach::Anywhere) | Mode::Sealed(..));
+        anywhere || address.to_canonical().is_loopback()
+    }
+
+    /// Takes this key from diallers too, until what is given back is dropped. `None` where no keys are asked
+    /// for.
+    pub fn introduce(&self, key: ClusterKey) -> Option<Introduced> {
+        let keys = self.keys()?;
+        let id = key.id_bytes();
+        keys.introduced.borrow_mut().push(key);
+        Some(Introduced { keys: keys.introduced.clone(), id })
+    }
+
+    /// A link over a connection that this end has made, with the cluster key.
+    pub async fn dial(&self, stream: TcpStream) -> Result<Link, LinkError> {
+        let own = self.keys().map(|keys| keys.own.clone());
+        self.dial_with(stream, own.as_deref()).await
+    }
+
+    /// The same with a key that a primary has introduced.
+    pub async fn dial_introduced(&self, stream: TcpStream, key: &ClusterKey) -> Result<Link, LinkError> {
+        let link = self.dial_with(stream, Some(key)).await?;
+        Ok(Link { proven: Proven::Introduced(key.id_bytes()), ..link })
+    }
+
+    async fn dial_with(&self, stream: TcpStream, key: Option<&ClusterKey>) -> Result<Link, LinkError> {
+        let (pipe, binding) = self.prepare(stream, Role::Dialler).await?;
+        let (Some(key), Some(binding)) = (key, binding) else { return framed(pipe) };
+        put(&pipe, &self.program.introduce(Role::Dialler, key, &binding)).await?;
+        let id = key.id();
+        let closed = |_| {
+            let what = format!(
+                "it closed the connection when it was shown the proof of our cluster key ({id}): it has another \
+                 one (compare: bramble key show --id), or it is full"
+            );
+            LinkError::Untrusted(what)
+        };
+        let bytes = take(&pipe).await.map_err(closed)?;
+        let answer = Introduction::read(&bytes, Role::Listener)?;
+        if !answer.proves(key, &binding) {
+            let what = format!("it does not hold this cluster's key ({id}): somebody else answers there");
+            return Err(LinkError::Untrusted(what));
+        }
+        self.program.check_version(&answer)?;
+        Ok(Link { proven: Proven::Member, ..framed(pipe)? })
+    }
+
+    /// A link over a connection that this end has taken.
+    pub async fn accept(&self, stream: TcpStream) -> Result<Link, LinkError> {
+        let (pipe, binding) = self.prepare(stream, Role::Listener).await?;
+        let (Some(keys), Some(binding)) = (self.keys(), binding) else { return framed(pipe) };
+        let bytes = take(&pipe).await.map_err(|e| match e.kind() {
+            ErrorKind::UnexpectedEof => LinkError::Untrusted("it left without proving a key".to_owned()),
+            _ => LinkError::Broken(e),
+        })?;
+        let claim = Introduction::read(&bytes, Role::Dialler)?;
+        let Some((key, proven)) = keys.claimed(claim.key_id).filter(|(key, _)| claim.proves(key, &binding))
+        else {
+            // An older or newer bramble of a cluster with this key would have proven it.
+            self.program.check_version(&claim)?;
+            let [a, b, c, d] = claim.key_id;
+            let (other, own) = (format!("{a:02x}{b:02x}-{c:02x}{d:02x}"), keys.own.id());
+            let what = format!("it does not prove this cluster's key ({own}); it says that it has {other}");
+            return Err(LinkError::Untrusted(what));
+        };
+        put(&pipe, &self.program.introduce(Role::Listener, &key, &binding)).await?;
+        self.program.check_version(&claim)?;
+        Ok(Link { proven, ..framed(pipe)? })
+    }
+
+    fn keys(&self) -> Option<&Keys> {
+        match &self.mode {
+            Mode::Open(_) => None,
+            Mode::Proven(keys) | Mode::Sealed(_, keys) => Some(keys),
+        }
+    }
+
+    /// Sets up TLS where there is to be any, and finds the number that proofs cover.
+    async fn prepare(&self, stream: TcpStream, role: Role) -> Result<(Rc<Pipe>, Option<[u8; 32]>), LinkError> {
+        tune(&stream)?;
+        let other = stream.peer_addr()?.ip();
+        if !self.reaches(other) {
+            let what = format!("{other} is another machine, and there is no cluster key here (see: bramble key)");
+            return Err(LinkError::Untrusted(what));
+        }
+        match &self.mode {
+            Mode::Open(_) => Ok((Rc::new(Pipe::Plain(stream)), None)),
+            Mode::Proven(_) => {
+                let pipe = Rc::new(Pipe::Plain(stream));
+                let binding = loopback_binding(&pipe, role).await?;
+                Ok((pipe, Some(binding)))
+            }
+            Mode::Sealed(tls, _) => {
+                let connection = match role {
+                    Role::Dialler => tls.dial(),
+                    Role::Listener => tls.listen(),
+                };
+                let pipe = Rc::new(Pipe::sealed(stream, connection.map_err(tls_failed)?));
+                pipe.handshake().await.map_err(explain_tls)?;
+                let binding = pipe.exported(EXPORTER_LABEL).transpose().map_err(tls_failed)?;
+                Ok((pipe, binding))
+            }
+        }
+    }
+}
+
+impl Keys {
+    fn new(own: ClusterKey) -> Self {
+        Self { own: Rc::new(own), introduced: Rc::default() }
+    }
+
+    /// The key that somebody claims to hold.
+    fn claimed(&self, id: [u8; 4]) -> Option<(ClusterKey, Proven)> {
+        if self.own.id_bytes() == id {
+            return Some(((*self.own).clone(), Proven::Member));
+        }
+        let introduced = self.introduced.borrow();
+        let key = introduced.iter().find(|key| key.id_bytes() == id)?;
+        Some((key.clone(), Proven::Introduced(id)))
+    }
+}
+
+/// A key that is taken from diallers for as long as this lives.
+pub struct Introduced {
+    keys: Rc<RefCell<Vec<ClusterKey>>>,
+    id: [u8; 4],
+}
+
+impl Introduced {
+    /// What links that were proven with it say.
+    pub fn id(&self) -> [u8; 4] {
+        self.id
+    }
+}
+
+impl Drop for Introduced {
+    fn drop(&mut self) {
+        let mut keys = self.keys.borrow_mut();
+        if let Some(at) = keys.iter().position(|key| key.id_bytes() == self.id) {
+            keys.swap_remove(at);
+        }
+    }
+}
+
+/// Each end sends 32 random bytes; the number is made of both.
+async fn loopback_binding(pipe: &Pipe, role: Role) -> Result<[u8; 32], LinkError> {
+    let mut own = [0; 32];
+    let random = ring::rand::SystemRandom::new().fill(&mut own);
+    random.map_err(|_| LinkError::Untrusted("the system has no random numbers".to_owned()))?;
+    put(pipe, &own).await?;
+    let other: [u8; 32] = take(pipe).await.map_err(|e| match e.kind() {
+        ErrorKind::UnexpectedEof => LinkError::Untrusted("it left without a word".to_owned()),
+        _ => LinkError::Broken(e),
+    })?;
+    let (dialler, listener) = match role {
+        Role::Dialler => (own, other),
+        Role::Listener => (other, own),
+    };
+    let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
+    for part in [LOOPBACK_LABEL, &dialler[..], &listener[..]] {
+        digest.update(part);
+    }
+    let mut binding = [0; 32];
+    binding.copy_from_slice(digest.finish().as_ref());
+    Ok(binding)
+}
+
+/// Sends all of some bytes.
+async fn put(pipe: &Pipe, bytes: &[u8]) -> Result<(), LinkError> {
+    let mut done = 0;
+    while done < bytes.len() {
+        done += pipe.write(&[IoSlice::new(&bytes[done..])]).await?;
+    }
+    Ok(())
+}
+
+/// Waits for so many bytes, and takes none beyond them.
+async fn take<const N: usize>(pipe: &Pipe) -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut done = 0;
+    while done < N {
+        match pipe.read(&mut [IoSliceMut::new(&mut bytes[done..])]).await? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            got => done += got,
+        }
+    }
+    Ok(bytes)
+}
+
+const _: () = assert!(BYTES == 64);
+
+fn tls_failed(e: rustls::Error) -> LinkError {
+    LinkError::Untrusted(format!("TLS cannot be set up: {e}"))
+}
+
+/// What a handshake that failed means to a person.
+fn explain_tls(e: std::io::Error) -> LinkError {
+    let inner = e.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    LinkError::Untrusted(match inner {
+        Some(rustls::Error::InvalidMessage(_)) => {
+            "it does not speak TLS: it has no cluster key, or is older, or is no bramble (see: bramble key)".to_owned()
+        }
+        Some(other) => format!("TLS cannot be set up with it: {other}"),
+        None if e.kind() == ErrorKind::UnexpectedEof || e.kind() == ErrorKind::ConnectionReset => {
+            "it closed the connection before TLS was set up: it has no cluster key, or is older, or is full (see: \
+             bramble key)"
+                .to_owned()
+        }
+        None => format!("the connection broke while TLS was set up: {e}"),
+    })
+}
+
+#[cfg(test)]
+mod tests;

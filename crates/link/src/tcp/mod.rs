@@ -1,0 +1,78 @@
+//! The TCP link: vectored writes from where the bytes lie, vectored reads to where they will be used.
+//!
+//! Place in the flow: between two machines. A socket becomes a link as it is (`tcp_link`), or once both ends
+//! have proven who they are (`secure`).
+//!
+//! Invariants: those of `send`, `receive`, `pace` and `pipe`, which are its parts.
+//!
+//! Deliberately absent: reconnecting. A link that has ended stays ended.
+
+mod pace;
+pub(crate) mod pipe;
+mod receive;
+mod send;
+
+use crate::{Link, LinkError};
+use pipe::Pipe;
+use std::io::{self, ErrorKind};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// Slices of one vectored call; the kernel takes at most 1024.
+const SLICES_MAX: usize = 512;
+/// The kernel ends a connection whose data nobody takes for that long. It counts a receiver that has no room
+/// too, and one whose disk is busy may have none for many seconds: so longer than the silence after which the
+/// schedule gives an end up.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
+
+/// Connects within `deadline`.
+pub async fn tcp_connect(address: std::net::SocketAddr, deadline: Duration) -> Result<TcpStream, LinkError> {
+    match tokio::time::timeout(deadline, TcpStream::connect(address)).await {
+        Ok(stream) => Ok(stream?),
+        Err(_) => {
+            let what = format!("no answer within {} s", deadline.as_secs());
+            Err(LinkError::Broken(io::Error::new(ErrorKind::TimedOut, what)))
+        }
+    }
+}
+
+/// A link over a connected stream, as it is: nobody is asked who he is, and anyone on the way can read and
+/// change what is said. It starts with the limits for strangers.
+pub fn tcp_link(stream: TcpStream) -> Result<Link, LinkError> {
+    tune(&stream)?;
+    framed(Rc::new(Pipe::Plain(stream)))
+}
+
+/// What every socket of ours is set to.
+pub(crate) fn tune(stream: &TcpStream) -> Result<(), LinkError> {
+    stream.set_nodelay(true)?;
+    let socket = socket2::SockRef::from(stream);
+    socket.set_keepalive(true)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
+    Ok(())
+}
+
+/// Frames over a pipe.
+pub(crate) fn framed(pipe: Rc<Pipe>) -> Result<Link, LinkError> {
+    let peer = pipe.stream().peer_addr()?.to_string();
+    Ok(Link {
+        sender: Box::new(send::TcpSender::new(pipe.clone())),
+        receiver: Box::new(receive::TcpReceiver::new(pipe.clone())),
+        peer,
+        name: "tcp",
+        shares_memory: false,
+        cipher: pipe.cipher(),
+        proven: crate::Proven::Nothing,
+    })
+}
+
+/// What an error of the pipe means for a link.
+fn broken(e: io::Error) -> LinkError {
+    LinkError::Broken(e)
+}
+
+fn cut_off() -> LinkError {
+    LinkError::Broken(io::Error::new(ErrorKind::UnexpectedEof, "it ended in the middle of a frame"))
+}

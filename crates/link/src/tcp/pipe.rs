@@ -1,0 +1,225 @@
+//! Bytes both ways over one socket: as they are, or through TLS.
+//!
+//! Place in the flow: below the frames of the TCP link, whose two halves share one pipe.
+//!
+//! Invariants: a write returns when what it took is with the kernel, so nothing is left behind when a sender
+//! falls silent; a read gives at least one byte, or 0 where the other end has closed. With TLS, a connection
+//! that ends without the other end's goodbye is broken, not closed: nobody on the way can cut a stream
+//! short unseen. No state is borrowed while anything is waited for.
+//!
+//! Deliberately absent: frames, time limits (the receiver of frames has them), and who the other end is
+//! (`secure`).
+
+use rustls::Connection;
+use std::cell::RefCell;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use tokio::net::TcpStream;
+
+/// Bytes that TLS may hold encrypted before the kernel has taken them.
+const SEALED_BYTES: usize = 256 << 10;
+/// Bytes of one read from the socket, before they are decrypted.
+const RAW_BYTES: usize = 64 << 10;
+
+/// One socket, whose two directions may be used by two tasks of one event loop.
+pub(crate) enum Pipe {
+    Plain(TcpStream),
+    Sealed(TcpStream, Box<RefCell<Tls>>),
+}
+
+/// TLS over a socket, and what was read from it and not decrypted yet.
+pub(crate) struct Tls {
+    connection: Connection,
+    raw: Vec<u8>,
+    from: usize,
+    to: usize,
+}
+
+impl Pipe {
+    pub(crate) fn sealed(stream: TcpStream, connection: Connection) -> Self {
+        let mut connection = connection;
+        connection.set_buffer_limit(Some(SEALED_BYTES));
+        let tls = Tls { connection, raw: vec![0; RAW_BYTES], from: 0, to: 0 };
+        Self::Sealed(stream, Box::new(RefCell::new(tls)))
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) | Self::Sealed(stream, _) => stream,
+        }
+    }
+
+    /// The cipher suite, where there is one.
+    pub(crate) fn cipher(&self) -> Option<&'static str> {
+        let Self::Sealed(_, tls) = self else { return None };
+        match tls.borrow().connection.negotiated_cipher_suite()?.suite() {
+            rustls::CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => Some("chacha20-poly1305"),
+            rustls::CipherSuite::TLS13_AES_128_GCM_SHA256 => Some("aes-128-gcm"),
+            _ => Some("another"),
+        }
+    }
+
+    /// 32 bytes that only the two ends of this very connection know; `None` where it is not encrypted.
+    pub(crate) fn exported(&self, label: &[u8]) -> Option<Result<[u8; 32], rustls::Error>> {
+        let Self::Sealed(_, tls) = self else { return None };
+        Some(tls.borrow().connection.export_keying_material([0; 32], label, None))
+    }
+
+    /// Finishes the TLS handshake.
+    pub(crate) async fn handshake(&self) -> io::Result<()> {
+        let Self::Sealed(stream, tls) = self else { return Ok(()) };
+        loop {
+            self.flush().await?;
+            if !tls.borrow().connection.is_handshaking() {
+                return Ok(());
+            }
+            if !tls.borrow_mut().take_in(stream)? {
+                stream.readable().await?;
+            }
+        }
+    }
+
+    /// Takes some of the bytes, as many as go at once.
+    pub(crate) async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => loop {
+                match stream.try_write_vectored(slices) {
+                    Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => stream.writable().await?,
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                    other => return other,
+                }
+            },
+            Self::Sealed(_, tls) => {
+                let taken = tls.borrow_mut().connection.writer().write_vectored(slices)?;
+                self.flush().await?;
+                Ok(taken)
+            }
+        }
+    }
+
+    /// Waits for bytes; puts what is there into the runs. 0 where the other end has closed.
+    pub(crate) async fn read(&self, runs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => loop {
+                match stream.try_read_vectored(runs) {
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => stream.readable().await?,
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                    other => return other,
+                }
+            },
+            Self::Sealed(stream, tls) => loop {
+                let opened = tls.borrow_mut().opened(runs)?;
+                if let Some(bytes) = opened {
+                    return Ok(bytes);
+                }
+                if !tls.borrow_mut().take_in(stream)? {
+                    stream.readable().await?;
+                }
+            },
+        }
+    }
+
+    /// Tells the other end that nothing more will come.
+    pub(crate) async fn close(&self) -> io::Result<()> {
+        if let Self::Sealed(_, tls) = self {
+            tls.borrow_mut().connection.send_close_notify();
+            self.flush().await?;
+        }
+        socket2::SockRef::from(self.stream()).shutdown(std::net::Shutdown::Write)
+    }
+
+    /// Gives everything that is encrypted to the kernel.
+    async fn flush(&self) -> io::Result<()> {
+        let Self::Sealed(stream, tls) = self else { return Ok(()) };
+        while tls.borrow().connection.wants_write() {
+            let written = tls.borrow_mut().connection.write_tls(&mut NoWait(stream));
+            match written {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => stream.writable().await?,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                other => drop(other?),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tls {
+    /// Decrypted bytes into the runs: `None` where more has to come first.
+    fn opened(&mut self, runs: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
+        let mut done = 0;
+        for run in runs.iter_mut().filter(|r| !r.is_empty()) {
+            let mut filled = 0;
+            while filled < run.len() {
+                match self.connection.reader().read(&mut run[filled..]) {
+                    // The other end has said goodbye.
+                    Ok(0) => return Ok(Some(done)),
+                    Ok(bytes) => (filled, done) = (filled + bytes, done + bytes),
+                    Err(e) if e.kind() == ErrorKind::WouldBlock && self.from < self.to => self.decrypt()?,
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok((done > 0).then_some(done)),
+                    // What came before the break is still good; the next call meets the error again.
+                    Err(_) if done > 0 => return Ok(Some(done)),
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok(Some(done))
+    }
+
+    /// Reads from the socket once and decrypts. False where it had nothing.
+    fn take_in(&mut self, stream: &TcpStream) -> io::Result<bool> {
+        if self.from == self.to {
+            (self.from, self.to) = (0, 0);
+            match stream.try_read(&mut self.raw) {
+                Ok(0) => {
+                    // TLS has to see the end, to tell a goodbye from a cut.
+                    self.connection.read_tls(&mut io::empty())?;
+                    self.process()?;
+                    if self.connection.is_handshaking() {
+                        return Err(ErrorKind::UnexpectedEof.into());
+                    }
+                    return Ok(true);
+                }
+                Ok(bytes) => self.to = bytes,
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    return Ok(false);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        self.decrypt()?;
+        Ok(true)
+    }
+
+    /// Gives TLS some of what was read.
+    fn decrypt(&mut self) -> io::Result<()> {
+        let mut some = &self.raw[self.from..self.to];
+        let before = some.len();
+        self.connection.read_tls(&mut some)?;
+        self.from += before - some.len();
+        self.process()
+    }
+
+    fn process(&mut self) -> io::Result<()> {
+        match self.connection.process_new_packets() {
+            Ok(_) => Ok(()),
+            // An alert may be queued: it is not sent. A stranger learns nothing from this end.
+            Err(e) => Err(io::Error::new(ErrorKind::InvalidData, e)),
+        }
+    }
+}
+
+/// The socket as a writer that never waits.
+struct NoWait<'a>(&'a TcpStream);
+
+impl Write for NoWait<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(slices)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! The receiving half of a TCP link.
+//!
+//! Invariants: lengths are checked against the limits before anything is read; the head is read first, then
+//! the body to where `Place` says, in vectored reads; what is copied is a read-ahead of a few kilobytes.
+
+use super::pace::Pace;
+use super::pipe::Pipe;
+use super::{SLICES_MAX, broken, cut_off};
+use crate::{
+    Arrived, ArrivedBody, HEADER_BYTES, Header, Landing, Limits, LinkError, LinkFuture, Place, Receiver,
+};
+use bytes::Bytes;
+use std::cell::Cell;
+use std::io::IoSliceMut;
+use std::rc::Rc;
+
+/// Bytes read ahead of a frame: enough for header and head of most.
+const READ_AHEAD_BYTES: usize = 8 * 1024;
+
+pub(super) struct TcpReceiver {
+    pipe: Rc<Pipe>,
+    session: u32,
+    limits: Limits,
+    /// Bytes of frames that have come whole.
+    bytes: u64,
+    /// All bytes that have come.
+    arriving: Rc<Cell<u64>>,
+    /// Bytes `from..to` of it were read and not used yet.
+    ahead: Vec<u8>,
+    from: usize,
+    to: usize,
+}
+
+impl TcpReceiver {
+    pub(super) fn new(pipe: Rc<Pipe>) -> Self {
+        Self {
+            pipe,
+            session: 0,
+            limits: Limits::STRANGER,
+            bytes: 0,
+            arriving: Rc::default(),
+            ahead: vec![0; READ_AHEAD_BYTES],
+            from: 0,
+            to: 0,
+        }
+    }
+
+    fn came(&self, bytes: usize) {
+        self.arriving.set(self.arriving.get().wrapping_add(bytes as u64));
+    }
+
+    /// Waits for a header in the read-ahead. `None` where the other end closed before it.
+    async fn header(&mut self) -> Result<Option<[u8; HEADER_BYTES]>, LinkError> {
+        if self.from == self.to {
+            (self.from, self.to) = (0, 0);
+        }
+        if self.from + HEADER_BYTES > self.ahead.len() {
+            self.ahead.copy_within(self.from..self.to, 0);
+            (self.from, self.to) = (0, self.to - self.from);
+        }
+        let mut pace = None;
+        while self.to - self.from < HEADER_BYTES {
+            let mut runs = [IoSliceMut::new(&mut self.ahead[self.to..])];
+            let reading = self.pipe.read(&mut runs);
+            let got = if self.from == self.to {
+                // Nothing has begun: the schedule decides how long silence is borne.
+                reading.await.map_err(broken)?
+            } else {
+                pace.get_or_insert_with(|| Pace::new(self.limits)).keep(reading).await?
+            };
+            match got {
+                0 if self.from == self.to => return Ok(None),
+                0 => return Err(cut_off()),
+                _ => self.to += got,
+            }
+            self.came(got);
+        }
+        let mut raw = [0; HEADER_BYTES];
+        raw.copy_from_slice(&self.ahead[self.from..self.from + HEADER_BYTES]);
+        self.from += HEADER_BYTES;
+        Ok(Some(raw))
+    }
+
+    /// Takes `n` bytes, at most a head's, out of the read-ahead and, where it is too small, the pipe.
+    async fn head(&mut self, n: usize, pace: &mut Pace) -> Result<Bytes, LinkError> {
+        let mut out = vec![0; n];
+        let have = n.min(self.to - self.from);
+        out[..have].copy_from_slice(&self.ahead[self.from..self.from + have]);
+        self.from += have;
+        let mut done = have;
+        while done < n {
+            let mut runs = [IoSliceMut::new(&mut out[done..])];
+            let got = pace.keep(self.pipe.read(&mut runs)).await?;
+            if got == 0 {
+                return Err(cut_off());
+            }
+            done += got;
+            self.came(got);
+        }
+        Ok(Bytes::from(out))
+    }
+
+    /// Reads `len` bytes to where they belong; gives the checksum continued over them.
+    async fn land(
+        &mut self,
+        landing: &mut dyn Landing,
+        len: usize,
+        sum: u32,
+        pace: &mut Pace,
+    ) -> Result<u32, LinkError> {
+        let mut sum = sum;
+        let mut done = 0;
+        while done < len {
+            let mut runs = Vec::with_capacity(16);
+            landing.runs_mut(done, SLICES_MAX, &mut runs);
+            let got = if self.from < self.to {
+                let got = scatter(&self.ahead[self.from..self.to], &mut runs);
+                self.from += got;
+                got
+            } else {
+                let got = pace.keep(self.pipe.read(&mut runs)).await?;
+                self.came(got);
+                got
+            };
+            if got == 0 {
+                return Err(cut_off());
+            }
+            let mut left = got;
+            for run in &runs {
+                let part = left.min(run.len());
+                sum = crc32c::crc32c_append(sum, &run[..part]);
+                left -= part;
+                if left == 0 {
+                    break;
+                }
+            }
+            done += got;
+        }
+        Ok(sum)
+    }
+
+    async fn read_frame(&mut self, place: &mut dyn Place) -> Result<Arrived, LinkError> {
+        // A socket that is never empty must not keep the event loop to itself.
+        tokio::task::yield_now().await;
+        let Some(raw) = self.header().await? else { return Err(LinkError::Closed) };
+        let header = Header::decode(&raw, self.limits)?;
+        if header.session != self.session {
+            let (got, want) = (header.session, self.session);
+            return Err(LinkError::Foreign(format!("a frame of session {got:08x} in session {want:08x}")));
+        }
+        let mut pace = Pace::new(self.limits);
+        let head = self.head(usize::from(header.head_bytes), &mut pace).await?;
+        let mut sum = crc32c::crc32c_append(crc32c::crc32c(&header.prefix()), &head);
+        let mut body = ArrivedBody::Empty;
+        let body_bytes = header.body_bytes();
+        if body_bytes > 0 {
+            let mut landing = place.place(header.kind, &head, body_bytes).map_err(LinkError::Refused)?;
+            if landing.len() != body_bytes {
+                let place = landing.len();
+                return Err(LinkError::Refused(format!("{body_bytes} bytes came for a place of {place}")));
+            }
+            sum = self.land(&mut *landing, body_bytes, sum, &mut pace).await?;
+            body = ArrivedBody::Landed(landing);
+        }
+        if sum != header.checksum {
+            return Err(LinkError::Damaged { got: sum, expected: header.checksum });
+        }
+        self.bytes += (HEADER_BYTES + head.len() + body_bytes) as u64;
+        Ok(Arrived { kind: header.kind, head, body })
+    }
+}
+
+impl Receiver for TcpReceiver {
+    fn receive<'a>(&'a mut self, place: &'a mut dyn Place) -> LinkFuture<'a, Arrived> {
+        Box::pin(self.read_frame(place))
+    }
+    fn set_session(&mut self, session: u32) {
+        self.session = session;
+    }
+    fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+    fn bytes_received(&self) -> u64 {
+        self.bytes
+    }
+    fn arriving(&self) -> Rc<Cell<u64>> {
+        self.arriving.clone()
+    }
+}
+
+/// Copies as much of `from` as fits into the runs.
+fn scatter(from: &[u8], runs: &mut [IoSliceMut<'_>]) -> usize {
+    let mut done = 0;
+    for run in runs {
+        let part = run.len().min(from.len() - done);
+        run[..part].copy_from_slice(&from[done..done + part]);
+        done += part;
+    }
+    done
+}
