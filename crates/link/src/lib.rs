@@ -12,11 +12,13 @@
 
 mod body;
 mod frame;
+mod key;
 mod tcp;
 mod thread;
 
 pub use body::{Body, Landing, Region, SharedBytes, Vacant};
 pub use frame::{CHUNK_BYTES_MAX, Frame, HEAD_BYTES_MAX, HEADER_BYTES, Header, Limits};
+pub use key::{ClusterKey, KeyError};
 pub use tcp::{tcp_connect, tcp_link};
 pub use thread::thread_pair;
 
