@@ -173,6 +173,9 @@ pub(crate) struct WorkerArgs {
     /// Let the system place compute threads
     #[arg(long, conflicts_with = "pin_from")]
     pub(crate) no_pin: bool,
+    /// Print a systemd unit for a worker, with how to install it, and end
+    #[arg(long)]
+    pub(crate) print_systemd: bool,
     /// Say nothing
     #[arg(short, long)]
     pub(crate) quiet: bool,

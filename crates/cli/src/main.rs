@@ -17,6 +17,7 @@ mod local;
 mod multiply;
 mod progress;
 mod report;
+mod systemd;
 mod worker;
 
 use args::{Cli, Command};
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Multiply(args) => multiply::run(&args, began),
+        Command::Worker(args) if args.print_systemd => systemd::print(),
         Command::Worker(args) => worker::run(&args),
         Command::Key(command) => key::run(&command),
         Command::Completions { shell } => {
