@@ -21,6 +21,9 @@ pub(crate) enum Command {
     Multiply(Box<MultiplyArgs>),
     /// Compute for primaries that connect
     Worker(WorkerArgs),
+    /// Make, show or find the cluster key, the secret that all machines of a cluster share
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Print the completion script of a shell
     Completions {
         /// Which shell
@@ -28,6 +31,24 @@ pub(crate) enum Command {
     },
     /// Print the manual page (roff); read it with: bramble man | man -l -
     Man,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum KeyCommand {
+    /// Make a key on this machine, and say how to give it to others
+    New {
+        /// Replace the key that is there
+        #[arg(long)]
+        force: bool,
+    },
+    /// Print the key; whoever reads it can use the cluster
+    Show {
+        /// Print its short public name instead, to compare machines
+        #[arg(long)]
+        id: bool,
+    },
+    /// Print which file the key is looked for in
+    Path,
 }
 
 const MULTIPLY_HELP: &str = "Matrices: A.npy, A.mtx, model.safetensors:tensor, random:ROWSxCOLS:DTYPE:SEED, \
@@ -152,6 +173,9 @@ pub(crate) struct WorkerArgs {
     /// Let the system place compute threads
     #[arg(long, conflicts_with = "pin_from")]
     pub(crate) no_pin: bool,
+    /// Print a systemd unit for a worker, with how to install it, and end
+    #[arg(long)]
+    pub(crate) print_systemd: bool,
     /// Say nothing
     #[arg(short, long)]
     pub(crate) quiet: bool,

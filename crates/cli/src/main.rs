@@ -12,10 +12,12 @@ mod args;
 mod exit;
 mod hosts;
 mod insight;
+mod key;
 mod local;
 mod multiply;
 mod progress;
 mod report;
+mod systemd;
 mod worker;
 
 use args::{Cli, Command};
@@ -33,7 +35,9 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Multiply(args) => multiply::run(&args, began),
+        Command::Worker(args) if args.print_systemd => systemd::print(),
         Command::Worker(args) => worker::run(&args),
+        Command::Key(command) => key::run(&command),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "bramble", &mut script);
@@ -69,15 +73,22 @@ fn man() -> Result<Exit, Failure> {
     page.render_name_section(&mut out).map_err(io)?;
     page.render_synopsis_section(&mut out).map_err(io)?;
     page.render_description_section(&mut out).map_err(io)?;
-    for verb in command.get_subcommands().filter(|v| !v.is_hide_set()) {
-        let name = verb.get_name().to_owned();
-        let page = clap_mangen::Man::new(verb.clone());
-        out.extend(format!(".SH \"BRAMBLE {}\"\n", name.to_uppercase()).bytes());
-        page.render_description_section(&mut out).map_err(io)?;
-        page.render_options_section(&mut out).map_err(io)?;
-    }
+    man_of_verbs(&command, "BRAMBLE", &mut out).map_err(io)?;
     page.render_version_section(&mut out).map_err(io)?;
     self::out(&out)
+}
+
+/// A section for each verb below `command`, and for each of theirs.
+fn man_of_verbs(command: &clap::Command, name: &str, out: &mut Vec<u8>) -> std::io::Result<()> {
+    for verb in command.get_subcommands().filter(|v| !v.is_hide_set()) {
+        let name = format!("{name} {}", verb.get_name().to_uppercase());
+        let page = clap_mangen::Man::new(verb.clone());
+        out.extend(format!(".SH \"{name}\"\n").bytes());
+        page.render_description_section(out)?;
+        page.render_options_section(out)?;
+        man_of_verbs(verb, &name, out)?;
+    }
+    Ok(())
 }
 
 /// Writes to stdout. Whoever closed it has read enough.
