@@ -88,9 +88,17 @@ pub(crate) struct MultiplyArgs {
     /// File of workers: lines of NODESET [slots=N] [port=P]
     #[arg(long, value_name = "FILE", conflicts_with = "local")]
     pub(crate) hostfile: Option<PathBuf>,
+    /// Wait for this many workers that dial in with bramble worker --join
+    #[arg(long = "await", value_name = "N", conflicts_with = "local", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) awaited: Option<u16>,
+    /// Where they dial in
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "awaited", default_value = "0.0.0.0:7401")]
+    pub(crate) listen: SocketAddr,
     /// Start this many worker processes on this machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) local: Option<u16>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     /// Link to the workers of --local
     #[arg(long, value_enum)]
     pub(crate) link: Option<LinkKind>,
@@ -150,14 +158,27 @@ pub(crate) struct MultiplyArgs {
     pub(crate) verbose: bool,
 }
 
+/// What is done without a cluster key.
+#[derive(Args, Debug)]
+pub(crate) struct TrustArgs {
+    /// No encryption, and nobody proves a key; within this machine, unless the network is trusted
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// With --insecure: reach other machines too, though anyone on the network can read, change and use
+    #[arg(long, requires = "insecure")]
+    pub(crate) i_trust_this_network: bool,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct WorkerArgs {
-    /// Address to listen on; port 0 takes any
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7400")]
+    /// Address to listen on; port 0 takes any. Others than loopback need a cluster key
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7400")]
     pub(crate) listen: SocketAddr,
-    /// Dial this primary instead, serve it once, and end
+    /// Dial this primary (multiply --await) instead, serve it once, and end
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "listen")]
-    pub(crate) join: Option<SocketAddr>,
+    pub(crate) join: Option<String>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     /// Compute threads (default: one a core)
     #[arg(long, value_name = "T", env = "BRAMBLE_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,

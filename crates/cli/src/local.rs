@@ -2,29 +2,32 @@
 //!
 //! Invariants: no process outlives the product. A worker dials this process and ends with that connection;
 //! whoever is still there at the end is killed and waited for. Only processes that were started here are
-//! taken as workers: each proves it with a secret from its environment, which other users cannot read.
+//! taken as workers, and they take only this one as primary: both prove a one-time key, which the workers find
+//! in their environment, where other users cannot read it.
 
 use crate::exit::Failure;
-use bramble_link::{Link, tcp_link};
+use crate::trust;
+use bramble_link::{ClusterKey, Door, DoorLimits, Link};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 /// Workers have to have dialled by then.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 /// Workers may take this long to end by themselves.
 const END_DEADLINE: Duration = Duration::from_millis(1500);
 
-/// Whoever dials has to have shown its token by then.
-const TOKEN_DEADLINE: Duration = Duration::from_secs(1);
-/// Where a worker process finds its token.
-pub(crate) const TOKEN_VARIABLE: &str = "BRAMBLE_JOIN_TOKEN";
+/// Whoever dials has to have proven the key by then.
+const PROOF_DEADLINE: Duration = Duration::from_secs(5);
+/// Other users of this machine who may be at the door beside the workers.
+const STRANGERS: usize = 64;
+/// Where a worker process finds the one-time key.
+pub(crate) const KEY_VARIABLE: &str = "BRAMBLE_ONE_TIME_KEY";
 
 /// Worker processes of ours.
 #[derive(Debug, Default)]
 pub(crate) struct LocalWorkers {
     children: Vec<Child>,
-    token: String,
 }
 
 /// What each of them gets.
@@ -37,16 +40,18 @@ pub(crate) struct Share {
 }
 
 impl LocalWorkers {
-    /// Starts the processes; gives them and the listener that they dial.
-    pub(crate) async fn start(share: Share) -> Result<(Self, TcpListener), Failure> {
+    /// Starts the processes; gives them and the door that they come to.
+    pub(crate) async fn start(share: Share) -> Result<(Self, Door), Failure> {
         let failed = |what: &str, e: std::io::Error| {
             Failure::failed(format!("--local {}: {what}: {e}", share.workers))
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.map_err(|e| failed("no loopback port", e))?;
         let address = listener.local_addr().map_err(|e| failed("no loopback port", e))?;
         let program = std::env::current_exe().map_err(|e| failed("this program's file is gone", e))?;
-        let token = token().map_err(|e| failed("no random numbers", e))?;
-        let mut workers = Self { children: Vec::new(), token };
+        let mut bytes = [0; ClusterKey::BYTES];
+        crate::random(&mut bytes).map_err(|e| failed("no random numbers", e))?;
+        let key = ClusterKey::from_bytes(bytes);
+        let mut workers = Self { children: Vec::new() };
         for i in 0..usize::from(share.workers) {
             let mut command = Command::new(&program);
             command.args(["worker", "--quiet", "--join", &address.to_string()]);
@@ -58,47 +63,33 @@ impl LocalWorkers {
             } else {
                 command.arg("--no-pin");
             }
-            command.env(TOKEN_VARIABLE, &workers.token);
+            command.env(KEY_VARIABLE, key.to_text());
             command.stdin(Stdio::null()).stdout(Stdio::null());
             // Ctrl-C reaches the whole group of a terminal; workers end with their link instead.
             std::os::unix::process::CommandExt::process_group(&mut command, 0);
             let child = command.spawn().map_err(|e| failed("cannot start a worker process", e))?;
             workers.children.push(child);
         }
-        Ok((workers, listener))
+        // All workers may come at once, and all from one address.
+        let connections = usize::from(share.workers) + STRANGERS;
+        let limits =
+            DoorLimits { connections, per_address: connections, per_second: 1000, deadline: PROOF_DEADLINE };
+        Ok((workers, Door::new(listener, trust::between_processes(key), limits)))
     }
 
     /// Takes the workers' connections.
-    pub(crate) async fn accept(&mut self, listener: TcpListener) -> Result<Vec<Link>, Failure> {
+    pub(crate) async fn accept(&mut self, mut door: Door) -> Result<Vec<Link>, Failure> {
         let mut links = Vec::new();
         let deadline = tokio::time::Instant::now() + START_DEADLINE;
         while links.len() < self.children.len() {
             let soon = tokio::time::Instant::now() + Duration::from_millis(200);
-            match tokio::time::timeout_at(soon, listener.accept()).await {
-                Ok(Ok((mut stream, _))) => {
-                    if !self.is_ours(&mut stream).await {
-                        self.check_alive(deadline)?;
-                        continue;
-                    }
-                    let link =
-                        tcp_link(stream).map_err(|e| Failure::failed(format!("a local worker: {e}")))?;
-                    links.push(Link { peer: format!("local {}", links.len() + 1), ..link });
-                }
-                Ok(Err(e)) => return Err(Failure::failed(format!("local workers: {e}"))),
-                Err(_) => {}
+            // Whoever is not ours is gone without a word.
+            if let Ok((_, Ok(arrival))) = tokio::time::timeout_at(soon, door.next()).await {
+                links.push(Link { peer: format!("local {}", links.len() + 1), ..arrival.link });
             }
             self.check_alive(deadline)?;
         }
         Ok(links)
-    }
-
-    /// Whether who dialled knows the token.
-    async fn is_ours(&self, stream: &mut TcpStream) -> bool {
-        let mut shown = vec![0; self.token.len()];
-        let reading = tokio::io::AsyncReadExt::read_exact(stream, &mut shown);
-        let read = tokio::time::timeout(TOKEN_DEADLINE, reading).await;
-        // A stranger who tries costs a connection each; 128 bits need no constant time beyond that.
-        matches!(read, Ok(Ok(_))) && shown == self.token.as_bytes()
     }
 
     fn check_alive(&mut self, deadline: tokio::time::Instant) -> Result<(), Failure> {
@@ -114,13 +105,6 @@ impl LocalWorkers {
         }
         Ok(())
     }
-}
-
-/// 128 random bits in hexadecimal.
-fn token() -> std::io::Result<String> {
-    let mut bytes = [0u8; 16];
-    crate::random(&mut bytes)?;
-    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
 }
 
 impl Drop for LocalWorkers {

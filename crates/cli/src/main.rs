@@ -9,6 +9,7 @@
 //! Deliberately absent: anything that computes, plans or moves matrices.
 
 mod args;
+mod cluster;
 mod exit;
 mod hosts;
 mod insight;
@@ -18,6 +19,7 @@ mod multiply;
 mod progress;
 mod report;
 mod systemd;
+mod trust;
 mod worker;
 
 use args::{Cli, Command};

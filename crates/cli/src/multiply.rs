@@ -1,26 +1,25 @@
 //! `bramble multiply`: from arguments to a committed C and a report.
 
 use crate::args::{LinkKind, MultiplyArgs, StrategyKind};
+use crate::cluster::Cluster;
 use crate::exit::{Exit, Failure};
-use crate::hosts::{self, Host};
+use crate::hosts;
 use crate::insight::Insight;
 use crate::local::{LocalWorkers, Share};
 use crate::progress::Progress;
 use crate::report;
+use crate::trust;
 use bramble_kernel::{Choice, KernelName};
-use bramble_link::{tcp_connect, tcp_link, thread_pair};
+use bramble_link::thread_pair;
 use bramble_matrix::{DType, Matrix, Output, Shape};
 use bramble_plan::{Cut, Preference};
 use bramble_primary::{End, Ends, Finished, Report, Request, multiply};
 use bramble_worker::{Config, available_memory, default_threads, host_name, serve_link};
 use std::cell::Cell;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A worker has to accept a connection by then.
-const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 /// Integer factors are exact up to here.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
@@ -30,8 +29,8 @@ enum Team {
     Alone,
     /// Processes that it starts.
     Local(Share),
-    /// Workers that listen.
-    Hosts(Vec<Host>),
+    /// Workers that listen or dial in.
+    Cluster(Cluster),
 }
 
 /// What the operands are, checked and ready.
@@ -107,29 +106,38 @@ async fn until_signal(
 
 fn team(args: &MultiplyArgs) -> Result<Team, Failure> {
     let cores = default_threads();
-    // A flag goes before the variable, so this is no business of the argument parser's.
-    let from_environment = match (args.local, &args.workers, &args.hostfile) {
-        (None, None, None) => std::env::var("BRAMBLE_HOSTS").ok().filter(|list| !list.is_empty()),
-        _ => None,
-    };
-    let workers = args.workers.as_ref().or(from_environment.as_ref());
-    match (args.local, workers, &args.hostfile) {
-        (Some(_), _, _) if args.link == Some(LinkKind::Thread) => {
-            Err(Failure::usage("--link thread: --local starts processes; leave --local away to use threads"))
+    if let Some(workers) = args.local {
+        if args.link == Some(LinkKind::Thread) {
+            let text = "--link thread: --local starts processes; leave --local away to use threads";
+            return Err(Failure::usage(text));
         }
-        (Some(workers), _, _) => Ok(Team::Local(Share {
+        return Ok(Team::Local(Share {
             workers,
             threads: args.threads.map_or_else(|| (cores / usize::from(workers)).max(1), usize::from),
             memory_bytes: args.memory.unwrap_or_else(|| available_memory() / u64::from(workers)),
             cores,
-        })),
-        (None, Some(list), _) => Ok(Team::Hosts(hosts::parse_list(list)?)),
-        (None, None, Some(file)) => Ok(Team::Hosts(hosts::parse_file(file)?)),
-        (None, None, None) if args.link == Some(LinkKind::Tcp) => {
-            Err(Failure::usage("--link tcp: needs workers; add --local N or --workers HOSTS"))
-        }
-        (None, None, None) => Ok(Team::Alone),
+        }));
     }
+    // A flag goes before the variable, so this is no business of the argument parser's.
+    let is_named = args.workers.is_some() || args.hostfile.is_some() || args.awaited.is_some();
+    let from_environment = match is_named {
+        false => std::env::var("BRAMBLE_HOSTS").ok().filter(|list| !list.is_empty()),
+        true => None,
+    };
+    let hosts = match (args.workers.as_ref().or(from_environment.as_ref()), &args.hostfile) {
+        (Some(list), _) => hosts::parse_list(list)?,
+        (None, Some(file)) => hosts::parse_file(file)?,
+        (None, None) => Vec::new(),
+    };
+    let awaited = args.awaited.unwrap_or(0);
+    if !hosts.is_empty() || awaited > 0 {
+        let security = trust::security(&args.trust)?;
+        return Ok(Team::Cluster(Cluster { hosts, awaited, listen: args.listen, security }));
+    }
+    if args.link == Some(LinkKind::Tcp) {
+        return Err(Failure::usage("--link tcp: needs workers; add --local N or --workers HOSTS"));
+    }
+    Ok(Team::Alone)
 }
 
 /// Opens, transposes and converts the operands, and checks that they fit.
@@ -256,14 +264,14 @@ async fn compute(
     let workers = match team {
         Team::Alone => Vec::new(),
         Team::Local(share) => {
-            let (started, listener) = LocalWorkers::start(share).await?;
+            let (started, door) = LocalWorkers::start(share).await?;
             processes = started;
             // All are this machine: one probe, while they start, serves them all.
             kernel = probed(kernel, &operands, flops)?;
-            let links = processes.accept(listener).await?;
+            let links = processes.accept(door).await?;
             links.into_iter().map(|link| End { link, threads_max: 0 }).collect()
         }
-        Team::Hosts(hosts) => connect(hosts).await?,
+        Team::Cluster(cluster) => cluster.connect().await?,
     };
     let threads =
         if is_local { default_threads() } else { args.threads.map_or_else(default_threads, usize::from) };
@@ -334,44 +342,6 @@ fn seed() -> Result<u64, Failure> {
     let mut bytes = [0; 8];
     crate::random(&mut bytes).map_err(|e| Failure::failed(format!("no random numbers: {e}")))?;
     Ok(u64::from_le_bytes(bytes))
-}
-
-/// Connects to every worker at the same time. One that cannot be reached is an error that names it.
-async fn connect(hosts: Vec<Host>) -> Result<Vec<End>, Failure> {
-    let tasks: Vec<_> = hosts.into_iter().map(|host| tokio::task::spawn_local(connect_one(host))).collect();
-    let (mut ends, mut failed) = (Vec::new(), None);
-    for task in tasks {
-        match task.await {
-            Ok(Ok(end)) => ends.push(end),
-            Ok(Err(e)) => failed = failed.or(Some(e)),
-            Err(e) => failed = failed.or_else(|| Some(Failure::failed(format!("connecting: {e}")))),
-        }
-    }
-    failed.map_or(Ok(ends), Err)
-}
-
-async fn connect_one(host: Host) -> Result<End, Failure> {
-    let name = format!("{}:{}", host.name, host.port);
-    let lookup = tokio::net::lookup_host((host.name.as_str(), host.port)).await;
-    let addresses: Vec<SocketAddr> = match lookup {
-        Ok(addresses) => addresses.collect(),
-        Err(e) => return Err(Failure::unreachable(format!("worker {name}: no such machine: {e}"))),
-    };
-    if addresses.iter().any(|a| !a.ip().is_loopback()) {
-        return Err(Failure::usage(format!(
-            "worker {name}: only workers on this machine (127.0.0.1:PORT) are used, since there is no cluster key yet"
-        )));
-    }
-    let mut last = format!("worker {name}: no address");
-    for address in addresses {
-        match tcp_connect(address, CONNECT_DEADLINE).await.and_then(tcp_link) {
-            Ok(link) => return Ok(End { link, threads_max: host.slots }),
-            Err(e) => {
-                last = format!("worker {name}: {e}; start one there with: bramble worker --listen {address}")
-            }
-        }
-    }
-    Err(Failure::unreachable(last))
 }
 
 /// Gives C its final name, or says why not. Syncing may take long, so it is done on a thread of its own.

@@ -2,8 +2,20 @@
 
 use crate::args::WorkerArgs;
 use crate::exit::{Exit, Failure};
+use crate::trust;
+use bramble_link::{ClusterKey, LinkError, Security};
 use bramble_worker::{Config, WorkerError, available_memory, default_threads, host_name};
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
+
+/// So many failed connections are told of at once, and then one in each `STRANGERS_EVERY`, so that a flood of
+/// them fills no disk with lines.
+const STRANGERS_AT_ONCE: u32 = 10;
+/// See `STRANGERS_AT_ONCE`.
+const STRANGERS_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs until a signal comes, or with `--join` until the session is over.
 pub(crate) fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
@@ -25,9 +37,16 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
     result
 }
 
-/// What the primary that started this process knows it by; nothing where somebody else did.
-fn join_token() -> Vec<u8> {
-    std::env::var(crate::local::TOKEN_VARIABLE).unwrap_or_default().into_bytes()
+/// How this worker meets primaries: with the one-time key of the process that started it, if one did.
+fn security(args: &WorkerArgs) -> Result<Security, Failure> {
+    match std::env::var(crate::local::KEY_VARIABLE) {
+        Ok(text) => {
+            let key = ClusterKey::parse(&text);
+            let key = key.map_err(|e| Failure::failed(format!("{}: {e}", crate::local::KEY_VARIABLE)))?;
+            Ok(trust::between_processes(key))
+        }
+        Err(_) => trust::security(&args.trust),
+    }
 }
 
 async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
@@ -35,24 +54,23 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
     let quiet = args.quiet;
+    let security = security(args)?;
     let work = async {
-        match args.join {
-            Some(address) => bramble_worker::join(address, &join_token(), &config).await,
+        match &args.join {
+            Some(host) => join(host, &security, &config).await,
             None => {
                 let (threads, memory) = (config.threads, config.memory_bytes >> 20);
+                let trusted = trust::sentence(&security);
                 let ready = move |address| {
                     // Scripts wait for this line.
                     let _ = crate::out(format!("listening on {address}\n").as_bytes());
                     if !quiet {
-                        crate::say(&format!("{threads} threads, {memory} MiB; stop with Ctrl-C"));
+                        crate::say(&format!("{threads} threads, {memory} MiB; {trusted}; stop with Ctrl-C"));
                     }
                 };
-                let ended = move |peer, result: Result<(), WorkerError>| match result {
-                    Ok(()) if quiet => {}
-                    Ok(()) => crate::say(&format!("served {peer}")),
-                    Err(e) => crate::say(&format!("bramble: session of {peer}: {e}")),
-                };
-                bramble_worker::listen(args.listen, config, ready, ended).await
+                let log = Rc::new(Log::new(quiet));
+                let ended = move |peer, result| log.ended(peer, result);
+                bramble_worker::listen(args.listen, security, config, ready, ended).await
             }
         }
     };
@@ -67,5 +85,60 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
         },
         _ = interrupt.recv() => Ok(Exit::Interrupted),
         _ = terminate.recv() => Ok(Exit::Terminated),
+    }
+}
+
+/// Dials the first address of a host that answers.
+async fn join(host: &str, security: &Security, config: &Config) -> Result<(), WorkerError> {
+    let unknown =
+        |e| WorkerError::Here(format!("--join {host}: no such machine, or no port (HOST:PORT): {e}"));
+    let addresses = tokio::net::lookup_host(host).await.map_err(unknown)?;
+    let mut last = WorkerError::Here(format!("--join {host}: no address"));
+    for address in addresses {
+        match bramble_worker::join(address, security, config).await {
+            Err(WorkerError::Link(e @ (LinkError::Broken(_) | LinkError::Untrusted(_)))) => {
+                last = WorkerError::Here(format!("--join {address}: {e}"));
+            }
+            other => return other,
+        }
+    }
+    Err(last)
+}
+
+/// Tells how sessions ended.
+struct Log {
+    quiet: bool,
+    /// When there was, or will be, room for all of `STRANGERS_AT_ONCE` again.
+    calm: Cell<Instant>,
+    untold: Cell<u64>,
+}
+
+impl Log {
+    fn new(quiet: bool) -> Self {
+        Self { quiet, calm: Cell::new(Instant::now()), untold: Cell::new(0) }
+    }
+
+    fn ended(&self, peer: SocketAddr, result: Result<(), WorkerError>) {
+        match result {
+            Ok(()) if self.quiet => {}
+            Ok(()) => crate::say(&format!("served {peer}")),
+            Err(WorkerError::Link(e)) => self.stranger(peer, &e),
+            Err(e) => crate::say(&format!("bramble: session of {peer}: {e}")),
+        }
+    }
+
+    /// Anybody can make a connection that fails, as often as he likes.
+    fn stranger(&self, peer: SocketAddr, e: &LinkError) {
+        let now = Instant::now();
+        let calm = self.calm.get().max(now) + STRANGERS_EVERY;
+        if calm > now + STRANGERS_EVERY * STRANGERS_AT_ONCE {
+            return self.untold.set(self.untold.get() + 1);
+        }
+        self.calm.set(calm);
+        let others = match self.untold.take() {
+            0 => String::new(),
+            untold => format!(" (and {untold} others before)"),
+        };
+        crate::say(&format!("bramble: connection of {peer}: {e}{others}"));
     }
 }

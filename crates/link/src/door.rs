@@ -175,8 +175,12 @@ mod tests {
     use super::*;
     use tokio::io::AsyncReadExt;
 
-    const LIMITS: DoorLimits =
-        DoorLimits { connections: 6, per_address: 4, per_second: 10_000, deadline: Duration::from_millis(400) };
+    const LIMITS: DoorLimits = DoorLimits {
+        connections: 6,
+        per_address: 4,
+        per_second: 10_000,
+        deadline: Duration::from_millis(400),
+    };
 
     /// Runs a check against a door on loopback, with the address of it.
     fn at_door<F: AsyncFnOnce(Door, SocketAddr)>(security: Security, check: F) {

@@ -37,8 +37,12 @@ pub struct Limits {
 
 impl Limits {
     /// Before the other end is known.
-    pub const STRANGER: Self =
-        Self { head_bytes: 1024 - HEADER_BYTES, body_bytes: 0, stall: Duration::from_secs(5), ..Self::SESSION };
+    pub const STRANGER: Self = Self {
+        head_bytes: 1024 - HEADER_BYTES,
+        body_bytes: 0,
+        stall: Duration::from_secs(5),
+        ..Self::SESSION
+    };
     /// In a session.
     pub const SESSION: Self = Self {
         head_bytes: HEAD_BYTES_MAX,
@@ -101,7 +105,8 @@ impl Header {
         let reserved = bytes[7];
         // Only a stranger may begin so; later these are bytes of a length.
         if limits.body_bytes == 0 && bytes[..2] == TLS_HANDSHAKE {
-            let what = "it speaks TLS: the other end has a cluster key and this one has none (see: bramble key)";
+            let what =
+                "it speaks TLS: the other end has a cluster key and this one has none (see: bramble key)";
             return Err(LinkError::Foreign(what.to_owned()));
         }
         let too_long = usize::from(header.head_bytes) > limits.head_bytes

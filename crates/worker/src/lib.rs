@@ -16,6 +16,7 @@ mod pool;
 mod serve;
 mod session;
 
+pub use bramble_schedule::limits;
 pub use machine::{Config, available_memory, default_threads, host_name, probe};
 pub use serve::{join, listen};
 pub use session::{WorkerError, serve_link};

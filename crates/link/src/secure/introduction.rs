@@ -145,7 +145,8 @@ mod tests {
         for bit in 0..BYTES * 8 {
             let mut changed = sent;
             changed[bit / 8] ^= 1 << (bit % 8);
-            let good = Introduction::read(&changed, Role::Listener).is_ok_and(|i| i.proves(&key(1), &[9; 32]));
+            let good =
+                Introduction::read(&changed, Role::Listener).is_ok_and(|i| i.proves(&key(1), &[9; 32]));
             assert!(!good, "bit {bit}");
         }
     }

@@ -178,11 +178,16 @@ impl Security {
     }
 
     /// Sets up TLS where there is to be any, and finds the number that proofs cover.
-    async fn prepare(&self, stream: TcpStream, role: Role) -> Result<(Rc<Pipe>, Option<[u8; 32]>), LinkError> {
+    async fn prepare(
+        &self,
+        stream: TcpStream,
+        role: Role,
+    ) -> Result<(Rc<Pipe>, Option<[u8; 32]>), LinkError> {
         tune(&stream)?;
         let other = stream.peer_addr()?.ip();
         if !self.reaches(other) {
-            let what = format!("{other} is another machine, and there is no cluster key here (see: bramble key)");
+            let what =
+                format!("{other} is another machine, and there is no cluster key here (see: bramble key)");
             return Err(LinkError::Untrusted(what));
         }
         match &self.mode {

@@ -41,7 +41,9 @@ fn text(result: &Result<Link, LinkError>) -> String {
 #[test]
 fn members_meet_whoever_dialled_and_speak() {
     run(async {
-        for (a, b) in [(sealed(1), sealed(1)), (Security::proven(key(1), 2, "1"), Security::proven(key(1), 2, "1"))] {
+        for (a, b) in
+            [(sealed(1), sealed(1)), (Security::proven(key(1), 2, "1"), Security::proven(key(1), 2, "1"))]
+        {
             let (listening, dialling) = meet(&a, &b).await;
             let (mut listening, mut dialling) = (listening.unwrap(), dialling.unwrap());
             assert_eq!((listening.proven, dialling.proven), (Proven::Member, Proven::Member));

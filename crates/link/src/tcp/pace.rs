@@ -25,7 +25,10 @@ impl Pace {
     }
 
     /// Bytes that some reading or writing moved, if that was soon enough.
-    pub(super) async fn keep(&mut self, moving: impl Future<Output = io::Result<usize>>) -> Result<usize, LinkError> {
+    pub(super) async fn keep(
+        &mut self,
+        moving: impl Future<Output = io::Result<usize>>,
+    ) -> Result<usize, LinkError> {
         let Ok(moved) = tokio::time::timeout(self.limits.stall, moving).await else {
             return Err(LinkError::Stalled(self.limits.stall));
         };
@@ -51,7 +54,12 @@ mod tests {
     use super::*;
 
     fn limits() -> Limits {
-        Limits { stall: Duration::from_secs(20), bytes_per_s_min: 4096, rate_window: Duration::from_secs(30), ..Limits::SESSION }
+        Limits {
+            stall: Duration::from_secs(20),
+            bytes_per_s_min: 4096,
+            rate_window: Duration::from_secs(30),
+            ..Limits::SESSION
+        }
     }
 
     /// Moves `bytes` every `every` until told to stop or 1 MiB is there.

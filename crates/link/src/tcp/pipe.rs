@@ -159,6 +159,7 @@ impl Tls {
                     Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok((done > 0).then_some(done)),
                     // What came before the break is still good; the next call meets the error again.
                     Err(_) if done > 0 => return Ok(Some(done)),
+                    Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Err(cut_off()),
                     Err(e) => return Err(e),
                 }
             }
@@ -207,6 +208,11 @@ impl Tls {
             Err(e) => Err(io::Error::new(ErrorKind::InvalidData, e)),
         }
     }
+}
+
+/// The stream ended, and TLS did not say goodbye: the process there is gone, or somebody on the way did it.
+fn cut_off() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "it was cut off")
 }
 
 /// The socket as a writer that never waits.

@@ -1,0 +1,137 @@
+//! Workers of other machines: those that are dialled, and those that dial in.
+//!
+//! Place in the flow: between the command line and the opening of sessions.
+//!
+//! Invariants: all are connected to at the same time; one that cannot be had is an error that names it. Each
+//! connection has one deadline for everything up to the proof of the key.
+//!
+//! Deliberately absent: going on without a machine that was named.
+
+use crate::exit::Failure;
+use crate::hosts::Host;
+use bramble_link::{Door, DoorLimits, LinkError, Security, tcp_connect};
+use bramble_primary::End;
+use bramble_worker::limits::{
+    ACCEPTS_PER_S_MAX, HANDSHAKE_DEADLINE, STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX,
+};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+/// Workers that dial in have to have done so by then.
+const AWAIT_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Which machines, and how they are met.
+pub(crate) struct Cluster {
+    /// Those that listen.
+    pub(crate) hosts: Vec<Host>,
+    /// How many dial in.
+    pub(crate) awaited: u16,
+    /// Where they do.
+    pub(crate) listen: SocketAddr,
+    pub(crate) security: Security,
+}
+
+impl Cluster {
+    /// Links with all of them.
+    pub(crate) async fn connect(self) -> Result<Vec<End>, Failure> {
+        let dialling = dial_all(self.hosts, &self.security);
+        let waiting = wait_for(self.awaited, self.listen, &self.security);
+        let (dialled, came) = tokio::join!(dialling, waiting);
+        let mut ends = dialled?;
+        ends.extend(came?);
+        Ok(ends)
+    }
+}
+
+async fn dial_all(hosts: Vec<Host>, security: &Security) -> Result<Vec<End>, Failure> {
+    let dialling = |host| tokio::task::spawn_local(dial(host, security.clone()));
+    let tasks: Vec<_> = hosts.into_iter().map(dialling).collect();
+    let (mut ends, mut failed) = (Vec::new(), None);
+    for task in tasks {
+        match task.await {
+            Ok(Ok(end)) => ends.push(end),
+            Ok(Err(e)) => failed = failed.or(Some(e)),
+            Err(e) => failed = failed.or_else(|| Some(Failure::failed(format!("connecting: {e}")))),
+        }
+    }
+    failed.map_or(Ok(ends), Err)
+}
+
+async fn dial(host: Host, security: Security) -> Result<End, Failure> {
+    let name = format!("{}:{}", host.name, host.port);
+    let lookup = tokio::net::lookup_host((host.name.as_str(), host.port)).await;
+    let addresses: Vec<SocketAddr> = match lookup {
+        Ok(addresses) => addresses.collect(),
+        Err(e) => return Err(Failure::unreachable(format!("worker {name}: no such machine: {e}"))),
+    };
+    if addresses.iter().any(|a| !security.reaches(a.ip())) {
+        return Err(Failure::usage(format!(
+            "worker {name}: another machine is used only with a cluster key, and there is none here: make one with \
+             `bramble key new` and give it to every machine"
+        )));
+    }
+    let mut last = format!("worker {name}: no address");
+    for address in addresses {
+        let linking = async { security.dial(tcp_connect(address, HANDSHAKE_DEADLINE).await?).await };
+        match tokio::time::timeout(HANDSHAKE_DEADLINE, linking).await {
+            Ok(Ok(link)) => return Ok(End { link, threads_max: host.slots }),
+            Ok(Err(e @ LinkError::Untrusted(_))) => last = format!("worker {name}: {e}"),
+            Ok(Err(e)) => {
+                last = format!("worker {name}: {e}; start one there with: bramble worker --listen {address}");
+            }
+            Err(_) => {
+                let seconds = HANDSHAKE_DEADLINE.as_secs();
+                last = format!(
+                    "worker {name}: it did not prove its key within {seconds} s; is it a bramble worker?"
+                );
+            }
+        }
+    }
+    Err(Failure::unreachable(last))
+}
+
+/// Takes so many workers that dial in.
+async fn wait_for(awaited: u16, listen: SocketAddr, security: &Security) -> Result<Vec<End>, Failure> {
+    let mut ends = Vec::new();
+    if awaited == 0 {
+        return Ok(ends);
+    }
+    if !security.reaches(listen.ip()) {
+        return Err(Failure::usage(format!(
+            "--listen {listen}: workers of other machines are taken only with a cluster key, and there is none here: \
+             make one with `bramble key new`, or listen on 127.0.0.1:{}",
+            listen.port()
+        )));
+    }
+    let fail = |e| Failure::failed(format!("--listen {listen}: {e}; choose another address or port"));
+    let listener = TcpListener::bind(listen).await.map_err(fail)?;
+    let address = listener.local_addr().map_err(fail)?;
+    crate::say(&format!(
+        "waiting on {address} for {awaited} workers (bramble worker --join HOST:{})",
+        address.port()
+    ));
+    let limits = DoorLimits {
+        connections: STRANGERS_MAX,
+        // Several workers of one machine may come at once.
+        per_address: STRANGERS_PER_ADDRESS_MAX.max(usize::from(awaited)),
+        per_second: ACCEPTS_PER_S_MAX,
+        deadline: HANDSHAKE_DEADLINE,
+    };
+    let mut door = Door::new(listener, security.clone(), limits);
+    let deadline = tokio::time::Instant::now() + AWAIT_DEADLINE;
+    let mut refused = String::new();
+    while ends.len() < usize::from(awaited) {
+        match tokio::time::timeout_at(deadline, door.next()).await {
+            Ok((_, Ok(arrival))) => ends.push(End { link: arrival.link, threads_max: 0 }),
+            Ok((peer, Err(e))) => refused = format!("; last came {peer}, but {e}"),
+            Err(_) => {
+                let (came, seconds) = (ends.len(), AWAIT_DEADLINE.as_secs());
+                let text =
+                    format!("--await {awaited}: {came} workers dialled in within {seconds} s{refused}");
+                return Err(Failure::unreachable(text));
+            }
+        }
+    }
+    Ok(ends)
+}
