@@ -144,6 +144,7 @@ impl Security {
             return Err(LinkError::Untrusted(what));
         }
         self.program.check_version(&answer)?;
+        pipe.proven();
         Ok(Link { proven: Proven::Member, ..framed(pipe)? })
     }
 
@@ -167,6 +168,7 @@ impl Security {
         };
         put(&pipe, &self.program.introduce(Role::Listener, &key, &binding)).await?;
         self.program.check_version(&claim)?;
+        pipe.proven();
         Ok(Link { proven, ..framed(pipe)? })
     }
 

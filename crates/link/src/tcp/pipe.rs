@@ -5,7 +5,8 @@
 //! Invariants: a write returns when what it took is with the kernel, so nothing is left behind when a sender
 //! falls silent; a read gives at least one byte, or 0 where the other end has closed. With TLS, a connection
 //! that ends without the other end's goodbye is broken, not closed: nobody on the way can cut a stream
-//! short unseen. No state is borrowed while anything is waited for.
+//! short unseen. Until the other end has proven a key, no more than `STRANGER_BYTES` are taken from it, and records
+//! that bring nothing never keep the event loop to themselves. No state is borrowed while anything is waited for.
 //!
 //! Deliberately absent: frames, time limits (the receiver of frames has them), and who the other end is
 //! (`secure`).
@@ -19,6 +20,9 @@ use tokio::net::TcpStream;
 const SEALED_BYTES: usize = 256 << 10;
 /// Bytes of one read from the socket, before they are decrypted.
 const RAW_BYTES: usize = 64 << 10;
+/// Bytes that are taken from an end before its key is proven. A handshake, an introduction and a hello are less
+/// than a tenth of it; records without content have no other end.
+const STRANGER_BYTES: usize = 16 << 10;
 
 /// One socket, whose two directions may be used by two tasks of one event loop.
 pub(crate) enum Pipe {
@@ -32,14 +36,26 @@ pub(crate) struct Tls {
     raw: Vec<u8>,
     from: usize,
     to: usize,
+    /// Bytes that may still be taken from a stranger; `None` where it is none any more.
+    stranger_left: Option<usize>,
 }
 
 impl Pipe {
     pub(crate) fn sealed(stream: TcpStream, connection: Connection) -> Self {
         let mut connection = connection;
         connection.set_buffer_limit(Some(SEALED_BYTES));
-        let tls = Tls { connection, raw: vec![0; RAW_BYTES], from: 0, to: 0 };
+        let (raw, stranger_left) = (vec![0; STRANGER_BYTES], Some(STRANGER_BYTES));
+        let tls = Tls { connection, raw, from: 0, to: 0, stranger_left };
         Self::Sealed(stream, Box::new(RefCell::new(tls)))
+    }
+
+    /// The other end is no stranger any more.
+    pub(crate) fn proven(&self) {
+        if let Self::Sealed(_, tls) = self {
+            let mut tls = tls.borrow_mut();
+            tls.stranger_left = None;
+            tls.raw.resize(RAW_BYTES, 0);
+        }
     }
 
     pub(crate) fn stream(&self) -> &TcpStream {
@@ -107,15 +123,22 @@ impl Pipe {
                     other => return other,
                 }
             },
-            Self::Sealed(stream, tls) => loop {
-                let opened = tls.borrow_mut().opened(runs)?;
-                if let Some(bytes) = opened {
-                    return Ok(bytes);
+            Self::Sealed(stream, tls) => {
+                let mut in_vain = false;
+                loop {
+                    let opened = tls.borrow_mut().opened(runs)?;
+                    if let Some(bytes) = opened {
+                        return Ok(bytes);
+                    }
+                    if in_vain {
+                        tokio::task::yield_now().await;
+                    }
+                    in_vain = tls.borrow_mut().take_in(stream)?;
+                    if !in_vain {
+                        stream.readable().await?;
+                    }
                 }
-                if !tls.borrow_mut().take_in(stream)? {
-                    stream.readable().await?;
-                }
-            },
+            }
         }
     }
 
@@ -171,7 +194,12 @@ impl Tls {
     fn take_in(&mut self, stream: &TcpStream) -> io::Result<bool> {
         if self.from == self.to {
             (self.from, self.to) = (0, 0);
-            match stream.try_read(&mut self.raw) {
+            let most = self.stranger_left.unwrap_or(self.raw.len());
+            if most == 0 {
+                let what = format!("it sent {STRANGER_BYTES} bytes and proved no key");
+                return Err(io::Error::new(ErrorKind::InvalidData, what));
+            }
+            match stream.try_read(&mut self.raw[..most]) {
                 Ok(0) => {
                     // TLS has to see the end, to tell a goodbye from a cut.
                     self.connection.read_tls(&mut io::empty())?;
@@ -181,7 +209,10 @@ impl Tls {
                     }
                     return Ok(true);
                 }
-                Ok(bytes) => self.to = bytes,
+                Ok(bytes) => {
+                    self.to = bytes;
+                    self.stranger_left = self.stranger_left.map(|left| left - bytes);
+                }
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                     return Ok(false);
                 }
