@@ -3,6 +3,7 @@
 //! Invariants: a connection that misbehaves ends alone. Until a cluster key exists, only loopback
 //! addresses are listened on.
 
+use crate::ledger::Ledger;
 use crate::machine::Config;
 use crate::session::{WorkerError, serve_link};
 use bramble_link::{LinkError, tcp_connect, tcp_link};
@@ -33,7 +34,7 @@ pub async fn listen(
     let listener = TcpListener::bind(address).await.map_err(fail)?;
     ready(listener.local_addr().map_err(fail)?);
     let config = Rc::new(config);
-    let in_use = Rc::new(Cell::new(0));
+    let ledger = Ledger::new();
     let open = Rc::new(Cell::new(0usize));
     loop {
         let (stream, peer) = match listener.accept().await {
@@ -48,10 +49,10 @@ pub async fn listen(
             continue;
         }
         open.set(open.get() + 1);
-        let (config, in_use, open, ended) = (config.clone(), in_use.clone(), open.clone(), ended.clone());
+        let (config, ledger, open, ended) = (config.clone(), ledger.clone(), open.clone(), ended.clone());
         tokio::task::spawn_local(async move {
             let result = match tcp_link(stream) {
-                Ok(link) => serve_link(link, &config, &in_use).await,
+                Ok(link) => serve_link(link, &config, &ledger).await,
                 Err(e) => Err(e.into()),
             };
             open.set(open.get() - 1);
@@ -70,5 +71,5 @@ pub async fn join(address: SocketAddr, token: &[u8], config: &Config) -> Result<
     }
     let mut stream = tcp_connect(address, HANDSHAKE_DEADLINE).await?;
     tokio::io::AsyncWriteExt::write_all(&mut stream, token).await.map_err(LinkError::from)?;
-    serve_link(tcp_link(stream)?, config, &Cell::new(0)).await
+    serve_link(tcp_link(stream)?, config, &Ledger::new()).await
 }
