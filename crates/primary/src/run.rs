@@ -11,6 +11,7 @@ use crate::product::Watch;
 use bramble_link::{
     Arrived, ArrivedBody, Body, Frame, HEADER_BYTES, Landing, LinkError, Place, Receiver, Sender,
 };
+use bramble_matrix::number::{nearest_f64, to_usize};
 use bramble_matrix::{Lent, Output};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Bye, Kind, ResultHead, decode_error, decode_number, encode_number};
@@ -89,7 +90,7 @@ pub(crate) async fn run(
         .collect();
     let changed = Rc::new(Notify::new());
     let core = Rc::new(RefCell::new(Core {
-        tiles_left_in_row: vec![plan.grid.cols(); plan.grid.rows() as usize],
+        tiles_left_in_row: tiles_by_row(&plan.grid)?,
         state: Primary::new(plan, operands, infos),
         bodies,
         output: Arc::new(output),
@@ -106,6 +107,7 @@ pub(crate) async fn run(
     }));
     let mut tasks = JoinSet::new();
     for (index, session) in sessions.into_iter().enumerate() {
+        // Bounded by who fills it: stores by the link's window, pings by the silence after which a peer is lost.
         let (to, frames) = mpsc::unbounded_channel();
         let (sent, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         core.borrow_mut().peers.push(Peer {
@@ -269,7 +271,9 @@ impl Core {
 
     /// A row of tiles that is complete may go to the disk while the next is computed.
     fn committed(&mut self, row: u64) {
-        let left = &mut self.tiles_left_in_row[row as usize];
+        let Some(left) = usize::try_from(row).ok().and_then(|row| self.tiles_left_in_row.get_mut(row)) else {
+            unreachable!("the state commits tiles of its own grid, but here is one in row {row}")
+        };
         *left -= 1;
         if *left == 0 {
             let (output, rows) = (self.output.clone(), self.state.plan().grid.row_span(row));
@@ -295,8 +299,8 @@ impl Core {
             Some(lent) => lent,
             None => self.output.lend(self.state.plan().grid.tile(row, col)),
         };
-        let first = head.first_line as usize;
-        let tile = Tile::rows(lent, first..first + head.lines as usize);
+        let first = to_usize(head.first_line);
+        let tile = Tile::rows(lent, first..first + to_usize(head.lines));
         if tile.len() != bytes {
             return Err(format!("{} rows of tile {} came with {bytes} bytes", head.lines, head.c));
         }
@@ -378,7 +382,7 @@ impl Core {
             machine.memory_bytes = goodbye.held_bytes_max;
             let account = |t: &bramble_schedule::message::ThreadReport| ThreadUse {
                 jobs: t.jobs,
-                busy_s: t.busy_us as f64 * 1e-6,
+                busy_s: nearest_f64(t.busy_us) * 1e-6,
             };
             machine.threads = goodbye.threads.iter().map(account).collect();
         }
@@ -389,11 +393,23 @@ impl Core {
     }
 }
 
+/// How many tiles each row of tiles has.
+fn tiles_by_row(grid: &bramble_plan::Grid) -> Result<Vec<u64>, PrimaryError> {
+    let too_many =
+        || PrimaryError::Failed(format!("{} rows of tiles are too many for this machine", grid.rows()));
+    let rows = usize::try_from(grid.rows()).map_err(|_| too_many())?;
+    let mut left = Vec::new();
+    left.try_reserve_exact(rows).map_err(|_| too_many())?;
+    left.resize(rows, grid.cols());
+    Ok(left)
+}
+
 /// What is known of the machines before they have done anything.
 fn report_stubs(plan: &bramble_plan::Plan, sessions: &[Session]) -> Vec<MachineReport> {
-    let area = plan.problem.m as f64 * plan.problem.n as f64;
+    let area = nearest_f64(plan.problem.m) * nearest_f64(plan.problem.n);
     let share = |tiles: bramble_matrix::Rect| {
-        plan.grid.rows_of(tiles.rows) as f64 * plan.grid.cols_of(tiles.cols) as f64 / area.max(1.0)
+        let (rows, cols) = (plan.grid.rows_of(tiles.rows), plan.grid.cols_of(tiles.cols));
+        nearest_f64(rows) * nearest_f64(cols) / area.max(1.0)
     };
     let pair = plan.shares.iter().zip(sessions);
     pair.map(|(planned, session)| MachineReport {
