@@ -5,7 +5,7 @@
 
 use crate::PrimaryError;
 use crate::product::End;
-use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Region};
+use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven, Region};
 use bramble_matrix::DType;
 use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::{LinkRate, Machine};
@@ -92,8 +92,12 @@ async fn greet(end: End, opening: &Opening, session: u32) -> Result<(Link, Welco
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name: opening.name.clone(),
     };
+    let is_open = link.proven == Proven::Nothing;
     let explain = |e: LinkError| match e {
         LinkError::Foreign(_) => "it does not speak this protocol; is it a bramble worker?".to_owned(),
+        other if is_open => {
+            format!("{other}; is it a bramble worker, and one without a cluster key as this one?")
+        }
         other => format!("{other}; is it a bramble worker?"),
     };
     let frame = Frame::new(Kind::Hello.code(), hello.encode(), Body::Empty);

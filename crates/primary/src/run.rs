@@ -28,6 +28,8 @@ use tokio::task::JoinSet;
 const TICK: Duration = Duration::from_millis(100);
 /// How long workers have for their goodbyes; what they computed is here already.
 const GOODBYE: Duration = Duration::from_secs(2);
+/// Links may take this long to close.
+const CLOSING: Duration = Duration::from_millis(200);
 
 /// One worker while the product runs.
 struct Peer {
@@ -36,6 +38,9 @@ struct Peer {
     shares_memory: bool,
     bytes_sent: Rc<Cell<u64>>,
     bytes_received: Rc<Cell<u64>>,
+    /// Counts bytes as they come, and what it said when it was last looked at.
+    arriving: Rc<Cell<u64>>,
+    arrived_bytes: u64,
     goodbye: Option<Bye>,
 }
 
@@ -105,7 +110,7 @@ pub(crate) async fn run(
         failed: None,
         changed: changed.clone(),
     }));
-    let mut tasks = JoinSet::new();
+    let (mut writers, mut readers) = (JoinSet::new(), JoinSet::new());
     for (index, session) in sessions.into_iter().enumerate() {
         // Bounded by who fills it: stores by the link's window, pings by the silence after which a peer is lost.
         let (to, frames) = mpsc::unbounded_channel();
@@ -116,15 +121,21 @@ pub(crate) async fn run(
             shares_memory: session.link.shares_memory,
             bytes_sent: sent.clone(),
             bytes_received: received.clone(),
+            arriving: session.link.receiver.arriving(),
+            arrived_bytes: 0,
             goodbye: None,
         });
-        tasks.spawn_local(write(session.link.sender, frames, core.clone(), index, sent));
-        tasks.spawn_local(read(session.link.receiver, core.clone(), index, received));
+        writers.spawn_local(write(session.link.sender, frames, core.clone(), index, sent));
+        readers.spawn_local(read(session.link.receiver, core.clone(), index, received));
     }
     core.borrow_mut().happened(Event::Start);
     supervise(&core, &changed, watch).await;
     goodbyes(&core, &changed).await;
-    tasks.shutdown().await;
+    // Writers that have nothing left to send close their links, which tells the other ends that this was the end.
+    core.borrow_mut().peers.iter_mut().for_each(|p| p.to = None);
+    let _ = tokio::time::timeout(CLOSING, async { while writers.join_next().await.is_some() {} }).await;
+    writers.shutdown().await;
+    readers.shutdown().await;
     let core = Rc::into_inner(core).map(RefCell::into_inner);
     let Some(mut core) = core else {
         return Err(PrimaryError::Failed("a task outlived its product".to_owned()));
@@ -143,6 +154,7 @@ async fn supervise(core: &Rc<RefCell<Core>>, changed: &Notify, watch: &dyn Watch
             return;
         }
         core.pass_time();
+        core.hear();
         core.happened(Event::Tick);
         watch.progress(&core.progress());
     }
@@ -185,6 +197,8 @@ async fn write(
             Err(e) => return core.lost(peer, &e),
         }
     }
+    // Whoever is gone need not be told.
+    let _ = sender.close().await;
 }
 
 async fn read(
@@ -255,6 +269,16 @@ impl Core {
     fn pass_time(&mut self) {
         self.clock += self.looked.elapsed().min(TICK * 5);
         self.looked = Instant::now();
+    }
+
+    /// A worker whose bytes come is alive, also in the middle of a long frame on a slow link.
+    fn hear(&mut self) {
+        for peer in 0..self.peers.len() {
+            let bytes = self.peers[peer].arriving.get();
+            if std::mem::replace(&mut self.peers[peer].arrived_bytes, bytes) != bytes {
+                self.happened(Event::Alive { peer });
+            }
+        }
     }
 
     fn fail(&mut self, why: String) {
@@ -415,6 +439,7 @@ fn report_stubs(plan: &bramble_plan::Plan, sessions: &[Session]) -> Vec<MachineR
     pair.map(|(planned, session)| MachineReport {
         name: session.name.clone(),
         link: session.link.name,
+        encryption: session.link.cipher,
         kernel: session.welcome.kernel.clone(),
         gflops: session.welcome.gflops,
         share: share(planned.tiles),

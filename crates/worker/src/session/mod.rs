@@ -97,6 +97,7 @@ async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: Grant
     }));
     let watched = !link.shares_memory;
     let (sender, receiver) = (link.sender, link.receiver);
+    let arriving = receiver.arriving();
     let mut writing = std::pin::pin!(write(sender, leaving, core.clone()));
     let mut written = false;
     let result = tokio::select! {
@@ -106,7 +107,7 @@ async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: Grant
             r
         }
         r = collect(&mut done, core.clone()) => r,
-        r = watch(core.clone()), if watched => r,
+        r = watch(core.clone(), arriving), if watched => r,
     };
     if let Err(e @ (WorkerError::Protocol(_) | WorkerError::Here(_))) = &result {
         core.borrow().send(Kind::Error, encode_error(&e.to_string()), Body::Empty);
@@ -126,8 +127,8 @@ async fn read(mut receiver: Box<dyn Receiver>, core: Rc<RefCell<Core>>) -> Resul
     let mut goodbye = false;
     loop {
         let arrived = match receiver.receive(&mut placer).await {
-            // After the goodbyes, a closed link is the end.
-            Err(LinkError::Closed) if goodbye => return Ok(()),
+            // After the goodbyes, the end of the link is the end, in whatever way.
+            Err(LinkError::Closed | LinkError::Broken(_)) if goodbye => return Ok(()),
             Err(LinkError::Refused(why)) => return Err(ProtocolError::new(why).into()),
             other => other?,
         };
@@ -173,6 +174,8 @@ async fn write(
             core.returned(tile, buffer)?;
         }
     }
+    // Whoever is gone need not be told.
+    let _ = sender.close().await;
     Ok(())
 }
 
@@ -201,10 +204,15 @@ async fn collect(
     Ok(())
 }
 
-/// Ends a session whose primary has fallen silent: it asks after two seconds of silence, so this is long.
-async fn watch(core: Rc<RefCell<Core>>) -> Result<(), WorkerError> {
+/// Ends a session whose primary has fallen silent: it asks after two seconds of silence, so this is long. Bytes
+/// of a frame that is not whole yet count too: on a slow link a megabyte takes long.
+async fn watch(core: Rc<RefCell<Core>>, arriving: Rc<Cell<u64>>) -> Result<(), WorkerError> {
+    let mut seen = 0;
     loop {
         tokio::time::sleep(PING_AFTER).await;
+        if std::mem::replace(&mut seen, arriving.get()) != arriving.get() {
+            core.borrow_mut().heard = Instant::now();
+        }
         let silence = core.borrow().heard.elapsed();
         if silence > SILENCE_MAX + PING_AFTER {
             let what = format!("the primary has been silent for {} s", silence.as_secs());
