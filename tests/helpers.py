@@ -146,9 +146,9 @@ def assert_nothing_written(folder):
 
 
 @contextmanager
-def workers(count, *options):
+def workers(count, *options, env=None):
     """Workers started by hand on loopback; gives their addresses and runs."""
-    runs = [Run("worker", "--listen", "127.0.0.1:0", *options) for _ in range(count)]
+    runs = [Run("worker", "--listen", "127.0.0.1:0", *options, env=env) for _ in range(count)]
     try:
         addresses = []
         for run in runs:

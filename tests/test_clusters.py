@@ -4,10 +4,11 @@ hand: always the same bits."""
 import os
 import signal
 import socket
+import time
 
 import numpy as np
 import pytest
-from helpers import Run, assert_product, bramble, matrix, multiply, save, succeed, workers
+from helpers import Run, assert_product, assert_refused, bramble, matrix, multiply, save, succeed, workers
 
 OPERANDS = {
     "f32": ("random:700x900:f32:1", "random:900x500:f32:2"),
@@ -117,6 +118,37 @@ def test_a_worker_serves_one_product_after_another(tmp_path):
             a, b = matrix(100, 80, "i64", seed), matrix(80, 120, "i64", seed)
             assert_product(multiply(tmp_path, a, b, "-w", addresses[0], *TOGETHER), a, b)
             assert runs[0].process.poll() is None
+
+
+def test_a_worker_serves_two_products_at_the_same_time(tmp_path):
+    operands = {n: (f"random:{n}x900:f64:{n}", f"random:900x700:f64:{n + 1}") for n in (1100, 1200)}
+    want = {n: digest_and_bytes(tmp_path, f"{n}-alone.npy", *ab) for n, ab in operands.items()}
+    with workers(1, "--threads", "1", "--memory", "256M") as (addresses, _):
+        for _round in range(3):
+            runs = {n: Run("multiply", *ab, "-o", tmp_path / f"{n}.npy", "-w", addresses[0], *TOGETHER, "--json")
+                    for n, ab in operands.items()}
+            for n, run in runs.items():
+                result = run.finish()
+                assert result.code == 0, result
+                assert result.report["workers"][0]["jobs"] > 0, result
+                assert (result.report["digest"], (tmp_path / f"{n}.npy").read_bytes()) == want[n], n
+
+
+def test_who_finds_no_memory_at_a_worker_is_told_who_has_it(tmp_path):
+    small = ["multiply", "random:300x300:f64:1", "random:300x300:f64:2", "-o", tmp_path / "C.npy", *TOGETHER]
+    # Could use 13 GB, so it takes all there is; it is killed long before it ends.
+    long = ["random:2000x200000:f64:1", "random:200000x2000:f64:2", "-o", tmp_path / "long.npy", *TOGETHER]
+    with workers(1, "--threads", "1", "--memory", "128M") as (addresses, _):
+        holder = Run("multiply", *long, "-w", addresses[0])
+        try:
+            end = time.monotonic() + 30
+            while (result := bramble(*small, "-w", addresses[0])).code == 0 and time.monotonic() < end:
+                pass
+            assert_refused(result, 5, [f"{addresses[0]}: its 128 MiB are in use by {socket.gethostname()} "])
+        finally:
+            holder.end()
+        # What it had is there again.
+        assert bramble(*small, "-w", addresses[0]).code == 0
 
 
 def test_a_worker_outlives_strangers(tmp_path):

@@ -43,7 +43,7 @@ class WireWorker(threading.Thread):
     """Serves one primary. `spoil(tile)` may change a finished tile before it is sent; `protocol` is what the
     welcome claims; `die_after` results, the connection is cut."""
 
-    def __init__(self, spoil=None, protocol=1, die_after=None, memory=1 << 24, raw_welcome=None):
+    def __init__(self, spoil=None, protocol=2, die_after=None, memory=1 << 24, raw_welcome=None):
         super().__init__(daemon=True)
         self.spoil, self.protocol, self.die_after = spoil, protocol, die_after
         self.memory, self.raw_welcome = memory, raw_welcome
@@ -89,12 +89,13 @@ class WireWorker(threading.Thread):
 
     def serve(self):
         kind, self.session, head, _ = self.receive()
-        assert kind == HELLO and head[:4] == b"BRMB" and struct.unpack_from("<H", head, 4) == (1,)
+        assert kind == HELLO and head[:4] == b"BRMB" and struct.unpack_from("<H", head, 4) == (2,)
         at = 7 + head[6]
-        session, dtype, self.alpha, self.beta, _flops, _threads = struct.unpack_from("<IBdddH", head, at)
+        hello = struct.unpack_from("<IBdddHQ", head, at)
+        session, dtype, self.alpha, self.beta, _flops, _threads, self.wanted = hello
         self.dtype = np.dtype(DTYPES[dtype])
         welcome = b"BRMB" + struct.pack("<H", self.protocol) + text("0.1.0-python")
-        welcome += struct.pack("<HQdd", 1, self.memory, 1.0, 2.0) + text("numpy") + text("python")
+        welcome += struct.pack("<HQdd", 1, min(self.memory, self.wanted), 1.0, 2.0) + text("numpy") + text("python")
         if self.raw_welcome is not None:
             self.stream.sendall(self.raw_welcome)
         else:
@@ -127,7 +128,8 @@ class WireWorker(threading.Thread):
             if number not in self.matrices:
                 memory = np.zeros((total, length), self.dtype)
                 self.matrices[number] = {"lines": memory, "view": memory if by_rows else memory.T, "left": total,
-                                         "uses": uses, "old": source == DATA and uses == 0, "fresh": True}
+                                         "uses": uses, "charge": max(memory.nbytes + -memory.nbytes % 64, 512) + 32 * uses,
+                                         "old": source == DATA and uses == 0, "fresh": True}
             matrix = self.matrices[number]
             if source == DATA:
                 size = lines * length * self.dtype.itemsize
@@ -168,7 +170,7 @@ class WireWorker(threading.Thread):
             self.free(operand)
 
     def free(self, number):
-        self.send(CREDIT, struct.pack("<Q", self.matrices.pop(number)["lines"].nbytes))
+        self.send(CREDIT, struct.pack("<Q", self.matrices.pop(number)["charge"]))
 
     def result(self, number, epoch, steps):
         tile = self.matrices[number]["lines"]

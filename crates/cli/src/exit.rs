@@ -2,7 +2,6 @@
 
 use bramble_matrix::MatrixError;
 use bramble_primary::PrimaryError;
-use std::process::ExitCode;
 
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +33,6 @@ impl Exit {
             Self::Interrupted => 130,
             Self::Terminated => 143,
         }
-    }
-
-    pub(crate) fn code(self) -> ExitCode {
-        ExitCode::from(self.number())
     }
 }
 
@@ -83,7 +78,7 @@ impl From<PrimaryError> for Failure {
 }
 
 /// Help and version as they are; anything else as one line.
-pub(crate) fn usage(e: &clap::Error) -> ExitCode {
+pub(crate) fn usage(e: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
     if matches!(
         e.kind(),
@@ -93,7 +88,7 @@ pub(crate) fn usage(e: &clap::Error) -> ExitCode {
     ) {
         let _ = e.print();
         let is_missing = e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
-        return if is_missing { Exit::Usage.code() } else { Exit::Done.code() };
+        return if is_missing { Exit::Usage.number() } else { Exit::Done.number() };
     }
     let text = e.render().to_string();
     let words: Vec<&str> = text
@@ -105,5 +100,5 @@ pub(crate) fn usage(e: &clap::Error) -> ExitCode {
     let line = words.join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
     crate::say(&format!("bramble: {line}; see --help"));
-    Exit::Usage.code()
+    Exit::Usage.number()
 }

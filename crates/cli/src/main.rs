@@ -25,9 +25,16 @@ mod worker;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use exit::{Exit, Failure};
-use std::process::ExitCode;
 
-fn main() -> ExitCode {
+fn main() {
+    let code = run();
+    // Nothing is left to be told if it cannot be written.
+    let _ = std::io::Write::flush(&mut std::io::stdout());
+    bramble_kernel::leave(code)
+}
+
+/// Everything; gives the exit code.
+fn run() -> u8 {
     let began = std::time::Instant::now();
     // Before any thread exists: BLAS libraries read these when they are opened.
     bramble_kernel::quiet_blas_threads();
@@ -48,10 +55,10 @@ fn main() -> ExitCode {
         Command::Man => man(),
     };
     match result {
-        Ok(exit) => exit.code(),
+        Ok(exit) => exit.number(),
         Err(failure) => {
             say(&format!("bramble: {}", failure.text.replace('\n', " ")));
-            failure.exit.code()
+            failure.exit.number()
         }
     }
 }

@@ -14,8 +14,7 @@ use bramble_link::thread_pair;
 use bramble_matrix::{DType, Matrix, Output, Shape};
 use bramble_plan::{Cut, Preference};
 use bramble_primary::{End, Ends, Finished, Report, Request, multiply};
-use bramble_worker::{Config, available_memory, default_threads, host_name, serve_link};
-use std::cell::Cell;
+use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tokio::signal::unix::{SignalKind, signal};
@@ -290,7 +289,7 @@ async fn compute(
     let (here, there) = thread_pair("primary", "this machine");
     tokio::task::spawn_local(async move {
         // How it ended is seen at the other end.
-        let _ = serve_link(there, None, &config, &Cell::new(0)).await;
+        let _ = serve_link(there, None, &config, &Ledger::new()).await;
     });
     let watch = Progress::new(args);
     let request = Request {

@@ -57,7 +57,8 @@ fn machine(m: &MachineReport, run_seconds: f64) -> String {
     let percent = if possible > 0.0 { busy / possible * 100.0 } else { 0.0 };
     let link = m.link_bytes_per_s.map_or_else(String::new, |rate| {
         let trip = m.round_trip_s.unwrap_or_default() * 1e6;
-        format!(", link {}/s and {trip:.0} us there and back", bytes(rate))
+        let cipher = m.encryption.map_or_else(String::new, |cipher| format!(" with {cipher}"));
+        format!(", link{cipher} {}/s and {trip:.0} us there and back", bytes(rate))
     });
     format!(
         "  {}: {:.0} % of C with {}, {} threads busy {percent:.0} % of the time, {} of matrices{link}",
@@ -146,6 +147,7 @@ fn machine_json(m: &MachineReport) -> Value {
     json!({
         "name": m.name,
         "link": m.link,
+        "encryption": m.encryption,
         "kernel": m.kernel,
         "gflops": m.gflops,
         "share": m.share,

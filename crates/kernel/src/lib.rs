@@ -22,7 +22,7 @@ mod rate;
 mod reference;
 mod simd;
 
-pub use blas::quiet_blas_threads;
+pub use blas::{leave, quiet_blas_threads};
 pub use contract::{AnyProduct, Kernel, KernelElement, Product};
 pub use error::KernelError;
 pub use name::{Choice, KernelName};

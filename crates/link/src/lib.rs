@@ -13,6 +13,8 @@
 mod body;
 mod door;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod key;
 mod secure;
 mod tcp;

@@ -20,6 +20,7 @@ mod error;
 mod file;
 mod generate;
 mod memory;
+pub mod number;
 mod output;
 mod shape;
 mod source;

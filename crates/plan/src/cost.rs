@@ -3,7 +3,8 @@
 //!
 //! Units: seconds, bytes, Gflop/s = 10^9 operations a second. Links are full duplex.
 
-use crate::{Grid, Machine, Problem, Share, reuse};
+use crate::{Grid, Machine, Problem, Share, USE_BYTES, charged_bytes, reuse};
+use bramble_matrix::Span;
 
 /// What a plan is expected to take.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -64,18 +65,34 @@ pub(crate) fn share_bytes(problem: &Problem, grid: &Grid, share: &Share) -> (u64
     (out * size, c * size)
 }
 
-/// Bytes of all matrices that a share's machine will have stored by the end: every panel of every block,
+/// What all matrices that a share's machine will have stored by the end count for: every panel of every block,
 /// sent or generated, and every tile.
 pub(crate) fn share_stored_bytes(problem: &Problem, grid: &Grid, share: &Share) -> u64 {
-    let everything = Problem { sends_a: true, sends_b: true, reads_c: true, ..*problem };
-    share_bytes(&everything, grid, share).0
+    // Lengths of the tiles in a span, and how many have each: all are full but perhaps the last.
+    let lengths = |tiles: Span, each: u64, total: u64| {
+        let whole = tiles.len() * each;
+        let short = whole - (whole.min(total - (tiles.start * each).min(total)));
+        let full = tiles.len() - u64::from(short > 0);
+        [(full, each), (u64::from(short > 0), each - short)]
+    };
+    let rows = lengths(share.tiles.rows, grid.tile_rows, problem.m);
+    let cols = lengths(share.tiles.cols, grid.tile_cols, problem.n);
+    let depths = lengths(Span::new(0, grid.steps()), grid.depth, problem.k);
+    let size = problem.dtype.size_bytes() as u64;
+    let sum = |downs: [(u64, u64); 2], acrosses: [(u64, u64); 2]| -> u64 {
+        let pairs = downs.into_iter().flat_map(|down| acrosses.map(|across| (down, across)));
+        pairs.map(|((n, rows), (p, cols))| n * p * charged_bytes(rows * cols * size, 0)).sum()
+    };
+    let (down, across) = share.blocks_each_way();
+    let jobs = share.tiles.rows.len() * share.tiles.cols.len() * grid.steps();
+    sum(rows, depths) * across + sum(depths, cols) * down + sum(rows, cols) + 2 * USE_BYTES * jobs
 }
 
 /// Matrix bytes that a share's machine holds at most: the tiles of its largest block, and as many panels as
 /// its memory allows, but no more than two steps' are ever needed.
 pub(crate) fn share_memory(problem: &Problem, grid: &Grid, share: &Share) -> u64 {
     let (step, tiles) = reuse::block_bytes(problem, grid, share.block);
-    (tiles + 2 * step).min(share.memory_bytes)
+    tiles.saturating_add(step.saturating_mul(2)).min(share.memory_bytes)
 }
 
 /// Seconds and bytes of a set of shares.

@@ -143,7 +143,7 @@ fn describe(machine: &Machine) -> String {
 fn no_room(problem: &Problem, grid: &Grid, machines: &[Machine]) -> PlanError {
     let (step, tiles) = crate::reuse::block_bytes(problem, grid, BlockSize { rows: 1, cols: 1 });
     let have_bytes = machines.iter().map(|m| m.memory_bytes).max().unwrap_or(0);
-    PlanError::NoRoom { need_bytes: tiles + 2 * step, have_bytes }
+    PlanError::NoRoom { need_bytes: tiles.saturating_add(step.saturating_mul(2)), have_bytes }
 }
 
 /// The whole of C on the primary's own threads.

@@ -9,17 +9,19 @@
 //!
 //! Deliberately absent: sockets, files, threads, clocks, randomness. Speeds and memory are arguments.
 
+mod charge;
 mod cost;
 mod decide;
 mod grid;
 mod partition;
 mod reuse;
 
+pub use charge::{MATRIX_BYTES_MIN, USE_BYTES, charged_bytes};
 pub use cost::{Binding, Bound, Prediction};
 pub use decide::{Decision, LeftOut, PlanError, Preference, decide};
 pub use grid::{Cut, Grid, GridError};
 pub use partition::partition;
-pub use reuse::{BlockSize, block_size};
+pub use reuse::{BlockSize, block_size, memory_wanted};
 
 use bramble_matrix::{DType, Rect, Shape, Span};
 
@@ -135,7 +137,7 @@ impl Share {
         down * across
     }
 
-    fn blocks_each_way(&self) -> (u64, u64) {
+    pub(crate) fn blocks_each_way(&self) -> (u64, u64) {
         let shape = self.tiles.shape();
         (shape.rows.div_ceil(self.block.rows.max(1)), shape.cols.div_ceil(self.block.cols.max(1)))
     }
@@ -191,8 +193,8 @@ impl Plan {
         Span::new(0, self.grid.steps())
     }
 
-    /// Bytes of all matrices that the workers will have stored by the end, whether sent or generated: what
-    /// they have given back of them says how far the product is.
+    /// What all matrices that the workers will have stored by the end count for, whether sent or generated: what
+    /// they have given back of it says how far the product is.
     pub fn stored_bytes(&self) -> u64 {
         self.shares.iter().map(|s| cost::share_stored_bytes(&self.problem, &self.grid, s)).sum()
     }

@@ -6,7 +6,7 @@
 //! the machine's memory together. One whole step is the least that cannot deadlock: a panel is freed only
 //! when every panel that it meets in that step has come.
 
-use crate::{Grid, Problem};
+use crate::{Grid, Problem, charged_bytes};
 use bramble_matrix::Rect;
 
 /// Tiles of one block, down and across.
@@ -21,19 +21,29 @@ pub struct BlockSize {
 /// Most tiles a block has in either direction, so that the jobs behind one panel fit one control message.
 const EDGE_MAX: u64 = 1024;
 
-/// Bytes of the panels of one step of a block, and of its tiles.
+/// What the panels of one step of a block, and its tiles, count for (`charged_bytes`).
 pub(crate) fn block_bytes(problem: &Problem, grid: &Grid, size: BlockSize) -> (u64, u64) {
-    let element = problem.dtype.size_bytes() as u64;
-    let rows = size.rows * grid.tile_rows;
-    let cols = size.cols * grid.tile_cols;
-    let step = (rows + cols) * grid.depth * element;
-    (step, rows * cols * element)
+    let charge =
+        |elements: u64, uses| charged_bytes(elements.saturating_mul(problem.dtype.size_bytes() as u64), uses);
+    let a = size.rows.saturating_mul(charge(grid.tile_rows * grid.depth, size.cols));
+    let b = size.cols.saturating_mul(charge(grid.tile_cols * grid.depth, size.rows));
+    let tiles = size.rows.saturating_mul(size.cols);
+    (a.saturating_add(b), tiles.saturating_mul(charge(grid.tile_rows * grid.tile_cols, 0)))
+}
+
+/// The most memory that any one worker could use for a product: |C| + 2(|A| + |B|), in whole tiles and panels as
+/// they are charged. Enough, because a worker has two blocks at most at any time: their tiles are different
+/// tiles of C, and each panel is there once for each of the two. And no block that `block_size` could choose
+/// needs more, so that who asks for this much and gets it plans as if it had all the memory there is.
+pub fn memory_wanted(problem: &Problem, grid: &Grid) -> u64 {
+    let (step, tiles) = block_bytes(problem, grid, BlockSize { rows: grid.rows(), cols: grid.cols() });
+    step.saturating_mul(grid.steps()).saturating_mul(2).saturating_add(tiles)
 }
 
 /// Whether a block of that size can run in `memory_bytes`.
 fn fits(problem: &Problem, grid: &Grid, size: BlockSize, memory_bytes: u64) -> bool {
     let (step, tiles) = block_bytes(problem, grid, size);
-    tiles + 2 * step <= memory_bytes
+    tiles.saturating_add(step.saturating_mul(2)) <= memory_bytes
 }
 
 /// The block size for a share of `tiles` on a machine with `memory_bytes` for matrices: grown alternately

@@ -162,6 +162,38 @@ fn a_worker_without_room_is_left_out_and_does_not_spoil_the_others() {
 }
 
 #[test]
+fn all_that_is_wanted_is_all_that_can_be_used() {
+    for (m, n, k) in [(513, 700, 900), (2000, 10, 3000), (1, 1, 1)] {
+        let p = problem(m, n, k);
+        let grid = Grid::new(&p, Cut::default()).unwrap();
+        let wanted = memory_wanted(&p, &grid);
+        let exact = (m * n + 2 * (m * k + k * n)) * 8;
+        assert!(wanted >= exact, "{wanted} < {exact}");
+        let plan = |memory| {
+            let workers = [machine("w", 10.0, memory, 100.0)];
+            decide(&p, Cut::default(), &workers[0], &workers, Preference::Workers).unwrap().plan
+        };
+        let (some, all) = (plan(wanted), plan(1 << 40));
+        assert_eq!(some.shares[0].block, all.shares[0].block, "no smaller blocks than with all memory");
+        assert_eq!(some.shares[0].blocks(), 1);
+    }
+    let p = problem(u64::MAX / 4, u64::MAX / 4, u64::MAX / 4);
+    let cut = Cut { tile: Some(1 << 16), depth: Some(1 << 16) };
+    if let Ok(grid) = Grid::new(&p, cut) {
+        assert_eq!(memory_wanted(&p, &grid), u64::MAX);
+    }
+}
+
+#[test]
+fn tiny_matrices_and_many_jobs_count_for_what_they_really_cost() {
+    assert_eq!(charged_bytes(1, 0), MATRIX_BYTES_MIN);
+    assert_eq!(charged_bytes(1000, 0), 1024);
+    assert_eq!(charged_bytes(1 << 20, 3), (1 << 20) + 3 * USE_BYTES);
+    assert_eq!(charged_bytes(u64::MAX, 0), u64::MAX);
+    assert_eq!(charged_bytes(1, u64::MAX), u64::MAX);
+}
+
+#[test]
 fn options_out_of_range_are_refused() {
     let p = problem(10, 10, 10);
     assert!(Grid::new(&p, Cut { tile: Some(0), depth: None }).is_err());

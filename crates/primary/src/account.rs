@@ -39,6 +39,8 @@ pub struct MachineReport {
     pub name: String,
     /// `thread` or `tcp`.
     pub link: &'static str,
+    /// The cipher of that link, where it is encrypted.
+    pub encryption: Option<&'static str>,
     /// Kernel that it used.
     pub kernel: String,
     /// Measured speed of that kernel, Gflop/s.

@@ -99,16 +99,21 @@ impl Bodies {
             read_by_rows(matrix, piece.rect, buffer.bytes_mut())?;
         }
         let (lines, _) = matrix.layout().lines(piece.rect.shape());
-        let lines = if as_it_lies { lines } else { piece.rect.rows.len() } as usize;
+        let lines = here(if as_it_lies { lines } else { piece.rect.rows.len() });
         let line_bytes = piece.bytes / lines.max(1);
         Ok(Region::new(Arc::new(buffer), 0, line_bytes, line_bytes, lines))
     }
 }
 
+/// A side of a piece whose bytes are in memory.
+fn here(side: u64) -> usize {
+    usize::try_from(side).unwrap_or_else(|_| panic!("a piece with {side} lines is said to be in memory"))
+}
+
 /// Reads a rectangle of a column-major matrix row by row.
 fn read_by_rows(matrix: &Matrix, rect: Rect, dst: &mut [u8]) -> Result<(), MatrixError> {
     let size = matrix.dtype().size_bytes();
-    let (rows, cols) = (rect.rows.len() as usize, rect.cols.len() as usize);
+    let (rows, cols) = (here(rect.rows.len()), here(rect.cols.len()));
     let mut columns = Buffer::zeroed(dst.len())?;
     matrix.read_block(rect, columns.bytes_mut())?;
     for (j, column) in columns.bytes().chunks_exact((rows * size).max(1)).enumerate() {
@@ -123,14 +128,14 @@ fn read_by_rows(matrix: &Matrix, rect: Rect, dst: &mut [u8]) -> Result<(), Matri
 /// Puts the old C's elements into a tile that is about to be lent.
 fn copy_old(old: &Matrix, lent: &mut Lent) -> Result<(), MatrixError> {
     let rect = lent.rect();
-    let mut rows = vec![0; lent.lines() * lent.line_bytes()];
+    let mut rows = Buffer::zeroed(lent.lines() * lent.line_bytes())?;
     if old.layout() == Layout::RowMajor {
-        old.read_block(rect, &mut rows)?;
+        old.read_block(rect, rows.bytes_mut())?;
     } else {
-        read_by_rows(old, rect, &mut rows)?;
+        read_by_rows(old, rect, rows.bytes_mut())?;
     }
     let line_bytes = lent.line_bytes().max(1);
-    for (line, row) in lent.lines_mut(0..rect.rows.len() as usize).zip(rows.chunks_exact(line_bytes)) {
+    for (line, row) in lent.lines_mut(0..here(rect.rows.len())).zip(rows.bytes().chunks_exact(line_bytes)) {
         line.copy_from_slice(row);
     }
     Ok(())

@@ -5,8 +5,9 @@
 
 use crate::PrimaryError;
 use crate::product::End;
-use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Region};
+use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven, Region};
 use bramble_matrix::DType;
+use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::{LinkRate, Machine};
 use bramble_schedule::limits::WELCOME_DEADLINE;
 use bramble_schedule::message::{Hello, Kind, Welcome, decode_error, decode_number, encode_number};
@@ -48,6 +49,8 @@ pub(crate) struct Opening {
     pub(crate) alpha: f64,
     pub(crate) beta: f64,
     pub(crate) flops: f64,
+    /// The most bytes of matrices that it could use at a worker.
+    pub(crate) memory_bytes: u64,
     pub(crate) kernel: String,
     pub(crate) name: String,
 }
@@ -62,7 +65,9 @@ pub(crate) async fn open(end: End, opening: &Opening, session: u32) -> Result<Se
         }
         Ok(Err(why)) if shares_memory => Err(PrimaryError::Failed(format!("{peer}: {why}"))),
         Ok(Err(why)) => Err(PrimaryError::Unreachable { name: peer, why }),
-        Ok(Ok((mut link, welcome))) => {
+        Ok(Ok((mut link, mut welcome))) => {
+            // More than was asked for is no reason to plan with it.
+            welcome.memory_bytes = welcome.memory_bytes.min(opening.memory_bytes);
             let rate = match link.shares_memory {
                 true => None,
                 false => Some(measured(&mut link, &peer).await?),
@@ -82,12 +87,17 @@ async fn greet(end: End, opening: &Opening, session: u32) -> Result<(Link, Welco
         beta: opening.beta,
         flops: opening.flops,
         threads_max,
+        memory_bytes: opening.memory_bytes,
         kernel: opening.kernel.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name: opening.name.clone(),
     };
+    let is_open = link.proven == Proven::Nothing;
     let explain = |e: LinkError| match e {
         LinkError::Foreign(_) => "it does not speak this protocol; is it a bramble worker?".to_owned(),
+        other if is_open => {
+            format!("{other}; is it a bramble worker, and one without a cluster key as this one?")
+        }
         other => format!("{other}; is it a bramble worker?"),
     };
     let frame = Frame::new(Kind::Hello.code(), hello.encode(), Body::Empty);
@@ -131,7 +141,7 @@ async fn measure(link: &mut Link) -> Result<LinkRate, String> {
         best = ping(link, 6, bytes).await?.min(ping(link, 7, bytes).await?);
     }
     let seconds = best.saturating_sub(round_trip).as_secs_f64().max(1e-6);
-    Ok(LinkRate { bytes_per_s: bytes as f64 / seconds, round_trip_s: round_trip.as_secs_f64() })
+    Ok(LinkRate { bytes_per_s: nearest_f64(to_u64(bytes)) / seconds, round_trip_s: round_trip.as_secs_f64() })
 }
 
 async fn ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<Duration, String> {

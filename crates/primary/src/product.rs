@@ -7,7 +7,7 @@ use crate::opening::{Opening, Session, open};
 use crate::run::run;
 use bramble_link::{Body, Frame, Link};
 use bramble_matrix::{Check, DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, verify};
-use bramble_plan::{Cut, Decision, Machine, Preference, Problem, decide};
+use bramble_plan::{Cut, Decision, Grid, Machine, PlanError, Preference, Problem, decide, memory_wanted};
 use bramble_schedule::message::{Bye, Kind};
 use bramble_schedule::primary::Operands;
 use std::time::Instant;
@@ -185,11 +185,14 @@ async fn open_all(
     problem: &Problem,
     ends: Ends,
 ) -> Result<(Session, Vec<Session>), PrimaryError> {
+    // The grid does not depend on who answers, so what there is to hold is known before anybody is asked.
+    let grid = Grid::new(problem, request.cut).map_err(PlanError::from)?;
     let opening = Opening {
         dtype: problem.dtype,
         alpha: request.alpha,
         beta: request.beta,
         flops: problem.flops(),
+        memory_bytes: memory_wanted(problem, &grid),
         kernel: request.kernel.clone(),
         name: request.name.clone(),
     };

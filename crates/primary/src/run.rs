@@ -11,6 +11,7 @@ use crate::product::Watch;
 use bramble_link::{
     Arrived, ArrivedBody, Body, Frame, HEADER_BYTES, Landing, LinkError, Place, Receiver, Sender,
 };
+use bramble_matrix::number::{nearest_f64, to_usize};
 use bramble_matrix::{Lent, Output};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Bye, Kind, ResultHead, decode_error, decode_number, encode_number};
@@ -27,6 +28,8 @@ use tokio::task::JoinSet;
 const TICK: Duration = Duration::from_millis(100);
 /// How long workers have for their goodbyes; what they computed is here already.
 const GOODBYE: Duration = Duration::from_secs(2);
+/// Links may take this long to close.
+const CLOSING: Duration = Duration::from_millis(200);
 
 /// One worker while the product runs.
 struct Peer {
@@ -35,6 +38,9 @@ struct Peer {
     shares_memory: bool,
     bytes_sent: Rc<Cell<u64>>,
     bytes_received: Rc<Cell<u64>>,
+    /// Counts bytes as they come, and what it said when it was last looked at.
+    arriving: Rc<Cell<u64>>,
+    arrived_bytes: u64,
     goodbye: Option<Bye>,
 }
 
@@ -89,7 +95,7 @@ pub(crate) async fn run(
         .collect();
     let changed = Rc::new(Notify::new());
     let core = Rc::new(RefCell::new(Core {
-        tiles_left_in_row: vec![plan.grid.cols(); plan.grid.rows() as usize],
+        tiles_left_in_row: tiles_by_row(&plan.grid)?,
         state: Primary::new(plan, operands, infos),
         bodies,
         output: Arc::new(output),
@@ -104,8 +110,9 @@ pub(crate) async fn run(
         failed: None,
         changed: changed.clone(),
     }));
-    let mut tasks = JoinSet::new();
+    let (mut writers, mut readers) = (JoinSet::new(), JoinSet::new());
     for (index, session) in sessions.into_iter().enumerate() {
+        // Bounded by who fills it: stores by the link's window, pings by the silence after which a peer is lost.
         let (to, frames) = mpsc::unbounded_channel();
         let (sent, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
         core.borrow_mut().peers.push(Peer {
@@ -114,15 +121,21 @@ pub(crate) async fn run(
             shares_memory: session.link.shares_memory,
             bytes_sent: sent.clone(),
             bytes_received: received.clone(),
+            arriving: session.link.receiver.arriving(),
+            arrived_bytes: 0,
             goodbye: None,
         });
-        tasks.spawn_local(write(session.link.sender, frames, core.clone(), index, sent));
-        tasks.spawn_local(read(session.link.receiver, core.clone(), index, received));
+        writers.spawn_local(write(session.link.sender, frames, core.clone(), index, sent));
+        readers.spawn_local(read(session.link.receiver, core.clone(), index, received));
     }
     core.borrow_mut().happened(Event::Start);
     supervise(&core, &changed, watch).await;
     goodbyes(&core, &changed).await;
-    tasks.shutdown().await;
+    // Writers that have nothing left to send close their links, which tells the other ends that this was the end.
+    core.borrow_mut().peers.iter_mut().for_each(|p| p.to = None);
+    let _ = tokio::time::timeout(CLOSING, async { while writers.join_next().await.is_some() {} }).await;
+    writers.shutdown().await;
+    readers.shutdown().await;
     let core = Rc::into_inner(core).map(RefCell::into_inner);
     let Some(mut core) = core else {
         return Err(PrimaryError::Failed("a task outlived its product".to_owned()));
@@ -141,6 +154,7 @@ async fn supervise(core: &Rc<RefCell<Core>>, changed: &Notify, watch: &dyn Watch
             return;
         }
         core.pass_time();
+        core.hear();
         core.happened(Event::Tick);
         watch.progress(&core.progress());
     }
@@ -183,6 +197,8 @@ async fn write(
             Err(e) => return core.lost(peer, &e),
         }
     }
+    // Whoever is gone need not be told.
+    let _ = sender.close().await;
 }
 
 async fn read(
@@ -255,6 +271,16 @@ impl Core {
         self.looked = Instant::now();
     }
 
+    /// A worker whose bytes come is alive, also in the middle of a long frame on a slow link.
+    fn hear(&mut self) {
+        for peer in 0..self.peers.len() {
+            let bytes = self.peers[peer].arriving.get();
+            if std::mem::replace(&mut self.peers[peer].arrived_bytes, bytes) != bytes {
+                self.happened(Event::Alive { peer });
+            }
+        }
+    }
+
     fn fail(&mut self, why: String) {
         self.failed.get_or_insert(why);
         self.changed.notify_one();
@@ -269,7 +295,9 @@ impl Core {
 
     /// A row of tiles that is complete may go to the disk while the next is computed.
     fn committed(&mut self, row: u64) {
-        let left = &mut self.tiles_left_in_row[row as usize];
+        let Some(left) = usize::try_from(row).ok().and_then(|row| self.tiles_left_in_row.get_mut(row)) else {
+            unreachable!("the state commits tiles of its own grid, but here is one in row {row}")
+        };
         *left -= 1;
         if *left == 0 {
             let (output, rows) = (self.output.clone(), self.state.plan().grid.row_span(row));
@@ -295,8 +323,8 @@ impl Core {
             Some(lent) => lent,
             None => self.output.lend(self.state.plan().grid.tile(row, col)),
         };
-        let first = head.first_line as usize;
-        let tile = Tile::rows(lent, first..first + head.lines as usize);
+        let first = to_usize(head.first_line);
+        let tile = Tile::rows(lent, first..first + to_usize(head.lines));
         if tile.len() != bytes {
             return Err(format!("{} rows of tile {} came with {bytes} bytes", head.lines, head.c));
         }
@@ -378,7 +406,7 @@ impl Core {
             machine.memory_bytes = goodbye.held_bytes_max;
             let account = |t: &bramble_schedule::message::ThreadReport| ThreadUse {
                 jobs: t.jobs,
-                busy_s: t.busy_us as f64 * 1e-6,
+                busy_s: nearest_f64(t.busy_us) * 1e-6,
             };
             machine.threads = goodbye.threads.iter().map(account).collect();
         }
@@ -389,16 +417,29 @@ impl Core {
     }
 }
 
+/// How many tiles each row of tiles has.
+fn tiles_by_row(grid: &bramble_plan::Grid) -> Result<Vec<u64>, PrimaryError> {
+    let too_many =
+        || PrimaryError::Failed(format!("{} rows of tiles are too many for this machine", grid.rows()));
+    let rows = usize::try_from(grid.rows()).map_err(|_| too_many())?;
+    let mut left = Vec::new();
+    left.try_reserve_exact(rows).map_err(|_| too_many())?;
+    left.resize(rows, grid.cols());
+    Ok(left)
+}
+
 /// What is known of the machines before they have done anything.
 fn report_stubs(plan: &bramble_plan::Plan, sessions: &[Session]) -> Vec<MachineReport> {
-    let area = plan.problem.m as f64 * plan.problem.n as f64;
+    let area = nearest_f64(plan.problem.m) * nearest_f64(plan.problem.n);
     let share = |tiles: bramble_matrix::Rect| {
-        plan.grid.rows_of(tiles.rows) as f64 * plan.grid.cols_of(tiles.cols) as f64 / area.max(1.0)
+        let (rows, cols) = (plan.grid.rows_of(tiles.rows), plan.grid.cols_of(tiles.cols));
+        nearest_f64(rows) * nearest_f64(cols) / area.max(1.0)
     };
     let pair = plan.shares.iter().zip(sessions);
     pair.map(|(planned, session)| MachineReport {
         name: session.name.clone(),
         link: session.link.name,
+        encryption: session.link.cipher,
         kernel: session.welcome.kernel.clone(),
         gflops: session.welcome.gflops,
         share: share(planned.tiles),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Version of the protocol. Both ends must have the same.
-pub const PROTOCOL: u16 = 1;
+pub const PROTOCOL: u16 = 2;
 /// Longest body of a frame: control is never stuck behind more than this.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// Longest head of a frame.
@@ -20,8 +20,16 @@ pub const JOB_BYTES: usize = 24;
 pub const MATRICES_MAX: usize = 1280;
 /// See `MATRICES_MAX`.
 pub const JOBS_MAX: usize = 1280;
-/// Rows or columns of a stored matrix.
+/// Rows or columns of a stored matrix. A line has to fit a frame besides: at most `CHUNK_BYTES_MAX` bytes.
 pub const SIDE_MAX: u32 = 1 << 20;
+/// Sessions that a worker has at once.
+pub const SESSIONS_MAX: usize = 16;
+/// Least memory that is worth a session, where more was wanted.
+pub const GRANT_BYTES_MIN: u64 = 1 << 20;
+/// Threads in a goodbye.
+pub const THREADS_MAX: usize = 4000;
+/// What matrices and jobs count for at least: that bounds how many a worker has to remember.
+pub use bramble_plan::{MATRIX_BYTES_MIN, USE_BYTES};
 
 /// Longest head of a frame before the other end has said hello or welcome: with its header, 1 KiB.
 pub const STRANGER_HEAD_BYTES_MAX: usize = 1008;
@@ -47,11 +55,17 @@ pub const PING_AFTER: Duration = Duration::from_secs(2);
 /// Silence after which the other end is given up.
 pub const SILENCE_MAX: Duration = Duration::from_secs(20);
 
+/// Lines of `line_bytes` that one frame carries.
+pub fn lines_per_frame(line_bytes: usize) -> u32 {
+    u32::try_from((CHUNK_BYTES_MAX / line_bytes.max(1)).max(1)).unwrap_or(u32::MAX)
+}
+
 const _: () = {
     assert!(4 + MATRICES_MAX * MATRIX_HEADER_BYTES + JOBS_MAX * JOB_BYTES <= HEAD_BYTES_MAX);
     // A block has at most 1024 tiles along an edge, so one panel starts at most that many of both.
     assert!(MATRICES_MAX > 1024 + 1 && JOBS_MAX > 1024);
     assert!(STRANGERS_PER_ADDRESS_MAX < STRANGERS_MAX && STRANGER_HEAD_BYTES_MAX < HEAD_BYTES_MAX);
     assert!(LINK_WINDOW_BYTES >= 2 * CHUNK_BYTES_MAX);
+    assert!(10 + THREADS_MAX * 16 <= HEAD_BYTES_MAX);
     assert!(SILENCE_MAX.as_secs() >= 4 * PING_AFTER.as_secs());
 };

@@ -31,6 +31,8 @@ struct World {
     finished: bool,
     failed: Option<String>,
     progress: f64,
+    /// What all matrices that workers were sent count for.
+    stored_bytes: u64,
 }
 
 impl World {
@@ -44,7 +46,15 @@ impl World {
             leaving: Vec::new(),
         };
         let ends = grants.iter().map(end).collect();
-        Self { primary, ends, done: BTreeMap::new(), finished: false, failed: None, progress: 0.0 }
+        Self {
+            primary,
+            ends,
+            done: BTreeMap::new(),
+            finished: false,
+            failed: None,
+            progress: 0.0,
+            stored_bytes: 0,
+        }
     }
 
     fn primary(&mut self, event: Event) {
@@ -91,6 +101,8 @@ impl World {
             0 if !end.inbox.is_empty() => {
                 let message = end.inbox.pop_front().unwrap();
                 let head = StoreHead::decode(&message.head.encode()).unwrap();
+                let new = head.matrices.iter().filter(|m| m.first_line == 0);
+                self.stored_bytes += new.map(|m| m.charged_bytes()).sum::<u64>();
                 let mut actions = end.worker.handle(WorkerEvent::Announced(&head)).unwrap();
                 actions.extend(end.worker.handle(WorkerEvent::Landed(&head)).unwrap());
                 self.worker(peer, actions);
@@ -205,7 +217,7 @@ proptest! {
     #[test]
     fn every_step_of_every_tile_is_done_once_in_order(
         m in 1u64..40, n in 1u64..40, k in 1u64..40, tile in 1u64..12, depth in 1u64..12,
-        memories in proptest::collection::vec(2_000u64..60_000, 1..5),
+        memories in proptest::collection::vec(2_500u64..200_000, 1..5),
         shared in any::<bool>(), col_major in any::<bool>(), reads_c in any::<bool>(), generated in any::<bool>(),
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
@@ -218,6 +230,7 @@ proptest! {
             prop_assert_eq!(world.done.len() as u64, grid.tiles());
             prop_assert!(world.done.values().all(|s| *s == steps));
             prop_assert_eq!(world.primary.tiles_left(), 0);
+            prop_assert_eq!(world.stored_bytes, world.primary.plan().stored_bytes());
             prop_assert_eq!(world.primary.progress(), 1.0);
         }
     }
@@ -228,7 +241,7 @@ fn blocks_that_come_back_in_any_order_keep_their_panels_apart() {
     // Blocks of one tile each: the second may be back long before the first.
     for seed in 0..200u32 {
         let p = problem(24, 24, 16, false, false);
-        let mut world = world(&p, 4, 4, &[3 * 4 * 4 * 8 + 300], false, false).unwrap();
+        let mut world = world(&p, 4, 4, &[5 * 512 + 4 * 32 + 100], false, false).unwrap();
         let blocks = world.primary.plan().shares[0].blocks();
         assert!(blocks >= 18, "{blocks}");
         let choices: Vec<u32> =
@@ -333,6 +346,26 @@ mod hostile {
     const JOB: Job = Job { a: 1, b: 2, c: 3, step: 0, epoch: 0, returns: true };
 
     #[test]
+    fn what_is_remembered_is_bounded_by_the_grant() {
+        // A million matrices of 8 bytes within a grant of a MiB: each counts for 512.
+        let mut worker = Worker::new(1 << 20);
+        let refused =
+            (0..1_000_000).find(|id| feed(&mut worker, &store(vec![operand(*id, 1, 1, 1)], vec![])).is_err());
+        assert_eq!(refused, Some((1 << 20) / (512 + 32)));
+        // Jobs without end for one tile: what they need is paid for by the uses of their operands.
+        let error =
+            feed(&mut Worker::new(1 << 20), &store(vec![operand(1, 1, 1, u16::MAX)], vec![])).unwrap_err();
+        assert!(error.contains("exceeds the grant"), "{error}");
+    }
+
+    #[test]
+    fn a_matrix_larger_than_any_number_is_refused() {
+        let mut worker = Worker::new(u64::MAX - 1);
+        let huge = operand(1, u32::MAX, u32::MAX, 1);
+        assert!(feed(&mut worker, &store(vec![operand(2, 1, 1, 1), huge], vec![])).is_err());
+    }
+
+    #[test]
     fn each_broken_rule_is_refused() {
         let three = || vec![operand(1, 4, 5, 1), operand(2, 5, 6, 1), operand(3, 4, 6, 0)];
         assert!(feed(&mut Worker::new(10_000), &store(three(), vec![JOB])).is_ok());
@@ -358,6 +391,7 @@ mod hostile {
                     vec![Job { returns: false, ..JOB }, Job { returns: false, ..JOB }],
                 ),
             ),
+            ("none after it", store(three(), vec![Job { step: u32::MAX, ..JOB }])),
             ("comes twice", store(vec![operand(1, 4, 5, 1), operand(1, 4, 5, 1)], vec![])),
             (
                 "first line",

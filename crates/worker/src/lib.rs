@@ -10,6 +10,7 @@
 //! Deliberately absent: plans, files, and any decision about what to compute. The primary's shell is not
 //! known here; the two meet on the wire.
 
+mod ledger;
 mod machine;
 mod memory;
 mod pool;
@@ -17,6 +18,7 @@ mod serve;
 mod session;
 
 pub use bramble_schedule::limits;
+pub use ledger::Ledger;
 pub use machine::{Config, available_memory, default_threads, host_name, probe};
 pub use serve::{join, listen};
 pub use session::{WorkerError, serve_link};

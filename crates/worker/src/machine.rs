@@ -2,6 +2,7 @@
 
 use bramble_kernel::{Choice, Kernel, Pick};
 use bramble_matrix::DType;
+use bramble_matrix::number::to_u64;
 
 /// How a worker is to run.
 #[derive(Clone, Debug)]
@@ -22,10 +23,14 @@ impl Config {
     /// What the program, its stack and a link need beside matrices and kernels.
     const PROGRAM_BYTES: u64 = 32 << 20;
 
-    /// Bytes of matrices that may be held: the memory less what the program and its kernel need.
-    pub fn grant_bytes(&self, kernel: &dyn Kernel) -> u64 {
-        let scratch = kernel.scratch_bytes() as u64 * self.threads as u64;
-        self.memory_bytes.saturating_sub(Self::PROGRAM_BYTES + scratch)
+    /// What is left for sessions: the memory less what the program needs.
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        self.memory_bytes.saturating_sub(Self::PROGRAM_BYTES)
+    }
+
+    /// What a session's kernel needs beside matrices.
+    pub(crate) fn scratch_bytes(kernel: &dyn Kernel, threads: usize) -> u64 {
+        to_u64(kernel.scratch_bytes()).saturating_mul(to_u64(threads))
     }
 }
 

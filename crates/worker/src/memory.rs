@@ -5,8 +5,9 @@
 
 use bramble_kernel::KernelElement;
 use bramble_link::{Landing, Region};
+use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Buffer, Layout, Lent, Lines, MatrixError, View, ViewMut};
-use bramble_schedule::message::{Generated, MatrixHeader};
+use bramble_schedule::message::{Generated, MatrixHeader, Source};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -41,7 +42,7 @@ impl Operand {
         match self {
             Self::Borrowed(lines) => lines.view(),
             Self::Owned(header, buffer) => {
-                let (rows, cols) = (header.rows as usize, header.cols as usize);
+                let (rows, cols) = (to_usize(header.rows), to_usize(header.cols));
                 match header.layout {
                     Layout::RowMajor => View::row_major(buffer.elements(), rows, cols),
                     Layout::ColMajor => View::row_major(buffer.elements(), cols, rows).transposed(),
@@ -65,7 +66,7 @@ impl Tile {
         match self {
             Self::Lent(lent) => lent.view_mut(),
             Self::Owned(header, buffer) => {
-                ViewMut::row_major(buffer.elements_mut(), header.rows as usize, header.cols as usize)
+                ViewMut::row_major(buffer.elements_mut(), to_usize(header.rows), to_usize(header.cols))
             }
         }
     }
@@ -116,6 +117,14 @@ impl Landing for Parts {
     }
 }
 
+/// Spare buffers that are kept: they are searched one by one.
+const SPARES_MAX: usize = 4096;
+
+/// A size from the wire as one in memory, which is smaller on a 32-bit machine.
+fn in_memory(bytes: u64) -> Result<usize, MatrixError> {
+    usize::try_from(bytes).map_err(|_| MatrixError::OutOfMemory { bytes })
+}
+
 /// A matrix that is arriving, or a tile that waits for its next job.
 struct Slot {
     header: MatrixHeader,
@@ -152,26 +161,27 @@ impl Store {
     /// A buffer of `len` bytes: a spare one of just that size (panels and tiles have few sizes), else a new
     /// one, for which spare ones make room.
     fn buffer(&mut self, len: usize) -> Result<Buffer, MatrixError> {
-        let capacity = len.next_multiple_of(64);
+        let too_much = || MatrixError::OutOfMemory { bytes: to_u64(len) };
+        let capacity = len.checked_next_multiple_of(64).ok_or_else(too_much)?;
         if let Some(found) = self.spare.iter().position(|b| b.capacity() == capacity) {
             let mut buffer = self.spare.swap_remove(found);
             buffer.set_len(len);
             return Ok(buffer);
         }
-        while self.allocated_bytes + len as u64 > self.grant_bytes
+        while self.allocated_bytes + to_u64(capacity) > self.grant_bytes
             && let Some(dropped) = self.spare.pop()
         {
-            self.allocated_bytes -= dropped.capacity() as u64;
+            self.allocated_bytes -= to_u64(dropped.capacity());
         }
         let buffer = Buffer::zeroed(len)?;
-        self.allocated_bytes += buffer.capacity() as u64;
+        self.allocated_bytes += to_u64(buffer.capacity());
         self.allocated_bytes_max = self.allocated_bytes_max.max(self.allocated_bytes);
         Ok(buffer)
     }
 
     /// Takes memory for a matrix before its bytes come.
     pub(crate) fn reserve(&mut self, header: &MatrixHeader) -> Result<(), MatrixError> {
-        let buffer = self.buffer(header.bytes() as usize)?;
+        let buffer = self.buffer(in_memory(header.bytes())?)?;
         self.arriving.insert(header.id, Slot { header: *header, buffer: Some(buffer), generated: None });
         Ok(())
     }
@@ -180,12 +190,14 @@ impl Store {
     pub(crate) fn landing(&mut self, matrices: &[MatrixHeader]) -> Result<Parts, MatrixError> {
         let mut parts = Vec::new();
         for header in matrices.iter().filter(|h| h.body_bytes() > 0) {
-            let len = header.body_bytes() as usize;
-            let generated = matches!(header.source, bramble_schedule::message::Source::Generated);
-            let from = if generated { 0 } else { header.first_line as usize * header.lines_total().1 };
-            let buffer = match self.arriving.get_mut(&header.id) {
-                Some(slot) if !generated => slot.buffer.take(),
-                _ => Some(Buffer::zeroed(len)?),
+            let len = in_memory(header.body_bytes())?;
+            let (from, buffer) = match header.source {
+                // How it is made: a few bytes that are read before the matrix's own buffer is written.
+                Source::Generated => (0, Some(Buffer::zeroed(len)?)),
+                Source::Data | Source::Vacant => {
+                    let from = to_usize(header.first_line) * header.lines_total().1;
+                    (from, self.arriving.get_mut(&header.id).and_then(|slot| slot.buffer.take()))
+                }
             };
             let Some(buffer) = buffer else {
                 return Err(MatrixError::format(
@@ -253,13 +265,17 @@ impl Store {
         if let Some(operand) = self.operands.remove(&id)
             && let Ok(Operand::Owned(_, buffer)) = Arc::try_unwrap(operand)
         {
-            self.spare.push(buffer);
+            self.recycle(buffer);
         }
     }
 
-    /// A buffer whose tile has left.
+    /// A buffer that nobody uses any more.
     pub(crate) fn recycle(&mut self, buffer: Buffer) {
-        self.spare.push(buffer);
+        if self.spare.len() < SPARES_MAX {
+            self.spare.push(buffer);
+        } else {
+            self.allocated_bytes -= to_u64(buffer.capacity());
+        }
     }
 
     /// Most bytes in buffers, in use or spare, so far: what the process really took for matrices.

@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: reconnecting. Whoever starts this process decides whether it is to be there again.
 
+use crate::ledger::Ledger;
 use crate::machine::Config;
 use crate::session::{WorkerError, serve_link};
 use bramble_link::{Door, DoorLimits, Limits, LinkError, Security, tcp_connect};
@@ -14,7 +15,6 @@ use bramble_schedule::limits::{
     ACCEPTS_PER_S_MAX, BYTES_PER_S_MIN, CHUNK_BYTES_MAX, HANDSHAKE_DEADLINE, HEAD_BYTES_MAX, RATE_WINDOW,
     STALL_MAX, STRANGER_HEAD_BYTES_MAX, STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX,
 };
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use tokio::net::TcpListener;
@@ -58,7 +58,7 @@ pub async fn listen(
     ready(listener.local_addr().map_err(fail)?);
     let mut door = Door::new(listener, security, DOOR);
     let config = Rc::new(config);
-    let in_use = Rc::new(Cell::new(0));
+    let ledger = Ledger::new();
     loop {
         let (peer, arrival) = door.next().await;
         let arrival = match arrival {
@@ -68,9 +68,9 @@ pub async fn listen(
                 continue;
             }
         };
-        let (config, in_use, ended) = (config.clone(), in_use.clone(), ended.clone());
+        let (config, ledger, ended) = (config.clone(), ledger.clone(), ended.clone());
         tokio::task::spawn_local(async move {
-            ended(peer, serve_link(arrival.link, Some(arrival.slot), &config, &in_use).await);
+            ended(peer, serve_link(arrival.link, Some(arrival.slot), &config, &ledger).await);
         });
     }
 }
@@ -90,5 +90,5 @@ pub async fn join(address: SocketAddr, security: &Security, config: &Config) -> 
             return Err(LinkError::Untrusted(format!("it did not prove its key within {seconds} s")).into());
         }
     };
-    serve_link(link, None, config, &Cell::new(0)).await
+    serve_link(link, None, config, &Ledger::new()).await
 }

@@ -19,26 +19,25 @@ use crate::ProtocolError;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Kind {
     /// Primary to worker, first frame.
-    Hello = 1,
+    Hello,
     /// Worker to primary, its answer.
-    Welcome = 2,
+    Welcome,
     /// Matrices, and the jobs behind them.
-    Store = 3,
+    Store,
     /// Lines of a finished tile.
-    Result = 4,
+    Result,
     /// Bytes of memory that have become free at the worker.
-    Credit = 5,
+    Credit,
     /// Are you there? The body, if any, is forgotten (it measures the link).
-    Ping = 9,
+    Ping,
     /// Yes.
-    Pong = 10,
+    Pong,
     /// Why this end is about to close.
-    Error = 11,
+    Error,
     /// No more jobs (primary), the account of the session (worker).
-    Bye = 12,
+    Bye,
 }
 
 impl Kind {
@@ -60,7 +59,17 @@ impl Kind {
 
     /// Its number.
     pub const fn code(self) -> u8 {
-        self as u8
+        match self {
+            Self::Hello => 1,
+            Self::Welcome => 2,
+            Self::Store => 3,
+            Self::Result => 4,
+            Self::Credit => 5,
+            Self::Ping => 9,
+            Self::Pong => 10,
+            Self::Error => 11,
+            Self::Bye => 12,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Reader, Writer};
 use crate::ProtocolError;
-use crate::limits::PROTOCOL;
+use crate::limits::{PROTOCOL, THREADS_MAX};
 use bramble_matrix::DType;
 
 /// The first bytes of hello and welcome, so that a stranger is told from a worker of another version.
@@ -26,6 +26,9 @@ pub struct Hello {
     pub flops: f64,
     /// Most compute threads that the worker may use; 0 is no limit.
     pub threads_max: u16,
+    /// The most bytes of matrices that this product could use at a worker. It grants no more, so that what is
+    /// left serves others.
+    pub memory_bytes: u64,
     /// Kernel to use, by name, or `auto`.
     pub kernel: String,
     /// Version of the program.
@@ -106,6 +109,7 @@ impl Hello {
         w.f64(self.beta);
         w.f64(self.flops);
         w.u16(self.threads_max);
+        w.u64(self.memory_bytes);
         w.text(&self.kernel);
         w.text(&self.name);
         w.finish()
@@ -119,10 +123,13 @@ impl Hello {
         let dtype =
             DType::from_code(r.u8()?).ok_or_else(|| ProtocolError::new("an element type that is unknown"))?;
         let (alpha, beta, flops) = (r.f64()?, r.f64()?, r.f64()?);
-        let threads_max = r.u16()?;
+        let (threads_max, memory_bytes) = (r.u16()?, r.u64()?);
         let (kernel, name) = (r.text()?, r.text()?);
         r.end()?;
-        Ok(Self { session, dtype, alpha, beta, flops, threads_max, kernel, version, name })
+        if !flops.is_finite() || flops < 0.0 || memory_bytes == 0 {
+            return Err(ProtocolError::new("a product of no sensible size"));
+        }
+        Ok(Self { session, dtype, alpha, beta, flops, threads_max, memory_bytes, kernel, version, name })
     }
 }
 
@@ -161,8 +168,9 @@ impl Bye {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.u64(self.held_bytes_max);
-        w.u16(self.threads.len() as u16);
-        for thread in &self.threads {
+        // Nobody misses the accounts of more threads than any machine has.
+        w.count(self.threads.len().min(THREADS_MAX));
+        for thread in self.threads.iter().take(THREADS_MAX) {
             w.u64(thread.jobs);
             w.u64(thread.busy_us);
         }
@@ -174,6 +182,9 @@ impl Bye {
         let mut r = Reader::new(head);
         let held_bytes_max = r.u64()?;
         let count = r.u16()?;
+        if usize::from(count) > THREADS_MAX {
+            return Err(ProtocolError::new(format!("a goodbye of {count} threads")));
+        }
         let mut threads = Vec::new();
         for _ in 0..count {
             threads.push(ThreadReport { jobs: r.u64()?, busy_us: r.u64()? });

@@ -2,8 +2,10 @@
 
 use super::{Reader, Writer};
 use crate::ProtocolError;
-use crate::limits::{JOBS_MAX, MATRICES_MAX, SIDE_MAX};
+use crate::limits::{CHUNK_BYTES_MAX, JOBS_MAX, MATRICES_MAX, SIDE_MAX};
+use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{DType, Layout, Shape};
+use bramble_plan::charged_bytes;
 
 /// Where a stored matrix's elements come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,20 +53,25 @@ impl MatrixHeader {
             Layout::RowMajor => (self.rows, self.cols),
             Layout::ColMajor => (self.cols, self.rows),
         };
-        (lines, elements as usize * self.dtype.size_bytes())
+        (lines, to_usize(elements).saturating_mul(self.dtype.size_bytes()))
     }
 
-    /// Bytes of the whole matrix. Sides are at most 2^20, so this cannot overflow.
+    /// Bytes of the whole matrix; `u64::MAX`, which exceeds every grant, where that is no number of 64 bits.
     pub fn bytes(&self) -> u64 {
-        u64::from(self.rows) * u64::from(self.cols) * self.dtype.size_bytes() as u64
+        (u64::from(self.rows) * u64::from(self.cols)).saturating_mul(to_u64(self.dtype.size_bytes()))
+    }
+
+    /// What it counts for at a worker, at both ends: memory, bookkeeping, and the jobs that will use it.
+    pub fn charged_bytes(&self) -> u64 {
+        charged_bytes(self.bytes(), u64::from(self.uses))
     }
 
     /// Bytes that this frame's body has for it.
     pub fn body_bytes(&self) -> u64 {
         match self.source {
-            Source::Data => u64::from(self.lines) * self.lines_total().1 as u64,
+            Source::Data => u64::from(self.lines).saturating_mul(to_u64(self.lines_total().1)),
             Source::Vacant => 0,
-            Source::Generated => Generated::BYTES as u64,
+            Source::Generated => to_u64(Generated::BYTES),
         }
     }
 
@@ -104,7 +111,12 @@ impl MatrixHeader {
             return Err(ProtocolError::new(format!("a stored matrix of {rows}x{cols}")));
         }
         let header = Self { id, rows, cols, first_line, lines, uses, dtype, layout, source };
-        let total = header.lines_total().0;
+        let (total, line_bytes) = header.lines_total();
+        if line_bytes > CHUNK_BYTES_MAX {
+            return Err(ProtocolError::new(format!(
+                "a matrix whose lines of {line_bytes} bytes fit no frame"
+            )));
+        }
         if lines == 0 || first_line.checked_add(lines).is_none_or(|end| end > total) {
             return Err(ProtocolError::new(format!("lines {first_line}+{lines} of a matrix of {total}")));
         }
@@ -203,8 +215,8 @@ impl StoreHead {
             "a store that is too long"
         );
         let mut w = Writer::default();
-        w.u16(self.matrices.len() as u16);
-        w.u16(self.jobs.len() as u16);
+        w.count(self.matrices.len());
+        w.count(self.jobs.len());
         self.matrices.iter().for_each(|m| m.write(&mut w));
         self.jobs.iter().for_each(|j| j.write(&mut w));
         w.finish()
@@ -217,6 +229,7 @@ impl StoreHead {
         if matrices > MATRICES_MAX || jobs > JOBS_MAX {
             return Err(ProtocolError::new(format!("a store of {matrices} matrices and {jobs} jobs")));
         }
+        // At most what the head had room for: each entry is read before it is kept.
         let mut store = Self::default();
         for _ in 0..matrices {
             store.matrices.push(MatrixHeader::read(&mut r)?);

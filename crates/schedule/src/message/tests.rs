@@ -51,8 +51,8 @@ proptest! {
     }
 
     #[test]
-    fn openings_round_trip(session in any::<u32>(), dtype in dtype(), alpha in -1e9f64..1e9, threads in 1u16.., memory_bytes in any::<u64>(), name in "[a-z0-9.:é]{0,60}") {
-        let hello = Hello { session, dtype, alpha, beta: 0.5, flops: 1e9, threads_max: threads, kernel: "auto".into(), version: "1.2".into(), name: name.clone() };
+    fn openings_round_trip(session in any::<u32>(), dtype in dtype(), alpha in -1e9f64..1e9, threads in 1u16.., memory_bytes in 1u64.., name in "[a-z0-9.:é]{0,60}") {
+        let hello = Hello { session, dtype, alpha, beta: 0.5, flops: 1e9, threads_max: threads, memory_bytes, kernel: "auto".into(), version: "1.2".into(), name: name.clone() };
         prop_assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
         let welcome = Welcome { threads, memory_bytes, gflops: 3.5, peak_gflops: 4.0, kernel: "simd".into(), version: "1.2".into(), name };
         prop_assert_eq!(Welcome::decode(&welcome.encode()).unwrap(), welcome);
@@ -85,20 +85,99 @@ proptest! {
     }
 }
 
-#[test]
-fn another_protocol_version_is_named() {
-    let hello = Hello {
+fn hello() -> Hello {
+    Hello {
         session: 1,
         dtype: DType::F64,
         alpha: 1.0,
         beta: 0.0,
         flops: 1.0,
         threads_max: 0,
+        memory_bytes: 1 << 30,
         kernel: "auto".into(),
         version: "9.9".into(),
         name: "p".into(),
+    }
+}
+
+/// The hello of docs/wire-format.md.
+#[test]
+fn the_hello_of_the_page_is_this() {
+    let hello = Hello {
+        session: 0x1234_5677,
+        dtype: DType::F32,
+        flops: 16.0,
+        memory_bytes: 2688,
+        version: "0.1.0".into(),
+        name: "laptop".into(),
+        ..hello()
     };
-    let mut bytes = hello.encode();
+    let want = b"BRMB\x02\x00\x050.1.0\x77\x56\x34\x12\x00\
+        \x00\x00\x00\x00\x00\x00\xf0\x3f\x00\x00\x00\x00\x00\x00\x00\x00\
+        \x00\x00\x00\x00\x00\x00\x30\x40\x00\x00\x80\x0a\x00\x00\x00\x00\x00\x00\x04auto\x06laptop";
+    assert_eq!(hello.encode(), want);
+}
+
+#[test]
+fn a_hello_of_no_sensible_size_is_refused() {
+    assert!(Hello::decode(&hello().encode()).is_ok());
+    for flops in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0] {
+        assert!(Hello::decode(&Hello { flops, ..hello() }.encode()).is_err(), "{flops}");
+    }
+    assert!(Hello::decode(&Hello { memory_bytes: 0, ..hello() }.encode()).is_err());
+}
+
+#[test]
+fn a_matrix_whose_lines_fit_no_frame_is_refused() {
+    let wide = |cols, layout| MatrixHeader {
+        id: 1,
+        rows: 1,
+        cols,
+        first_line: 0,
+        lines: if layout == Layout::RowMajor { 1 } else { cols },
+        uses: 0,
+        dtype: DType::F64,
+        layout,
+        source: Source::Vacant,
+    };
+    let decode =
+        |m: MatrixHeader| StoreHead::decode(&StoreHead { matrices: vec![m], jobs: Vec::new() }.encode());
+    assert!(decode(wide(1 << 17, Layout::RowMajor)).is_ok());
+    let error = decode(wide((1 << 17) + 1, Layout::RowMajor)).unwrap_err().to_string();
+    assert!(error.contains("fit no frame"), "{error}");
+    assert!(decode(wide((1 << 17) + 1, Layout::ColMajor)).is_ok());
+}
+
+#[test]
+fn sizes_that_no_number_holds_exceed_every_grant() {
+    let huge = MatrixHeader {
+        id: 1,
+        rows: u32::MAX,
+        cols: u32::MAX,
+        first_line: 0,
+        lines: 1,
+        uses: 9,
+        dtype: DType::F64,
+        layout: Layout::RowMajor,
+        source: Source::Data,
+    };
+    assert_eq!((huge.bytes(), huge.charged_bytes()), (u64::MAX, u64::MAX));
+}
+
+#[test]
+fn a_goodbye_never_has_more_threads_than_a_frame_can_carry() {
+    let bye = Bye { threads: vec![ThreadReport::default(); 70_000], held_bytes_max: 1 };
+    let head = bye.encode();
+    assert!(head.len() <= crate::limits::HEAD_BYTES_MAX);
+    assert!(Bye::decode(&head).is_ok());
+    let mut more = head.clone();
+    more[8..10].copy_from_slice(&u16::MAX.to_le_bytes());
+    assert!(Bye::decode(&more).is_err());
+}
+
+#[test]
+fn another_protocol_version_is_named() {
+    let mut bytes = hello().encode();
     bytes[4] = 77;
     let error = Hello::decode(&bytes).unwrap_err().to_string();
     assert!(error.contains("bramble 9.9 with protocol 77"), "{error}");

@@ -108,8 +108,15 @@ impl Writer {
         while clean.len() > TEXT_BYTES_MAX {
             clean.pop();
         }
-        self.u8(clean.len() as u8);
+        let Ok(len) = u8::try_from(clean.len()) else { unreachable!("a text was cut to what a byte counts") };
+        self.u8(len);
         self.raw(clean.as_bytes());
+    }
+
+    /// How many entries follow, in two bytes. Panics where that is too little: each list has a lower limit.
+    pub fn count(&mut self, entries: usize) {
+        let Ok(count) = u16::try_from(entries) else { panic!("a list of {entries} entries in one message") };
+        self.u16(count);
     }
 
     /// What was written.

@@ -18,6 +18,7 @@ pub use walk::{Operands, Outgoing, Piece, Which};
 use crate::ProtocolError;
 use crate::limits::{PING_AFTER, SILENCE_MAX};
 use crate::message::ResultHead;
+use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::Plan;
 use peer::Peer;
 use std::time::Duration;
@@ -101,7 +102,7 @@ pub struct Primary {
     operands: Operands,
     peers: Vec<Peer>,
     tiles_left: u64,
-    /// Bytes that workers have given back, of `stored_bytes` that they will have had.
+    /// What workers have given back, of the `stored_bytes` that all they will have had counts for.
     freed_bytes: u64,
     stored_bytes: u64,
     next_peer: usize,
@@ -134,7 +135,7 @@ impl Primary {
         if self.tiles_left == 0 {
             return 1.0;
         }
-        (self.freed_bytes as f64 / self.stored_bytes.max(1) as f64).min(1.0)
+        (nearest_f64(self.freed_bytes) / nearest_f64(self.stored_bytes.max(1))).min(1.0)
     }
 
     /// One event in, actions out. `now` only grows.
@@ -159,7 +160,7 @@ impl Primary {
                 self.peers[peer].heard(now);
                 match self.peers[peer].credit(bytes) {
                     Ok(()) => {
-                        self.freed_bytes += bytes;
+                        self.freed_bytes = self.freed_bytes.saturating_add(bytes);
                         self.serve(&mut actions);
                     }
                     Err(e) => self.fail(peer, &e.0, &mut actions),
@@ -256,6 +257,6 @@ impl Primary {
                 assert!(owned.insert(tile), "tile {tile} is at two workers");
             }
         }
-        assert!(owned.len() as u64 <= self.tiles_left);
+        assert!(to_u64(owned.len()) <= self.tiles_left);
     }
 }

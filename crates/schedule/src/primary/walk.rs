@@ -6,7 +6,7 @@
 //! is begun only when the credit covers all of it and of the tiles that its jobs begin. At most two blocks
 //! are at a worker at once; their panels, which may be the same ones, have different ids.
 
-use crate::limits::CHUNK_BYTES_MAX;
+use crate::limits::lines_per_frame;
 use crate::message::{Job, MatrixHeader, Source, StoreHead};
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_plan::{Block, Plan};
@@ -172,7 +172,7 @@ impl Walk {
         } else {
             Vec::new()
         };
-        let cost = header.bytes() + tile_headers.iter().map(MatrixHeader::bytes).sum::<u64>();
+        let cost = header.charged_bytes() + tile_headers.iter().map(MatrixHeader::charged_bytes).sum::<u64>();
         *credit = credit.checked_sub(cost)?;
         let jobs = tiles.iter().map(|(i, j)| job(plan, &block, *i, *j, self.step, ids)).collect();
         let vacant = self.announce_tiles(plan, tile_headers);
@@ -197,7 +197,7 @@ impl Walk {
             let Some((i, j)) = plan.grid.tile_of(header.id) else { continue };
             let rect = plan.grid.tile(i, j);
             if self.shares_memory {
-                let piece = Piece { which: Which::C, rect, bytes: header.bytes() as usize, lent: true };
+                let piece = Piece { which: Which::C, rect, bytes: here(header.bytes()), lent: true };
                 let head = StoreHead { matrices: vec![header], jobs: Vec::new() };
                 self.ready.push_back(Outgoing { head, piece: Some(piece) });
             } else if header.source == Source::Data {
@@ -235,13 +235,13 @@ impl Walk {
     ) {
         let (lines, line_bytes) = header.lines_total();
         let whole = self.shares_memory || header.source == Source::Generated;
-        let per_frame = if whole { lines } else { (CHUNK_BYTES_MAX / line_bytes).max(1) as u32 };
+        let per_frame = if whole { lines } else { lines_per_frame(line_bytes) };
         let mut first_line = 0;
         let mut tiles = tiles;
         while first_line < lines {
             let count = per_frame.min(lines - first_line);
             let part = MatrixHeader { first_line, lines: count, ..header };
-            let bytes = part.body_bytes() as usize;
+            let bytes = here(part.body_bytes());
             let last = first_line + count == lines;
             let mut matrices = std::mem::take(&mut tiles);
             matrices.push(part);
@@ -269,6 +269,16 @@ impl Walk {
     }
 }
 
+/// A side or a step of the plan, which has a limit far below 2^32.
+fn small(x: u64) -> u32 {
+    u32::try_from(x).unwrap_or_else(|_| panic!("the grid limits sides and steps, but here is {x}"))
+}
+
+/// Bytes of something that lies in this process's memory.
+fn here(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or_else(|_| panic!("a piece of {bytes} bytes is said to be in memory"))
+}
+
 /// The lines of a rectangle that a header's frame carries.
 fn lines_of(rect: Rect, part: &MatrixHeader) -> Rect {
     let (from, count) = (u64::from(part.first_line), u64::from(part.lines));
@@ -283,8 +293,8 @@ fn whole_header(id: u32, rect: Rect, plan: &Plan, layout: Layout, source: Source
     let shape = rect.shape();
     let mut header = MatrixHeader {
         id,
-        rows: shape.rows as u32,
-        cols: shape.cols as u32,
+        rows: small(shape.rows),
+        cols: small(shape.cols),
         first_line: 0,
         lines: 0,
         uses: 0,
@@ -314,7 +324,10 @@ fn panel_header(plan: &Plan, operands: &Operands, block: &Block, panel: Panel, s
             block.tile_rows.len(),
         ),
     };
-    MatrixHeader { uses: uses as u16, ..whole_header(id, rect, plan, layout, source(generated)) }
+    let Ok(uses) = u16::try_from(uses) else {
+        panic!("a block of {uses} tiles across; plans make at most 1024")
+    };
+    MatrixHeader { uses, ..whole_header(id, rect, plan, layout, source(generated)) }
 }
 
 fn tile_header(plan: &Plan, operands: &Operands, i: u64, j: u64) -> MatrixHeader {
@@ -327,7 +340,7 @@ fn job(plan: &Plan, block: &Block, i: u64, j: u64, step: u64, ids: u32) -> Job {
         a: plan.grid.a_id(i, step) + ids,
         b: plan.grid.b_id(step, j) + ids,
         c: plan.grid.c_id(i, j),
-        step: step as u32,
+        step: small(step),
         epoch: 0,
         returns: step + 1 == block.steps.end,
     }

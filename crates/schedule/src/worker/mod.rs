@@ -5,7 +5,9 @@
 //!
 //! Invariants: bytes held never exceed the grant; a job runs when both operands are whole, its tile's
 //! elements are there, and every earlier step of its tile is done; the steps of a tile run one at a time
-//! and in rising order; an operand is freed by the last of the uses that it was announced with.
+//! and in rising order; an operand is freed by the last of the uses that it was announced with. What is
+//! remembered is bounded by the grant: every matrix counts for at least `MATRIX_BYTES_MIN`, every job for
+//! `USE_BYTES` at both of its operands.
 //!
 //! Deliberately absent: plans (a worker sees jobs only), memory itself, time.
 
@@ -135,12 +137,12 @@ impl Worker {
                 _ => self.reserve_operand(header)?,
             };
             if is_new {
-                let held = self.held_bytes + header.bytes();
-                if held > self.grant_bytes {
-                    let (id, need, grant) = (header.id, header.bytes(), self.grant_bytes);
+                let held = self.held_bytes.checked_add(header.charged_bytes());
+                let Some(held) = held.filter(|held| *held <= self.grant_bytes) else {
+                    let (id, need, grant) = (header.id, header.charged_bytes(), self.grant_bytes);
                     let what = format!("matrix {id} of {need} bytes exceeds the grant of {grant} bytes");
                     return Err(ProtocolError::new(what));
-                }
+                };
                 self.held_bytes = held;
                 actions.push(Action::Reserve(*header));
             }
@@ -245,7 +247,8 @@ impl Worker {
                 tile: job.c,
                 epoch: tile.epoch,
                 step_start,
-                step_end: job.step + 1,
+                // `queue` refuses the step that has none after it.
+                step_end: job.step.saturating_add(1),
             });
         }
         for id in [job.a, job.b] {
@@ -258,7 +261,7 @@ impl Worker {
     /// The tile has left; its memory is free.
     fn returned(&mut self, tile: u32) -> Vec<Action> {
         let Some(gone) = self.tiles.remove(&tile) else { return Vec::new() };
-        let bytes = gone.header.bytes();
+        let bytes = gone.header.charged_bytes();
         self.held_bytes -= bytes;
         vec![Action::Release(tile), Action::Credit(bytes)]
     }
@@ -281,6 +284,9 @@ impl Worker {
         }
         if job.a == job.b || tile.closed {
             return refuse("it comes after the tile was sent back, or uses one operand twice");
+        }
+        if job.step == u32::MAX {
+            return refuse("its step has none after it");
         }
         if tile.last_queued.is_some_and(|last| last >= job.step) {
             return refuse("its step is not after the one before");
@@ -343,7 +349,7 @@ impl Worker {
         let Some(operand) = self.operands.get_mut(&id) else { return };
         operand.used += 1;
         if operand.used == operand.header.uses {
-            let bytes = operand.header.bytes();
+            let bytes = operand.header.charged_bytes();
             self.operands.remove(&id);
             self.held_bytes -= bytes;
             actions.push(Action::Release(id));
@@ -353,8 +359,8 @@ impl Worker {
 
     /// Cross-checks every collection; for tests and the simulator, after each event.
     pub fn validate(&self) {
-        let operands: u64 = self.operands.values().map(|o| o.header.bytes()).sum();
-        let tiles: u64 = self.tiles.values().map(|t| t.header.bytes()).sum();
+        let operands: u64 = self.operands.values().map(|o| o.header.charged_bytes()).sum();
+        let tiles: u64 = self.tiles.values().map(|t| t.header.charged_bytes()).sum();
         assert_eq!(self.held_bytes, operands + tiles, "bytes held are the sum of what is stored");
         assert!(self.held_bytes <= self.grant_bytes, "never more than the grant");
         for operand in self.operands.values() {

@@ -3,13 +3,15 @@
 //! Invariant: the state machine decides; what it asks for is done here, at once and without waiting.
 
 use super::WorkerError;
+use crate::ledger::Grant;
 use crate::memory::{Operand, Parts, Returning, Store, Tile};
 use crate::pool::{Pool, Task};
 use bramble_kernel::{Kernel, KernelElement, Product};
 use bramble_link::{Arrived, ArrivedBody, Body, Frame, Region};
+use bramble_matrix::number::to_usize;
 use bramble_matrix::{Buffer, DType, Generator, Lent, Rect, Span};
 use bramble_schedule::ProtocolError;
-use bramble_schedule::limits::CHUNK_BYTES_MAX;
+use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{
     Bye, Generated, Hello, Kind, MatrixHeader, ResultHead, Source, StoreHead, encode_number,
 };
@@ -38,6 +40,8 @@ pub(super) struct Core {
     pub(super) state: Worker,
     pub(super) store: Store,
     pub(super) pool: Pool<Done>,
+    /// Given back with the session, or when the last compute thread has finished what it was doing for it.
+    pub(super) grant: Arc<Grant>,
     pub(super) kernel: Arc<dyn Kernel>,
     pub(super) hello: Hello,
     /// To the writer; `None` when nothing more is to be said.
@@ -208,7 +212,13 @@ impl Core {
 
     fn submit(&self, task: Task<Done>) -> Result<(), WorkerError> {
         let failed = |e| WorkerError::Here(format!("cannot start a compute thread: {e}"));
-        self.pool.submit(task).map_err(failed)
+        let grant = self.grant.clone();
+        let task = move || {
+            let done = task();
+            drop(grant);
+            done
+        };
+        self.pool.submit(Box::new(task)).map_err(failed)
     }
 
     /// Puts a finished tile on its way, in frames of whole rows.
@@ -219,18 +229,20 @@ impl Core {
         let (header, buffer) = match tile {
             Tile::Owned(header, buffer) => (header, Arc::new(buffer)),
             Tile::Lent(lent) => {
-                let head = ResultHead { lines: lent.lines() as u32, ..head };
+                let lines = u32::try_from(lent.lines());
+                let lines = lines.map_err(|_| WorkerError::Here(format!("tile {id} has 2^32 rows")))?;
+                let head = ResultHead { lines, ..head };
                 let frame = Frame::new(kind, head.encode(), Body::Lent(Box::new(Returning(lent))));
                 self.leave(Leaving { frame: Some(frame), last_of: Some((id, None)) });
                 return Ok(());
             }
         };
         let (lines, line_bytes) = header.lines_total();
-        let per_frame = (CHUNK_BYTES_MAX / line_bytes).max(1) as u32;
+        let per_frame = lines_per_frame(line_bytes);
         let mut first_line = 0;
         while first_line < lines {
             let count = per_frame.min(lines - first_line);
-            let (start, len) = (first_line as usize * line_bytes, count as usize * line_bytes);
+            let (start, len) = (to_usize(first_line) * line_bytes, to_usize(count) * line_bytes);
             let region = Region::new(buffer.clone(), start, len, len, 1);
             let frame = Frame::new(
                 kind,

@@ -1,17 +1,17 @@
 //! Hello and welcome: what a session needs to know before its first job.
 //!
-//! Invariant: a stranger is read with the limits for strangers, and within a deadline; memory is granted to
-//! one session at a time.
+//! Invariants: a stranger is read with the limits for strangers, and within a deadline; what a hello makes this
+//! machine compute (opening, comparing and measuring kernels) is done beside the event loop, one at a time.
 
 use super::WorkerError;
+use crate::ledger::{Grant, Ledger, Who, Wish};
 use crate::machine::{Config, probe};
 use bramble_kernel::{Choice, Pick};
 use bramble_link::{Arrived, Body, Frame, Limits, Link, LinkError, NoBodies, Proven, Slot};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::HANDSHAKE_DEADLINE;
 use bramble_schedule::message::{Hello, Kind, Welcome};
-use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a primary waits for memory that another one has, before it is told so.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
@@ -21,8 +21,8 @@ pub(super) async fn greet(
     link: &mut Link,
     slot: Option<Slot>,
     config: &Config,
-    in_use: &Cell<u64>,
-) -> Result<(Hello, Pick, u64), WorkerError> {
+    ledger: &Ledger,
+) -> Result<(Hello, Pick, Grant), WorkerError> {
     let first = first_frame(link, slot).await?;
     if Kind::from_code(first.kind)? != Kind::Hello {
         return Err(ProtocolError::new("its first message is not a hello").into());
@@ -32,27 +32,16 @@ pub(super) async fn greet(
         Some(choice) => choice,
         None => hello.kernel.parse().map_err(|e| WorkerError::Here(format!("{e}")))?,
     };
-    let pick = bramble_kernel::pick(choice, hello.dtype, hello.flops)
-        .map_err(|e| WorkerError::Here(e.to_string()))?;
-    let free = || config.grant_bytes(&*pick.kernel).saturating_sub(in_use.get());
-    // A primary that has just ended, or was killed, is still being cleared away.
-    let began = Instant::now();
-    while free() == 0 && in_use.get() > 0 && began.elapsed() < MEMORY_PATIENCE {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let grant = free();
-    if grant == 0 {
-        let mib = config.memory_bytes >> 20;
-        return Err(WorkerError::Here(match in_use.get() {
-            0 => format!(
-                "--memory of {mib} MiB leaves nothing for matrices beside the program and its kernel; give it more"
-            ),
-            _ => format!(
-                "its memory of {mib} MiB is in use by another primary; try again later, or start it with more --memory"
-            ),
-        }));
-    }
-    in_use.set(in_use.get() + grant);
+    let (dtype, flops) = (hello.dtype, hello.flops);
+    let picked = ledger.measured(move || bramble_kernel::pick(choice, dtype, flops)).await?;
+    let pick = picked.map_err(|e| WorkerError::Here(e.to_string()))?;
+    let who = Who { name: hello.name.clone(), peer: link.peer.clone() };
+    let wish = Wish {
+        wanted_bytes: hello.memory_bytes,
+        scratch_bytes: Config::scratch_bytes(&*pick.kernel, session_threads(config, &hello)),
+        capacity_bytes: config.capacity_bytes(),
+    };
+    let grant = ledger.take_within(MEMORY_PATIENCE, &who, wish, config.memory_bytes).await?;
     Ok((hello, pick, grant))
 }
 
@@ -78,15 +67,17 @@ async fn first_frame(link: &mut Link, slot: Option<Slot>) -> Result<Arrived, Wor
 pub(super) async fn welcome(
     link: &mut Link,
     config: &Config,
+    ledger: &Ledger,
     hello: &Hello,
     pick: &Pick,
-    grant: u64,
+    grant: &Grant,
 ) -> Result<(), WorkerError> {
     let threads = session_threads(config, hello);
-    let (gflops, peak_gflops) = probe(pick, hello.dtype, threads, hello.flops);
+    let (picked, dtype, flops) = (pick.clone(), hello.dtype, hello.flops);
+    let (gflops, peak_gflops) = ledger.measured(move || probe(&picked, dtype, threads, flops)).await?;
     let welcome = Welcome {
-        threads: threads as u16,
-        memory_bytes: grant,
+        threads: u16::try_from(threads).unwrap_or(u16::MAX),
+        memory_bytes: grant.bytes(),
         gflops,
         peak_gflops,
         kernel: pick.kernel.name().to_owned(),

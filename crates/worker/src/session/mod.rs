@@ -9,11 +9,13 @@ mod greet;
 
 use self::core::{Core, Done, Leaving};
 use self::greet::{greet, session_threads, welcome};
+use crate::ledger::{Grant, Ledger};
 use crate::machine::Config;
 use crate::memory::{Operand, Store};
 use crate::pool::{Ended, Pool};
 use bramble_kernel::Pick;
 use bramble_link::{Body, Frame, Landing, Link, LinkError, Place, Receiver, Sender, Slot, Vacant};
+use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::{CHUNK_BYTES_MAX, PING_AFTER, SILENCE_MAX};
 use bramble_schedule::message::{
@@ -22,6 +24,7 @@ use bramble_schedule::message::{
 use bramble_schedule::worker::{Event, Worker};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -50,40 +53,29 @@ pub enum WorkerError {
 }
 
 /// Serves one primary over a link, from hello to goodbye. `slot` is the link's place among the strangers, if it
-/// came through a door. `in_use` counts the bytes granted to sessions.
+/// came through a door; the `ledger` is that of all sessions of this worker.
 pub async fn serve_link(
     mut link: Link,
     slot: Option<Slot>,
     config: &Config,
-    in_use: &Cell<u64>,
+    ledger: &Ledger,
 ) -> Result<(), WorkerError> {
-    let (hello, pick, grant) = match greet(&mut link, slot, config, in_use).await {
+    let (hello, pick, grant) = match greet(&mut link, slot, config, ledger).await {
         Ok(greeted) => greeted,
         Err(e) => {
             // The primary shall read why, if it still listens.
             let frame = Frame::new(Kind::Error.code(), encode_error(&e.to_string()), Body::Empty);
-            let _ = link.sender.send(frame).await;
+            let _ = tokio::time::timeout(LAST_WORDS, link.sender.send(frame)).await;
             return Err(e);
         }
     };
-    let _held = Held { in_use, bytes: grant };
-    welcome(&mut link, config, &hello, &pick, grant).await?;
+    welcome(&mut link, config, ledger, &hello, &pick, &grant).await?;
     run(link, config, hello, pick, grant).await
 }
 
-/// Bytes granted to a session, given back when it ends in whatever way.
-struct Held<'a> {
-    in_use: &'a Cell<u64>,
-    bytes: u64,
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.in_use.set(self.in_use.get() - self.bytes);
-    }
-}
-
-async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: u64) -> Result<(), WorkerError> {
+async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: Grant) -> Result<(), WorkerError> {
+    // Neither channel needs a limit of its own: what waits in them are tiles and jobs, which the grant bounds, at
+    // most `ANSWERS_MAX` pongs, one credit, one goodbye, one error.
     let (out, leaving) = mpsc::unbounded_channel();
     let (done_tx, mut done) = mpsc::unbounded_channel();
     let pool = Pool::new(session_threads(config, &hello), config.pin_from, move |result| {
@@ -91,8 +83,9 @@ async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: u64) 
         let _ = done_tx.send(result);
     });
     let core = Rc::new(RefCell::new(Core {
-        state: Worker::new(grant),
-        store: Store::new(grant),
+        state: Worker::new(grant.bytes()),
+        store: Store::new(grant.bytes()),
+        grant: Arc::new(grant),
         pool,
         kernel: pick.kernel,
         hello,
@@ -104,6 +97,7 @@ async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: u64) 
     }));
     let watched = !link.shares_memory;
     let (sender, receiver) = (link.sender, link.receiver);
+    let arriving = receiver.arriving();
     let mut writing = std::pin::pin!(write(sender, leaving, core.clone()));
     let mut written = false;
     let result = tokio::select! {
@@ -113,7 +107,7 @@ async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: u64) 
             r
         }
         r = collect(&mut done, core.clone()) => r,
-        r = watch(core.clone()), if watched => r,
+        r = watch(core.clone(), arriving), if watched => r,
     };
     if let Err(e @ (WorkerError::Protocol(_) | WorkerError::Here(_))) = &result {
         core.borrow().send(Kind::Error, encode_error(&e.to_string()), Body::Empty);
@@ -133,8 +127,8 @@ async fn read(mut receiver: Box<dyn Receiver>, core: Rc<RefCell<Core>>) -> Resul
     let mut goodbye = false;
     loop {
         let arrived = match receiver.receive(&mut placer).await {
-            // After the goodbyes, a closed link is the end.
-            Err(LinkError::Closed) if goodbye => return Ok(()),
+            // After the goodbyes, the end of the link is the end, in whatever way.
+            Err(LinkError::Closed | LinkError::Broken(_)) if goodbye => return Ok(()),
             Err(LinkError::Refused(why)) => return Err(ProtocolError::new(why).into()),
             other => other?,
         };
@@ -180,6 +174,8 @@ async fn write(
             core.returned(tile, buffer)?;
         }
     }
+    // Whoever is gone need not be told.
+    let _ = sender.close().await;
     Ok(())
 }
 
@@ -208,10 +204,15 @@ async fn collect(
     Ok(())
 }
 
-/// Ends a session whose primary has fallen silent: it asks after two seconds of silence, so this is long.
-async fn watch(core: Rc<RefCell<Core>>) -> Result<(), WorkerError> {
+/// Ends a session whose primary has fallen silent: it asks after two seconds of silence, so this is long. Bytes
+/// of a frame that is not whole yet count too: on a slow link a megabyte takes long.
+async fn watch(core: Rc<RefCell<Core>>, arriving: Rc<Cell<u64>>) -> Result<(), WorkerError> {
+    let mut seen = 0;
     loop {
         tokio::time::sleep(PING_AFTER).await;
+        if std::mem::replace(&mut seen, arriving.get()) != arriving.get() {
+            core.borrow_mut().heard = Instant::now();
+        }
         let silence = core.borrow().heard.elapsed();
         if silence > SILENCE_MAX + PING_AFTER {
             let what = format!("the primary has been silent for {} s", silence.as_secs());
@@ -231,7 +232,7 @@ impl Place for Placer {
             other => return Err(format!("a message of kind {other:?} has no body")),
         }
         let store = StoreHead::decode(head).map_err(|e| e.0)?;
-        if store.body_bytes() != body_bytes as u64 {
+        if store.body_bytes() != to_u64(body_bytes) {
             return Err(format!("a store of {} bytes came with {body_bytes}", store.body_bytes()));
         }
         let mut core = self.0.borrow_mut();

@@ -1,0 +1,244 @@
+//! Several sessions at one worker, over real links: they see nothing of each other, end alone, and give back what
+//! they had.
+
+#![allow(clippy::unwrap_used)] // A test may panic.
+
+use bramble_link::{
+    Arrived, ArrivedBody, Body, Frame, Landing, Limits, Link, Place, Region, tcp_connect, tcp_link,
+};
+use bramble_matrix::{DType, Generator, Layout};
+use bramble_schedule::message::{
+    Generated, Hello, Job, Kind, MatrixHeader, Source, StoreHead, Welcome, decode_error, decode_number,
+};
+use bramble_worker::{Config, Ledger, WorkerError, serve_link};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::task::{JoinHandle, LocalSet};
+
+/// Both sessions of a test carry this number.
+const NUMBER: u32 = 0x1234_5677;
+
+fn config(memory_mib: u64) -> Config {
+    let name = "worker".to_owned();
+    Config { threads: 2, memory_bytes: memory_mib << 20, kernel: None, pin_from: None, name }
+}
+
+fn hello(name: &str, memory_bytes: u64) -> Hello {
+    Hello {
+        session: NUMBER,
+        dtype: DType::F64,
+        alpha: 1.0,
+        beta: 0.0,
+        flops: 16.0,
+        threads_max: 0,
+        memory_bytes,
+        kernel: "simd".to_owned(),
+        version: "test".to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+/// A primary that says what the test tells it to say.
+struct Client {
+    link: Link,
+    session: JoinHandle<Result<(), WorkerError>>,
+}
+
+/// Lands bodies in memory of their own.
+struct Anywhere;
+
+impl Place for Anywhere {
+    fn place(&mut self, _kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
+        Ok(Box::new(vec![0u8; body_bytes]))
+    }
+}
+
+impl Client {
+    /// Connects to a worker with that ledger.
+    async fn connect(config: &Config, ledger: &Ledger) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (config, ledger) = (config.clone(), ledger.clone());
+        let session = tokio::task::spawn_local(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            serve_link(tcp_link(stream).unwrap(), None, &config, &ledger).await
+        });
+        let stream = tcp_connect(address, Duration::from_secs(5)).await.unwrap();
+        Self { link: tcp_link(stream).unwrap(), session }
+    }
+
+    async fn send(&mut self, kind: Kind, head: Vec<u8>, body: Body) {
+        self.link.sender.send(Frame::new(kind.code(), head, body)).await.unwrap();
+    }
+
+    async fn receive(&mut self) -> (Kind, Arrived) {
+        let arrived = self.link.receiver.receive(&mut Anywhere).await.unwrap();
+        (Kind::from_code(arrived.kind).unwrap(), arrived)
+    }
+
+    /// Opens a session; the error is what the worker says.
+    async fn greet(&mut self, hello: &Hello) -> Result<Welcome, String> {
+        self.send(Kind::Hello, hello.encode(), Body::Empty).await;
+        let (kind, arrived) = self.receive().await;
+        if kind == Kind::Error {
+            return Err(decode_error(&arrived.head).unwrap());
+        }
+        self.link.sender.set_session(hello.session);
+        self.link.receiver.set_session(hello.session);
+        self.link.receiver.set_limits(Limits::SESSION);
+        Ok(Welcome::decode(&arrived.head).unwrap())
+    }
+
+    async fn store(&mut self, matrices: Vec<MatrixHeader>, jobs: Vec<Job>, body: Vec<u8>) {
+        let body = if body.is_empty() { Body::Empty } else { Body::Shared(Region::whole(Arc::new(body))) };
+        self.send(Kind::Store, StoreHead { matrices, jobs }.encode(), body).await;
+    }
+
+    /// The elements of the next result, and the credit on the way to it and after it.
+    async fn result(&mut self) -> (Vec<f64>, u64) {
+        let (mut elements, mut credit) = (Vec::new(), 0);
+        while elements.is_empty() || credit < 2 * (512 + 32) + 512 {
+            let (kind, arrived) = self.receive().await;
+            match (kind, arrived.body) {
+                (Kind::Credit, _) => credit += decode_number(&arrived.head).unwrap(),
+                (Kind::Result, ArrivedBody::Landed(landing)) => {
+                    let bytes = landing.into_any().downcast::<Vec<u8>>().unwrap();
+                    elements = bytes.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).collect();
+                }
+                (kind, _) => panic!("a message of kind {kind:?}"),
+            }
+        }
+        (elements, credit)
+    }
+
+    /// The error that ends the session.
+    async fn error(&mut self) -> String {
+        let (kind, arrived) = self.receive().await;
+        assert_eq!(kind, Kind::Error);
+        decode_error(&arrived.head).unwrap()
+    }
+}
+
+fn matrix(id: u32, uses: u16, source: Source) -> MatrixHeader {
+    MatrixHeader {
+        id,
+        rows: 2,
+        cols: 2,
+        first_line: 0,
+        lines: 2,
+        uses,
+        dtype: DType::F64,
+        layout: Layout::RowMajor,
+        source,
+    }
+}
+
+const JOB: Job = Job { a: 1, b: 2, c: 3, step: 0, epoch: 0, returns: true };
+
+/// Twice the identity, or any other number of times.
+fn times(x: f64) -> Vec<u8> {
+    [x, 0.0, 0.0, x].into_iter().flat_map(f64::to_le_bytes).collect()
+}
+
+/// Runs a test on one event loop, as a worker does.
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    LocalSet::new().block_on(&runtime, async {
+        tokio::time::timeout(Duration::from_secs(30), test).await.expect("the test takes too long");
+    });
+    runtime.shutdown_background();
+}
+
+#[test]
+fn two_sessions_with_the_same_numbers_and_ids_see_nothing_of_each_other() {
+    run(async {
+        let (config, ledger) = (config(512), Ledger::new());
+        let mut first = Client::connect(&config, &ledger).await;
+        let mut second = Client::connect(&config, &ledger).await;
+        assert_eq!(first.greet(&hello("first", 1 << 20)).await.unwrap().memory_bytes, 1 << 20);
+        assert_eq!(second.greet(&hello("second", 2 << 20)).await.unwrap().memory_bytes, 2 << 20);
+        // In turns, message by message: the same ids, other elements.
+        first.store(vec![matrix(1, 1, Source::Data)], vec![], times(2.0)).await;
+        second.store(vec![matrix(1, 1, Source::Data)], vec![], times(3.0)).await;
+        let rest = || vec![matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+        first.store(rest(), vec![JOB], times(5.0)).await;
+        second.store(rest(), vec![JOB], times(7.0)).await;
+        let all = 2 * (512 + 32) + 512;
+        assert_eq!(first.result().await, (vec![10.0, 0.0, 0.0, 10.0], all));
+        assert_eq!(second.result().await, (vec![21.0, 0.0, 0.0, 21.0], all));
+    });
+}
+
+#[test]
+fn a_job_that_names_a_matrix_of_another_session_ends_its_own_session_alone() {
+    run(async {
+        let (config, ledger) = (config(512), Ledger::new());
+        let mut honest = Client::connect(&config, &ledger).await;
+        let mut thief = Client::connect(&config, &ledger).await;
+        honest.greet(&hello("honest", 1 << 20)).await.unwrap();
+        thief.greet(&hello("thief", 1 << 20)).await.unwrap();
+        honest.store(vec![matrix(1, 1, Source::Data)], vec![], times(2.0)).await;
+        let rest = || vec![matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+        thief.store(rest(), vec![JOB], times(1.0)).await;
+        let error = thief.error().await;
+        assert!(error.contains("not stored here"), "{error}");
+        assert!(matches!(thief.session.await.unwrap(), Err(WorkerError::Protocol(_))));
+        honest.store(rest(), vec![JOB], times(5.0)).await;
+        assert_eq!(honest.result().await.0, [10.0, 0.0, 0.0, 10.0]);
+    });
+}
+
+#[test]
+fn who_finds_no_memory_is_told_who_has_it_and_finds_it_when_that_one_is_gone() {
+    run(async {
+        let (config, ledger) = (config(64), Ledger::new());
+        let mut first = Client::connect(&config, &ledger).await;
+        let granted = first.greet(&hello("laptop", u64::MAX)).await.unwrap().memory_bytes;
+        assert!(granted > 1 << 20 && granted <= 32 << 20, "{granted}");
+        let peer = "127.0.0.1:";
+        let mut second = Client::connect(&config, &ledger).await;
+        let error = second.greet(&hello("desk", 2 << 20)).await.unwrap_err();
+        assert!(error.contains(&format!("its 64 MiB are in use by laptop ({peer}")), "{error}");
+        assert!(matches!(second.session.await.unwrap(), Err(WorkerError::Here(_))));
+        drop(first.link);
+        assert!(first.session.await.unwrap().is_err());
+        let mut third = Client::connect(&config, &ledger).await;
+        assert_eq!(third.greet(&hello("desk", 2 << 20)).await.unwrap().memory_bytes, 2 << 20);
+    });
+}
+
+#[test]
+fn a_generated_matrix_far_outside_is_made_or_refused_and_nothing_overflows() {
+    run(async {
+        let (config, ledger) = (config(512), Ledger::new());
+        for (row, fits) in [(u64::MAX - 2, true), (u64::MAX - 1, false)] {
+            let mut client = Client::connect(&config, &ledger).await;
+            client.greet(&hello("far", 1 << 20)).await.unwrap();
+            let generator = Generator::random(u64::MAX).transposed().to_bytes();
+            let how = Generated { generator, row, col: u64::MAX - 2 }.encode();
+            client.store(vec![matrix(1, 1, Source::Generated)], vec![], how).await;
+            if !fits {
+                assert!(client.error().await.contains("outside its generator"));
+                continue;
+            }
+            let rest = vec![matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+            client.store(rest, vec![JOB], times(1.0)).await;
+            assert!(client.result().await.0.iter().all(|x| (-1.0..1.0).contains(x)));
+        }
+    });
+}
+
+#[test]
+fn a_step_without_a_next_ends_the_session_and_not_the_worker() {
+    run(async {
+        let (config, ledger) = (config(512), Ledger::new());
+        let mut client = Client::connect(&config, &ledger).await;
+        client.greet(&hello("last", 1 << 20)).await.unwrap();
+        let both = vec![matrix(1, 1, Source::Data), matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+        let body = [times(1.0), times(1.0)].concat();
+        client.store(both, vec![Job { step: u32::MAX, ..JOB }], body).await;
+        assert!(client.error().await.contains("none after it"));
+        assert!(matches!(client.session.await.unwrap(), Err(WorkerError::Protocol(_))));
+    });
+}
