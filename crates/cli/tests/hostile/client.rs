@@ -7,7 +7,7 @@ use crate::support::hello;
 use crate::worker::{KEY, Trust};
 use bramble_link::{Body, ClusterKey, Frame, HEADER_BYTES, Region};
 use bramble_schedule::limits::PROTOCOL;
-use bramble_schedule::message::{Kind, Welcome, decode_error};
+use bramble_schedule::message::{Hello, Kind, Welcome, decode_error};
 use ring::hmac;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{ring as provider, verify_tls13_signature_with_raw_key};
@@ -72,8 +72,12 @@ impl Client {
 
     /// The same, or what the worker says instead.
     pub(crate) fn try_session(trust: Trust, address: SocketAddr) -> Result<Self, String> {
+        Self::welcomed(trust, address, &hello())
+    }
+
+    /// The same with another hello.
+    pub(crate) fn welcomed(trust: Trust, address: SocketAddr, hello: &Hello) -> Result<Self, String> {
         let mut client = Self::connect(trust, address);
-        let hello = hello();
         client.send(Kind::Hello.code(), &hello.encode(), &[]);
         let came = client.receive().unwrap();
         if came.kind != Kind::Welcome.code() {

@@ -1,10 +1,9 @@
 //! Ids are names within a session, not handles into the worker: those of others, of nothing, and used wrongly.
 
 use crate::client::Client;
-use crate::support::{data, elements, generated, how, job, last_job, store, tile};
+use crate::support::{data, elements, generated, hello, how, job, last_job, store, tile};
 use crate::worker::{Trust, Worker};
-use bramble_schedule::limits::PROTOCOL;
-use bramble_schedule::message::{Job, Kind, MatrixHeader, ResultHead};
+use bramble_schedule::message::{Hello, Job, Kind, MatrixHeader, ResultHead};
 
 const STORE: u8 = Kind::Store.code();
 
@@ -48,20 +47,18 @@ fn a_job_that_names_what_is_not_there() {
 
 #[test]
 fn ids_of_another_live_session_are_nobodys() {
-    // With protocol 1 all memory is one session's.
-    if PROTOCOL < 2 {
-        return;
-    }
     let worker = Worker::start(Trust::Keyed);
-    let mut owner = worker.session();
+    let small = Hello { memory_bytes: 16 << 20, ..hello() };
+    let mut owner = Client::welcomed(worker.trust, worker.address, &small).unwrap();
     send_three(&mut owner, 1, &[]);
     refused(&worker, "a matrix of it is not stored here", |c| {
         c.send(STORE, &store(&[tile(3, 3, 3)], &[job(1, 2, 3, 0)]), &[]);
     });
-    refused(&worker, "a frame of session", |c| {
-        c.session ^= 1;
-        c.send(STORE, &store(&[], &[last_job(1, 2, 3, 0)]), &[]);
-    });
+    let mut thief = worker.session();
+    thief.session ^= 1;
+    thief.send(STORE, &store(&[], &[last_job(1, 2, 3, 0)]), &[]);
+    thief.last_words();
+    worker.says("a frame of session");
     owner.send(STORE, &store(&[], &[last_job(1, 2, 3, 0)]), &[]);
     assert_eq!(owner.receive_kind(Kind::Result).body, elements(9));
     drop(owner);

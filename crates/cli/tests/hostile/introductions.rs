@@ -208,7 +208,7 @@ fn records_without_content_do_not_keep_the_worker_busy() {
             assert!(sent < 16 << 20, "{sent} bytes were taken from a stranger");
         }
     });
-    worker.says("it sent 16384 bytes and proved no key");
+    worker.says("TooManyEmptyFragments");
     worker.is_well();
 }
 

@@ -95,8 +95,12 @@ fn first_store(client: &mut Client) -> StoreHead {
 
 /// A worker that is honest until it has a tile, and then does what `act` says.
 fn after_first_tile(act: impl Fn(&mut Client, u32, u32, u32) + Send + 'static) -> Outcome {
+    with_memory(honest_welcome().memory_bytes, act)
+}
+
+fn with_memory(memory_bytes: u64, act: impl Fn(&mut Client, u32, u32, u32) + Send + 'static) -> Outcome {
     against(move |mut client| {
-        welcomes(&mut client, &honest_welcome().encode());
+        welcomes(&mut client, &Welcome { memory_bytes, ..honest_welcome() }.encode());
         let tile = loop {
             let store = first_store(&mut client);
             if let Some(tile) = store.matrices.iter().find(|m| m.uses == 0) {
@@ -196,11 +200,11 @@ fn results_that_nobody_asked_for() {
         client.send(4, &result(1_000_000, 0, 1), &elements(cols as usize));
     });
     assert_ends(&refused, 1, "it returned");
-    let another = after_first_tile(|client, tile, _, cols| {
-        // The last tile of C is given after the first.
+    // With so little memory the last tile of C is given long after the first.
+    let another = with_memory(300 << 10, |client, tile, _, cols| {
         client.send(4, &result(tile + 8, 0, 1), &elements(cols as usize));
     });
-    assert_ends(&another, 1, "it returned");
+    assert_ends(&another, 1, "which it was not given");
     let twice = after_first_tile(|client, tile, rows, cols| {
         for _ in 0..2 {
             client.send(4, &result(tile, 0, rows), &elements((rows * cols) as usize));

@@ -3,7 +3,7 @@
 use bramble_link::{Body, ClusterKey, Frame, Link, NoBodies, Proven, Security, tcp_connect};
 use bramble_schedule::limits::PROTOCOL;
 use bramble_schedule::message::{Kind, decode_error};
-use bramble_worker::{Config, serve_link};
+use bramble_worker::{Config, Ledger, serve_link};
 use std::time::Duration;
 
 fn security(byte: u8) -> Security {
@@ -14,7 +14,7 @@ fn security(byte: u8) -> Security {
 async fn served(link: Link) -> String {
     let config =
         Config { threads: 1, memory_bytes: 128 << 20, kernel: None, pin_from: None, name: "w".to_owned() };
-    let ledger = std::cell::Cell::new(0);
+    let ledger = Ledger::new();
     serve_link(link, None, &config, &ledger).await.unwrap_err().to_string()
 }
 

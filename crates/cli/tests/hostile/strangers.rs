@@ -3,9 +3,11 @@
 use crate::client::{client_config, connect, connection, frame, is_timeout};
 use crate::support::{Random, hello};
 use crate::worker::{Trust, Worker};
+use bramble_schedule::limits::HANDSHAKE_DEADLINE;
 use bramble_schedule::message::Kind;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
+use std::time::Instant;
 
 /// No byte.
 const NOTHING: [u8; 0] = [];
@@ -124,5 +126,19 @@ fn a_worker_without_a_key_tells_strangers_of_this_machine_why() {
         assert!(answer(worker.address, bytes, false).len() < 400, "{name}");
         worker.says(why);
     }
+    worker.is_well();
+}
+
+#[test]
+fn a_handshake_that_grows_without_end_is_not_waited_for() {
+    let worker = Worker::start(Trust::Keyed);
+    // A ClientHello of 60,000 bytes, as long as TLS would take, in records of 16 KiB; and nothing after the first 20.
+    let record = [&[0x16, 3, 1, 0x40, 0][..], &[0; 1 << 14]].concat();
+    let mut bytes = [record.clone(), record].concat();
+    bytes[5..9].copy_from_slice(&[1, 0, 0xea, 0x60]);
+    let began = Instant::now();
+    assert_eq!(answer(worker.address, &bytes[..20_000], false), NOTHING);
+    assert!(began.elapsed() < HANDSHAKE_DEADLINE);
+    worker.says("it sent 16384 bytes and proved no key");
     worker.is_well();
 }

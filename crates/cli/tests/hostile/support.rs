@@ -12,6 +12,7 @@ pub(crate) fn hello() -> Hello {
         beta: 0.0,
         flops: 1e6,
         threads_max: 0,
+        memory_bytes: u64::MAX,
         kernel: "simd".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name: "hostile".to_owned(),

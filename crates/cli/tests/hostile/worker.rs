@@ -60,16 +60,8 @@ impl Worker {
     pub(crate) fn with(trust: Trust, options: &[&str]) -> Self {
         let mut command = trust.bramble();
         let memory = format!("{MEMORY_MIB}M");
-        command.args([
-            "worker",
-            "--listen",
-            "127.0.0.1:0",
-            "--threads",
-            "2",
-            "--no-pin",
-            "--memory",
-            &memory,
-        ]);
+        command.env("BRAMBLE_THREADS", "2");
+        command.args(["worker", "--listen", "127.0.0.1:0", "--no-pin", "--memory", &memory]);
         let mut child = command.args(options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

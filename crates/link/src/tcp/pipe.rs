@@ -5,8 +5,8 @@
 //! Invariants: a write returns when what it took is with the kernel, so nothing is left behind when a sender
 //! falls silent; a read gives at least one byte, or 0 where the other end has closed. With TLS, a connection
 //! that ends without the other end's goodbye is broken, not closed: nobody on the way can cut a stream
-//! short unseen. Until the other end has proven a key, no more than `STRANGER_BYTES` are taken from it, and records
-//! that bring nothing never keep the event loop to themselves. No state is borrowed while anything is waited for.
+//! short unseen. Until the other end has proven a key, no more than `STRANGER_BYTES` are taken from it. No state is
+//! borrowed while anything is waited for.
 //!
 //! Deliberately absent: frames, time limits (the receiver of frames has them), and who the other end is
 //! (`secure`).
@@ -21,7 +21,7 @@ const SEALED_BYTES: usize = 256 << 10;
 /// Bytes of one read from the socket, before they are decrypted.
 const RAW_BYTES: usize = 64 << 10;
 /// Bytes that are taken from an end before its key is proven. A handshake, an introduction and a hello are less
-/// than a tenth of it; records without content have no other end.
+/// than a tenth of it; TLS alone would take and keep a handshake of 64 KiB.
 const STRANGER_BYTES: usize = 16 << 10;
 
 /// One socket, whose two directions may be used by two tasks of one event loop.
@@ -123,22 +123,15 @@ impl Pipe {
                     other => return other,
                 }
             },
-            Self::Sealed(stream, tls) => {
-                let mut in_vain = false;
-                loop {
-                    let opened = tls.borrow_mut().opened(runs)?;
-                    if let Some(bytes) = opened {
-                        return Ok(bytes);
-                    }
-                    if in_vain {
-                        tokio::task::yield_now().await;
-                    }
-                    in_vain = tls.borrow_mut().take_in(stream)?;
-                    if !in_vain {
-                        stream.readable().await?;
-                    }
+            Self::Sealed(stream, tls) => loop {
+                let opened = tls.borrow_mut().opened(runs)?;
+                if let Some(bytes) = opened {
+                    return Ok(bytes);
                 }
-            }
+                if !tls.borrow_mut().take_in(stream)? {
+                    stream.readable().await?;
+                }
+            },
         }
     }
 
