@@ -5,13 +5,13 @@
 //!
 //! Invariants: at most `connections` strangers at a time and `per_address` of one address. When one more
 //! comes, the oldest goes, of the same address if that has too many: so strangers who hold connections
-//! open keep nobody out. Each has one deadline for everything up to the end of the proof, and for as long as its
-//! `Slot` lives. Connections are taken at a bounded pace, and one that is pushed out has cost little, so
+//! open keep nobody out. Who has proven a key is pushed out by no stranger, only by more than `connections` others who
+//! have, too. Each has one deadline for everything up to the end of the proof, and for as long as its `Slot` lives. Connections are taken at a bounded pace, and one that is pushed out has cost little, so
 //! a flood leaves the machine to those inside.
 //!
 //! Deliberately absent: what is said over a link, and any memory of strangers once they are gone.
 
-use crate::{Link, LinkError, Security};
+use crate::{Link, LinkError, Proven, Security};
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
@@ -59,6 +59,8 @@ pub struct Arrival {
 struct Stranger {
     id: u64,
     address: IpAddr,
+    /// It has proven a key, and not said yet what it wants.
+    proven: bool,
     leave: Rc<Notify>,
 }
 
@@ -68,9 +70,21 @@ pub struct Slot {
     id: u64,
     leave: Rc<Notify>,
     deadline: Instant,
+    most: usize,
 }
 
 impl Slot {
+    /// It has proven a key: strangers do not push it out any more.
+    fn proven(&self) {
+        let mut strangers = self.strangers.borrow_mut();
+        if let Some(own) = strangers.iter_mut().find(|s| s.id == self.id) {
+            own.proven = true;
+        }
+        if strangers.iter().filter(|s| s.proven).count() > self.most {
+            push_out(&mut strangers, |s| s.proven);
+        }
+    }
+
     /// What `work` gives, if it is done before the deadline and before newer strangers push this one out.
     pub async fn guard<T>(&self, work: impl Future<Output = Result<T, LinkError>>) -> Result<T, LinkError> {
         tokio::select! {
@@ -129,6 +143,9 @@ impl Door {
         let security = self.security.clone();
         self.handshakes.spawn_local(async move {
             let result = slot.guard(security.accept(stream)).await;
+            if result.as_ref().is_ok_and(|link| link.proven != Proven::Nothing) {
+                slot.proven();
+            }
             (address, result.map(|link| Arrival { link, slot }))
         });
     }
@@ -136,21 +153,24 @@ impl Door {
     /// A place for one more; whoever has to go for it is told.
     fn slot(&mut self, address: IpAddr) -> Slot {
         let mut strangers = self.strangers.borrow_mut();
-        let of_address = strangers.iter().filter(|s| s.address == address).count();
-        // They stand in the order in which they came.
-        let goes = if of_address >= self.limits.per_address {
-            strangers.iter().position(|s| s.address == address)
-        } else {
-            (strangers.len() >= self.limits.connections).then_some(0)
-        };
-        if let Some(at) = goes {
-            strangers.remove(at).leave.notify_one();
+        let of_address = |s: &Stranger| !s.proven && s.address == address;
+        if strangers.iter().filter(|s| of_address(s)).count() >= self.limits.per_address {
+            push_out(&mut strangers, of_address);
+        } else if strangers.iter().filter(|s| !s.proven).count() >= self.limits.connections {
+            push_out(&mut strangers, |s| !s.proven);
         }
         let (id, leave) = (self.next_id, Rc::new(Notify::new()));
         self.next_id += 1;
-        strangers.push(Stranger { id, address, leave: leave.clone() });
+        strangers.push(Stranger { id, address, proven: false, leave: leave.clone() });
         let deadline = Instant::now() + self.limits.deadline;
-        Slot { strangers: self.strangers.clone(), id, leave, deadline }
+        Slot { strangers: self.strangers.clone(), id, leave, deadline, most: self.limits.connections }
+    }
+}
+
+/// The oldest of some goes. They stand in the order in which they came.
+fn push_out(strangers: &mut Vec<Stranger>, some: impl Fn(&Stranger) -> bool) {
+    if let Some(oldest) = strangers.iter().position(some) {
+        strangers.remove(oldest).leave.notify_one();
     }
 }
 
@@ -229,7 +249,7 @@ mod tests {
                     assert!(door.strangers.borrow().len() <= LIMITS.per_address);
                     match result {
                         Ok(arrival) => {
-                            assert_eq!(arrival.link.proven, crate::Proven::Member);
+                            assert_eq!(arrival.link.proven, Proven::Member);
                             let_in += 1;
                         }
                         Err(e) => {
@@ -242,6 +262,34 @@ mod tests {
             let (dialled, ()) = tokio::join!(dialling, serving);
             dialled.unwrap();
             assert_eq!((refused, let_in), (40, 1));
+        });
+    }
+
+    #[test]
+    fn who_has_proven_the_key_is_not_pushed_out_by_strangers() {
+        at_door(Security::proven(key(), 2, "1"), async |mut door, address| {
+            let dialling = async {
+                let stream = TcpStream::connect(address).await.unwrap();
+                Security::proven(key(), 2, "1").dial(stream).await
+            };
+            let (dialled, (_, arrival)) = tokio::join!(dialling, door.next());
+            let (_link, arrival) = (dialled.unwrap(), arrival.unwrap_or_else(|e| panic!("{e}")));
+            let mut crowd = Vec::new();
+            let coming = async {
+                for _ in 0..20 {
+                    crowd.push(TcpStream::connect(address).await.unwrap());
+                    let _ = tokio::time::timeout(Duration::from_millis(10), door.next()).await;
+                }
+                Ok(())
+            };
+            arrival.slot.guard(coming).await.unwrap();
+            assert!(door.strangers.borrow().len() <= LIMITS.per_address + 1);
+            // More members than there is room for push out the oldest of them.
+            let of = |last: usize| IpAddr::from([10, 0, 0, last as u8]);
+            let more: Vec<Slot> = (0..LIMITS.connections).map(|n| door.slot(of(n))).collect();
+            more.iter().for_each(Slot::proven);
+            let pushed_out = arrival.slot.guard(std::future::pending::<Result<(), _>>()).await;
+            assert!(pushed_out.unwrap_err().to_string().contains("pushed"));
         });
     }
 
