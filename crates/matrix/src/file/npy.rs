@@ -1,6 +1,6 @@
 //! NumPy's `.npy` files: formats 1.0, 2.0 and 3.0, both orders, and the header of a result.
 //!
-//! Place in the flow: `open` turns a mapped file into a `Matrix`; `write_header` gives `output` the bytes
+//! Place in the flow: `open` turns a file into a `Matrix`; `write_header` gives `output` the bytes
 //! that come before the elements of C.
 //!
 //! Invariants: no bytes whatever make the parser panic; `write_header` gives byte for byte what
@@ -10,10 +10,9 @@
 //! the last element are allowed, as they are by `numpy.load`.
 
 use crate::element::{ByteOrder, FileElement};
+use crate::file::Contents;
 use crate::source::Found;
 use crate::{DType, Layout, Matrix, MatrixError, Shape};
-use memmap2::Mmap;
-use std::sync::Arc;
 
 /// How every file begins.
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
@@ -48,19 +47,18 @@ pub(crate) fn write_header(shape: Shape, dtype: DType) -> Vec<u8> {
     header
 }
 
-/// The matrix in a mapped file.
-pub(crate) fn open(name: &str, map: Arc<Mmap>) -> Result<Matrix, MatrixError> {
-    let header = parse(&map).map_err(|what| MatrixError::format(name, what))?;
-    let mapped = map.len() as u64;
+/// The matrix in a file.
+pub(crate) fn open(name: &str, contents: Contents) -> Result<Matrix, MatrixError> {
+    let header = parse((*contents.bytes).as_ref()).map_err(|what| MatrixError::format(name, what))?;
     let found = Found {
-        owner: map,
+        owner: contents.bytes,
         start: header.start,
         shape: header.shape,
         layout: header.layout,
         element: header.element,
         order: header.order,
     };
-    Matrix::from_found(name, found, mapped)
+    Matrix::from_found(name, found, contents.mapped_bytes)
 }
 
 /// What a header says.
