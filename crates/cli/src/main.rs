@@ -10,6 +10,7 @@
 
 mod args;
 mod exit;
+mod hostfile;
 mod hosts;
 mod insight;
 mod local;

@@ -2,7 +2,8 @@
 
 use crate::args::{LinkKind, MultiplyArgs, StrategyKind};
 use crate::exit::{Exit, Failure};
-use crate::hosts::{self, Host};
+use crate::hostfile;
+use crate::hosts::Host;
 use crate::insight::Insight;
 use crate::local::{LocalWorkers, Share};
 use crate::progress::Progress;
@@ -123,8 +124,8 @@ fn team(args: &MultiplyArgs) -> Result<Team, Failure> {
             memory_bytes: args.memory.unwrap_or_else(|| available_memory() / u64::from(workers)),
             cores,
         })),
-        (None, Some(list), _) => Ok(Team::Hosts(hosts::parse_list(list)?)),
-        (None, None, Some(file)) => Ok(Team::Hosts(hosts::parse_file(file)?)),
+        (None, Some(list), _) => Ok(Team::Hosts(hostfile::from_list(list)?)),
+        (None, None, Some(file)) => Ok(Team::Hosts(hostfile::from_file(file)?)),
         (None, None, None) if args.link == Some(LinkKind::Tcp) => {
             Err(Failure::usage("--link tcp: needs workers; add --local N or --workers HOSTS"))
         }
