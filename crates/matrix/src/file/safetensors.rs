@@ -9,6 +9,7 @@
 //! and tensors that are not two-dimensional.
 
 use crate::element::{ByteOrder, FileElement};
+use crate::error::printable;
 use crate::file::Contents;
 use crate::source::Found;
 use crate::{Layout, Matrix, MatrixError, Shape, SharedBytes};
@@ -49,8 +50,10 @@ fn find(file: &str, tensor: Option<&str>, owner: SharedBytes) -> Result<Found, S
     let bytes = (*owner).as_ref();
     let (text, data) =
         header(bytes).ok_or("is not a .safetensors file (no header); copy or write it again")?;
-    let metadata: Metadata = serde_json::from_slice(text)
-        .map_err(|e| format!("its .safetensors header is damaged ({e}); copy or write it again"))?;
+    let metadata: Metadata = serde_json::from_slice(text).map_err(|e| {
+        let why = printable(&e.to_string());
+        format!("its .safetensors header is damaged ({why}); copy or write it again")
+    })?;
     let Some(tensor) = tensor else {
         return Err(format!("names no tensor; write {file}:TENSOR. {}", present(&metadata)));
     };
@@ -79,7 +82,8 @@ fn present(metadata: &Metadata) -> String {
         return "It holds no 2-dimensional tensors".to_owned();
     }
     let more = names.len().saturating_sub(LISTED);
-    let listed = names[..names.len() - more].join(", ");
+    let shown: Vec<String> = names[..names.len() - more].iter().map(|name| printable(name)).collect();
+    let listed = shown.join(", ");
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("Its 2-dimensional tensors: {listed}{rest}")
 }
@@ -88,9 +92,9 @@ fn two_dimensional(info: &TensorInfo) -> Result<Shape, String> {
     match *info.shape.as_slice() {
         [rows, cols] => Ok(Shape::new(rows as u64, cols as u64)),
         _ => Err(format!(
-            "is {}-dimensional (shape {:?}); only 2-dimensional tensors are multiplied, reshape it and save it again",
+            "is {}-dimensional (shape {}); only 2-dimensional tensors are multiplied, reshape it and save it again",
             info.shape.len(),
-            info.shape
+            printable(&format!("{:?}", info.shape))
         )),
     }
 }
