@@ -358,6 +358,7 @@ mod hostile {
                     vec![Job { returns: false, ..JOB }, Job { returns: false, ..JOB }],
                 ),
             ),
+            ("no step after", store(three(), vec![Job { step: u32::MAX, ..JOB }])),
             ("comes twice", store(vec![operand(1, 4, 5, 1), operand(1, 4, 5, 1)], vec![])),
             (
                 "first line",

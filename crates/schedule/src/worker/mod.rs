@@ -285,6 +285,10 @@ impl Worker {
         if tile.last_queued.is_some_and(|last| last >= job.step) {
             return refuse("its step is not after the one before");
         }
+        // A result names the first step that is not in it.
+        if job.step == u32::MAX {
+            return refuse("there is no step after its step");
+        }
         for id in [job.a, job.b] {
             let Some(operand) = self.operands.get_mut(&id) else { continue };
             if operand.promised == operand.header.uses {
