@@ -5,8 +5,11 @@ PYTHON ?= python3
 BRAMBLE ?= $(CURDIR)/target/release/bramble
 VENV := $(CURDIR)/.venv
 BENCH_ARGS ?=
+RUNS ?= 1000000
+TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+FUZZ_MANIFEST := --manifest-path fuzz/Cargo.toml --locked
 
-.PHONY: help build check test lint doc unit end-to-end libraries deny bench demo clean
+.PHONY: help build check test lint doc unit fuzz-replay fuzz end-to-end libraries deny bench demo clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -14,6 +17,7 @@ help:
 	@echo 'make build   the release binary, target/release/bramble'
 	@echo 'make check   the fast part of the tests: format, lints, documentation, unit tests'
 	@echo 'make test    everything that has to pass before a change lands'
+	@echo 'make fuzz    hostile bytes for every parser, RUNS inputs each (fuzz/README.md)'
 	@echo 'make bench   compares with NumPy, Dask and MPI (BENCH_ARGS=--quick for a short look)'
 	@echo 'make demo    multiplies the word vectors of a language model and asks for neighbours'
 	@echo 'make clean   removes what was built'
@@ -23,17 +27,32 @@ build:
 
 check: lint doc unit
 
-test: libraries lint doc deny unit build end-to-end
+test: libraries lint doc deny unit fuzz-replay build end-to-end
 
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	$(CARGO) clippy $(FUZZ_MANIFEST) --all-targets -- -D warnings
 
 doc:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
 
 unit:
 	$(CARGO) test --workspace --locked --no-fail-fast
+
+# Outside the workspace, so with a folder of its own for what is built.
+fuzz-replay:
+	$(CARGO) test $(FUZZ_MANIFEST)
+
+# Needs a nightly compiler and cargo-fuzz.
+fuzz:
+	$(CARGO) run $(FUZZ_MANIFEST) --example corpus -- unpack $(TARGETS)
+	@for target in $(TARGETS); do \
+		set -- $$($(CARGO) run --quiet $(FUZZ_MANIFEST) --example corpus -- list $$target); \
+		$(CARGO) +nightly fuzz run -s none $$target -- -runs=$(RUNS) -max_len=$$2 -timeout=5 -rss_limit_mb=1024 \
+			-verbosity=1 -print_final_stats=1 || exit 1; \
+	done
 
 end-to-end: build $(VENV)/tests.stamp
 	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python -m pytest tests

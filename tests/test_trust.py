@@ -146,7 +146,7 @@ def test_local_workers_take_no_other_primary_and_show_no_key():
     run = Run("multiply", "random:4000x4000:f64:1", "random:4000x4000:f64:2", "--local", 2)
     try:
         lines, until = set(), time.monotonic() + 20
-        while not lines and time.monotonic() < until:
+        while not any("--join" in line for line in lines) and time.monotonic() < until:
             for pid in run.workers():
                 try:
                     lines.add(open(f"/proc/{pid}/cmdline").read().replace("\0", " "))

@@ -1,12 +1,19 @@
-//! Which machines: nodesets (`pi[1-8,10]`, with padding), `host:port`, hostfiles.
-
-use crate::exit::Failure;
-use std::path::Path;
+//! Which machines: nodesets (`pi[1-8,10]`, with padding), `host:port`, the lines of hostfiles.
+//!
+//! Invariants: texts in, hosts out; no more than `HOSTS_MAX` hosts and no longer names than `NAME_BYTES_MAX`
+//! are ever made, and a text that names more is refused before memory is taken for them; no name has a blank or a
+//! control character in it.
+//!
+//! Deliberately absent: files and failures (see `hostfile`), and looking names up.
 
 /// Where workers listen unless told otherwise.
 pub(crate) const DEFAULT_PORT: u16 = 7400;
 /// More machines than this in one list is a slip of the pen.
-const HOSTS_MAX: usize = 10_000;
+pub(crate) const HOSTS_MAX: usize = 10_000;
+/// No name in the domain name system is longer.
+const NAME_BYTES_MAX: usize = 253;
+/// How much of a text is shown when it is wrong.
+const SHOWN_CHARS: usize = 60;
 
 /// A worker to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,75 +25,76 @@ pub(crate) struct Host {
     pub(crate) slots: u16,
 }
 
-/// Reads a comma-separated list of nodesets with optional ports.
-pub(crate) fn parse_list(text: &str) -> Result<Vec<Host>, Failure> {
+/// A comma-separated list of nodesets with optional ports, of at most `hosts_max` machines. An error names
+/// the part of the list that it is about.
+pub(crate) fn parse_list(text: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
     let mut hosts = Vec::new();
     for item in split_outside_brackets(text) {
         let item = item.trim();
+        let wrong = |why: String| format!("{}: {why}", shown(item));
         if item.is_empty() {
-            return Err(Failure::usage(format!("--workers {text}: an empty name in the list")));
+            return Err(format!("{}: an empty name in the list", shown(text)));
         }
-        let (set, port) =
-            split_port(item).map_err(|why| Failure::usage(format!("--workers {item}: {why}")))?;
-        for name in expand(set).map_err(|why| Failure::usage(format!("--workers {item}: {why}")))? {
-            hosts.push(Host { name, port, slots: 0 });
-        }
-    }
-    if hosts.len() > HOSTS_MAX {
-        return Err(Failure::usage(format!("--workers {text}: {} machines", hosts.len())));
+        let (set, port) = split_port(item).map_err(wrong)?;
+        let room = hosts_max - hosts.len();
+        let names = expand(set, room).map_err(wrong)?;
+        hosts.extend(names.into_iter().map(|name| Host { name, port, slots: 0 }));
     }
     Ok(hosts)
 }
 
-/// Reads a hostfile: lines of NODESET [slots=N] [port=P], with # comments.
-pub(crate) fn parse_file(path: &Path) -> Result<Vec<Host>, Failure> {
-    let name = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| Failure::usage(format!("--hostfile {name}: cannot be read: {e}")))?;
+/// The text of a hostfile: lines of NODESET [slots=N] [port=P], with # comments, of at most `hosts_max` machines
+/// together. An error comes with the number of its line, or with 0 where the file is wrong as a whole.
+pub(crate) fn parse_file(text: &str, hosts_max: usize) -> Result<Vec<Host>, (usize, String)> {
     let mut hosts = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        let wrong = |why: String| Failure::usage(format!("--hostfile {name}:{}: {why}", index + 1));
-        let line = line.split('#').next().unwrap_or_default();
-        let mut words = line.split_whitespace();
-        let Some(set) = words.next() else { continue };
-        let (mut port, mut slots) = (DEFAULT_PORT, 0);
-        for word in words {
-            match word.split_once('=') {
-                Some(("port", value)) => {
-                    port = value.parse().map_err(|_| wrong(format!("{word}: no such port")))?;
-                }
-                Some(("slots", value)) => {
-                    slots = value.parse().map_err(|_| wrong(format!("{word}: no such number")))?;
-                }
-                _ => return Err(wrong(format!("{word}: use slots=N or port=P"))),
-            }
-        }
-        for item in split_outside_brackets(set) {
-            hosts.extend(expand(item).map_err(&wrong)?.into_iter().map(|name| Host { name, port, slots }));
-        }
+        let room = hosts_max - hosts.len();
+        hosts.extend(parse_line(line, room).map_err(|why| (index + 1, why))?);
     }
-    if hosts.is_empty() || hosts.len() > HOSTS_MAX {
-        return Err(Failure::usage(format!("--hostfile {name}: it names {} machines", hosts.len())));
+    if hosts.is_empty() {
+        return Err((0, "it names no machines".to_owned()));
     }
     Ok(hosts)
+}
+
+fn parse_line(line: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
+    let line = line.split('#').next().unwrap_or_default();
+    let mut words = line.split_whitespace();
+    let Some(set) = words.next() else { return Ok(Vec::new()) };
+    let (mut port, mut slots) = (DEFAULT_PORT, 0);
+    for word in words {
+        let wrong = |why: &str| format!("{}: {why}", shown(word));
+        match word.split_once('=') {
+            Some(("port", value)) => port = value.parse().map_err(|_| wrong("no such port"))?,
+            Some(("slots", value)) => slots = value.parse().map_err(|_| wrong("no such number"))?,
+            _ => return Err(wrong("use slots=N or port=P")),
+        }
+    }
+    let mut hosts = Vec::new();
+    for item in split_outside_brackets(set) {
+        let names = expand(item, hosts_max - hosts.len()).map_err(|why| format!("{}: {why}", shown(item)))?;
+        hosts.extend(names.into_iter().map(|name| Host { name, port, slots }));
+    }
+    Ok(hosts)
+}
+
+/// The beginning of a text for a message, without control characters: a hostfile may be anybody's.
+fn shown(text: &str) -> String {
+    let mut shown: String =
+        text.chars().take(SHOWN_CHARS).map(|c| if c.is_control() { '?' } else { c }).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// Commas inside brackets belong to a nodeset.
-fn split_outside_brackets(text: &str) -> Vec<&str> {
-    let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0i32);
-    for (at, c) in text.char_indices() {
-        match c {
-            '[' => depth += 1,
-            ']' => depth -= 1,
-            ',' if depth <= 0 => {
-                parts.push(&text[start..at]);
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(&text[start..]);
-    parts
+fn split_outside_brackets(text: &str) -> impl Iterator<Item = &str> {
+    let mut inside = false;
+    text.split(move |c| {
+        inside = (inside || c == '[') && c != ']';
+        c == ',' && !inside
+    })
 }
 
 /// `host:port` into both; an IPv6 address with a port is in brackets.
@@ -96,43 +104,92 @@ fn split_port(item: &str) -> Result<(&str, u16), String> {
     }
     match item.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => {
-            let port = port.parse().map_err(|_| format!("{port} is no port"))?;
+            let port = port.parse().map_err(|_| format!("{} is no port", shown(port)))?;
             Ok((host, port))
         }
         _ => Ok((item, DEFAULT_PORT)),
     }
 }
 
-/// `pi[1-3,07]x` into `pi1x`, `pi2x`, `pi3x`, `pi07x`. Several brackets multiply.
-fn expand(set: &str) -> Result<Vec<String>, String> {
-    let Some(open) = set.find('[') else {
-        let stray = set.contains(']');
-        return if stray || set.is_empty() {
-            Err("a name that is not one".into())
-        } else {
-            Ok(vec![set.into()])
+/// `pi[1-3,07]x` into `pi1x`, `pi2x`, `pi3x`, `pi07x`. Several brackets multiply, to `names_max` names at most.
+fn expand(set: &str, names_max: usize) -> Result<Vec<String>, String> {
+    if set.len() > NAME_BYTES_MAX.max(32 * names_max) {
+        return Err(format!("a text of {} bytes is no name", set.len()));
+    }
+    let address = set.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    if let Some(address) = address.filter(|a| a.parse::<std::net::Ipv6Addr>().is_ok()) {
+        return enough(1, names_max).map(|()| vec![address.to_owned()]);
+    }
+    let mut names = vec![String::new()];
+    let mut rest = set;
+    while let Some((before, bracket)) = rest.split_once('[') {
+        let (inside, after) = bracket.split_once(']').ok_or("a bracket that is not closed")?;
+        let ranges = inside.split(',').map(Range::parse).collect::<Result<Vec<Range>, String>>()?;
+        let numbers = ranges.iter().try_fold(0usize, |sum, r| sum.checked_add(r.len()));
+        enough(numbers.and_then(|n| n.checked_mul(names.len())).unwrap_or(usize::MAX), names_max)?;
+        let before = plain(before)?;
+        let longer = |name: &String| -> Result<Vec<String>, String> {
+            let numbered = ranges.iter().flat_map(Range::numbers);
+            numbered.map(|number| checked(format!("{name}{before}{number}"))).collect()
         };
-    };
-    let close = set.find(']').filter(|c| *c > open).ok_or("a bracket that is not closed")?;
-    let (before, inside, after) = (&set[..open], &set[open + 1..close], &set[close + 1..]);
-    if before.is_empty() && inside.parse::<std::net::Ipv6Addr>().is_ok() {
-        return Ok(vec![inside.to_owned()]);
+        names = names.iter().map(longer).collect::<Result<Vec<_>, _>>()?.concat();
+        rest = after;
     }
-    let tails = if after.is_empty() { vec![String::new()] } else { expand(after)? };
-    let mut names = Vec::new();
-    for range in inside.split(',') {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let number = |text: &str| text.parse::<u32>().map_err(|_| format!("{range} is no range of numbers"));
-        let (from, to) = (number(first)?, number(last)?);
-        if from > to || (to - from) as usize >= HOSTS_MAX {
-            return Err(format!("{range} is no range of numbers"));
-        }
-        for i in from..=to {
-            let width = first.len();
-            names.extend(tails.iter().map(|tail| format!("{before}{i:0width$}{tail}")));
-        }
+    enough(names.len(), names_max)?;
+    let end = plain(rest)?;
+    names.into_iter().map(|name| checked(name + end)).collect()
+}
+
+/// Refuses more names than there may be, before there is memory for them.
+fn enough(names: usize, names_max: usize) -> Result<(), String> {
+    match names {
+        _ if names <= names_max => Ok(()),
+        usize::MAX => Err(format!("more than {HOSTS_MAX} machines in all")),
+        _ => Err(format!("{names} machines more make more than {HOSTS_MAX} in all")),
     }
-    Ok(names)
+}
+
+/// A part of a name outside brackets.
+fn plain(part: &str) -> Result<&str, String> {
+    let stray = |c: char| c == ']' || c.is_whitespace() || c.is_control();
+    if part.contains(stray) { Err("a name that is not one".to_owned()) } else { Ok(part) }
+}
+
+fn checked(name: String) -> Result<String, String> {
+    match name.len() {
+        0 => Err("a name that is not one".to_owned()),
+        1..=NAME_BYTES_MAX => Ok(name),
+        long => Err(format!("a name of {long} bytes; names have {NAME_BYTES_MAX} at most")),
+    }
+}
+
+/// `7` or `08-10`: numbers, both ends included, padded with zeros to the width of the first.
+struct Range {
+    first: u32,
+    last: u32,
+    width: usize,
+}
+
+impl Range {
+    fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{} is no range of numbers", shown(text));
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let number = |digits: &str| -> Result<u32, String> {
+            let plain = digits.len() <= NAME_BYTES_MAX && digits.bytes().all(|b| b.is_ascii_digit());
+            digits.parse().ok().filter(|_| plain).ok_or_else(wrong)
+        };
+        let range = Self { first: number(first)?, last: number(last)?, width: first.len() };
+        if range.first > range.last { Err(wrong()) } else { Ok(range) }
+    }
+
+    fn len(&self) -> usize {
+        (self.last - self.first) as usize + 1
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = String> {
+        let width = self.width;
+        (self.first..=self.last).map(move |i| format!("{i:0width$}"))
+    }
 }
 
 #[cfg(test)]
@@ -140,7 +197,8 @@ mod tests {
     use super::*;
 
     fn names(text: &str) -> Vec<String> {
-        parse_list(text).unwrap().into_iter().map(|h| format!("{}:{}", h.name, h.port)).collect()
+        let hosts = parse_list(text, HOSTS_MAX).unwrap();
+        hosts.into_iter().map(|h| format!("{}:{}", h.name, h.port)).collect()
     }
 
     #[test]
@@ -148,26 +206,69 @@ mod tests {
         assert_eq!(names("pi[1-3],10.0.0.7:7401"), ["pi1:7400", "pi2:7400", "pi3:7400", "10.0.0.7:7401"]);
         assert_eq!(names("n[08-10]:9"), ["n08:9", "n09:9", "n10:9"]);
         assert_eq!(names("a[1,3]b[1-2]"), ["a1b1:7400", "a1b2:7400", "a3b1:7400", "a3b2:7400"]);
+        assert_eq!(names("a[1,3]b[1-2]c")[3], "a3b2c:7400");
         assert_eq!(names("[::1]:81,::1"), ["::1:81", "::1:7400"]);
+        assert_eq!(names("[1-2]"), ["1:7400", "2:7400"]);
     }
 
     #[test]
     fn slips_are_errors() {
-        for bad in ["", "a,,b", "pi[1-", "pi[3-1]", "pi[x]", "a:port", "a:70000", "x]", "n[0-4000000000]"] {
-            assert!(parse_list(bad).is_err(), "{bad}");
+        let bad = [
+            "",
+            "a,,b",
+            "pi[1-",
+            "pi[3-1]",
+            "pi[x]",
+            "a:port",
+            "a:70000",
+            "x]",
+            "x]y[1]",
+            "a[1]b]",
+            "a[]",
+            "n[0-4000000000]",
+            "a[1-]",
+            "a[+1-3]",
+            "a b",
+            "a\u{1b}[1]",
+            "a[1[2]]",
+        ];
+        for bad in bad {
+            assert!(parse_list(bad, HOSTS_MAX).is_err(), "{bad}");
         }
     }
 
     #[test]
+    fn too_many_machines_are_refused_before_they_are_made() {
+        let error = |text: &str| parse_list(text, HOSTS_MAX).unwrap_err();
+        assert!(error("a[0-9999]b[0-9999]c[0-9999]").contains("more than 10000"));
+        assert!(error("a[0-9999],b").contains("more than 10000"));
+        assert_eq!(parse_list("a[0-9999]", HOSTS_MAX).unwrap().len(), HOSTS_MAX);
+        assert!(error("a[0-4294967295,0-4294967295]").contains("more than 10000"));
+        let lines = parse_file("a[0-9999]\nb\n", HOSTS_MAX).unwrap_err();
+        assert!(lines.0 == 2 && lines.1.contains("more than 10000"), "{lines:?}");
+        // Each name would be long, and there would be many of them.
+        let padded = format!("a[{}1-9999]", "0".repeat(100_000));
+        assert!(error(&padded).contains("no range"), "{}", error(&padded));
+        assert!(error(&format!("{}[1-9999]", "a".repeat(300))).contains("names have 253"));
+    }
+
+    #[test]
+    fn a_hundred_thousand_brackets_are_refused_and_no_recursion() {
+        let error = parse_list(&"a[1]".repeat(100_000), HOSTS_MAX).unwrap_err();
+        assert!(error.contains("is no name") && error.len() < 300, "{error}");
+        assert!(parse_list(&"a[1]".repeat(70_000), HOSTS_MAX).unwrap_err().contains("names have 253"));
+    }
+
+    #[test]
     fn hostfiles_have_slots_ports_and_comments() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("hosts");
-        std::fs::write(&path, "# mine\npi[1-2] slots=4\n\nlaptop port=9000 # fast\n").unwrap();
-        let hosts = parse_file(&path).unwrap();
+        let parse = |text: &str| parse_file(text, HOSTS_MAX);
+        let hosts = parse("# mine\npi[1-2] slots=4\n\nlaptop port=9000 # fast\n").unwrap();
         assert_eq!(hosts.len(), 3);
         assert_eq!((hosts[1].name.as_str(), hosts[1].slots, hosts[2].port), ("pi2", 4, 9000));
-        std::fs::write(&path, "pi1 slots=many\n").unwrap();
-        let error = parse_file(&path).unwrap_err().text;
-        assert!(error.contains("hosts:1") && error.contains("slots=many"), "{error}");
+        let (line, why) = parse("\npi1 slots=many\n").unwrap_err();
+        assert!(line == 2 && why.contains("slots=many"), "{line}: {why}");
+        let (_, why) = parse("pi1 \u{1b}[2J").unwrap_err();
+        assert!(!why.contains('\u{1b}'), "{why}");
+        assert_eq!(parse("# nobody\n").unwrap_err(), (0, "it names no machines".to_owned()));
     }
 }

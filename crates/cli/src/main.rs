@@ -11,6 +11,7 @@
 mod args;
 mod cluster;
 mod exit;
+mod hostfile;
 mod hosts;
 mod insight;
 mod key;

@@ -3,7 +3,7 @@
 use crate::args::{LinkKind, MultiplyArgs, StrategyKind};
 use crate::cluster::Cluster;
 use crate::exit::{Exit, Failure};
-use crate::hosts;
+use crate::hostfile;
 use crate::insight::Insight;
 use crate::local::{LocalWorkers, Share};
 use crate::progress::Progress;
@@ -124,8 +124,8 @@ fn team(args: &MultiplyArgs) -> Result<Team, Failure> {
         true => None,
     };
     let hosts = match (args.workers.as_ref().or(from_environment.as_ref()), &args.hostfile) {
-        (Some(list), _) => hosts::parse_list(list)?,
-        (None, Some(file)) => hosts::parse_file(file)?,
+        (Some(list), _) => hostfile::from_list(list)?,
+        (None, Some(file)) => hostfile::from_file(file)?,
         (None, None) => Vec::new(),
     };
     let awaited = args.awaited.unwrap_or(0);

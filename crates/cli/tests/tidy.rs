@@ -52,7 +52,8 @@ const UNSAFE: [&str; 4] = [
 
 /// Where numbers of the other end are handled: conversions are `From`, `TryFrom` or `bramble_matrix::number`, and
 /// `as`, which drops bits in silence, is only in `use … as …`.
-const CAST_FREE: [&str; 10] = [
+const CAST_FREE: [&str; 11] = [
+    "crates/link/src/",
     "crates/primary/src/bodies.rs",
     "crates/primary/src/opening.rs",
     "crates/primary/src/run.rs",

@@ -18,7 +18,7 @@ pub const HEAD_BYTES_MAX: usize = (1 << 16) - 1;
 /// What a TLS connection begins with. As a header it would announce more bytes than any limit.
 const TLS_HANDSHAKE: [u8; 2] = [0x16, 0x03];
 
-const _: () = assert!(CHUNK_BYTES_MAX <= u32::MAX as usize && HEAD_BYTES_MAX <= u16::MAX as usize);
+const _: () = assert!(CHUNK_BYTES_MAX < 1 << 31 && HEAD_BYTES_MAX < 1 << 16);
 
 /// What a receiver takes at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,8 +144,8 @@ impl Frame {
 
     /// The header for that session.
     pub fn header(&self, session: u32) -> Header {
+        assert!(self.body.len() <= CHUNK_BYTES_MAX, "a body of {} bytes", self.body.len());
         let body_bytes = u32::try_from(self.body.len()).unwrap_or(u32::MAX);
-        assert!(body_bytes as usize <= CHUNK_BYTES_MAX, "a body of {body_bytes} bytes");
         let head_bytes = u16::try_from(self.head.len()).unwrap_or(u16::MAX);
         let mut header = Header { body_bytes, head_bytes, kind: self.kind, session, checksum: 0 };
         let front = crc32c::crc32c_append(crc32c::crc32c(&header.prefix()), &self.head);

@@ -157,5 +157,10 @@ pub struct Link {
     pub proven: Proven,
 }
 
+/// A length as a counter has it.
+fn to_u64(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod contract;

@@ -3,7 +3,7 @@
 //! Invariant: at most `QUEUE_FRAMES` frames wait; a sender that is ahead waits.
 
 use crate::{
-    Arrived, ArrivedBody, Body, Frame, Limits, Link, LinkError, LinkFuture, Place, Receiver, Sender,
+    Arrived, ArrivedBody, Body, Frame, Limits, Link, LinkError, LinkFuture, Place, Receiver, Sender, to_u64,
 };
 use tokio::sync::mpsc;
 
@@ -37,7 +37,7 @@ struct ThreadSender {
 impl Sender for ThreadSender {
     fn send(&mut self, frame: Frame) -> LinkFuture<'_, ()> {
         Box::pin(async move {
-            let bytes = frame.wire_bytes() as u64;
+            let bytes = to_u64(frame.wire_bytes());
             let tx = self.tx.as_ref().ok_or(LinkError::Closed)?;
             tx.send(frame).await.map_err(|_| LinkError::Closed)?;
             self.bytes += bytes;
@@ -63,7 +63,7 @@ impl Receiver for ThreadReceiver {
     fn receive<'a>(&'a mut self, _place: &'a mut dyn Place) -> LinkFuture<'a, Arrived> {
         Box::pin(async move {
             let frame = self.rx.recv().await.ok_or(LinkError::Closed)?;
-            self.bytes += frame.wire_bytes() as u64;
+            self.bytes += to_u64(frame.wire_bytes());
             let body = match frame.body {
                 Body::Empty => ArrivedBody::Empty,
                 Body::Shared(region) => ArrivedBody::Shared(region),

@@ -4,6 +4,20 @@
 use crate::{DType, Shape};
 use std::path::PathBuf;
 
+/// Characters of a file's text that a message shows at most.
+const SHOWN_CHARS: usize = 120;
+
+/// A text of a file for a message: short, and without control characters, which would steer the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown: String =
+        text.chars().take(SHOWN_CHARS).map(|c| if c.is_control() { '?' } else { c }).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    shown.truncate(shown.trim_end().len());
+    shown
+}
+
 /// An error of this room.
 #[derive(Debug, thiserror::Error)]
 pub enum MatrixError {

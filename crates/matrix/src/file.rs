@@ -1,7 +1,7 @@
 //! Matrix files: which reader a text on the command line goes to.
 //!
-//! Place in the flow: `Matrix::open` is the only way in for users' texts; the readers of the three formats
-//! and the map of a file are its helpers.
+//! Place in the flow: `Matrix::open` is the only way in for users' texts, `Matrix::from_bytes` for files that
+//! are in memory already; the readers of the three formats and the map of a file are their helpers.
 //!
 //! Invariants: a file is mapped read-only and never read whole; nothing in a file can make a reader panic or
 //! take memory before the sizes are checked against the file and the machine.
@@ -15,7 +15,7 @@ pub(crate) mod safetensors;
 
 mod map;
 
-use crate::{Generator, Matrix, MatrixError, generate};
+use crate::{Generator, Matrix, MatrixError, SharedBytes, generate};
 use std::path::Path;
 
 /// What `Matrix::open` takes, for messages.
@@ -39,27 +39,56 @@ impl Matrix {
             let (generator, shape, dtype): (Generator, _, _) = parsed?;
             return Self::generated(spec, generator, shape, dtype);
         }
-        let (path, tensor) = split_tensor(spec);
+        let whole = Path::new(spec);
+        // A file of that very name goes before a tensor.
+        let (path, tensor) = if whole.exists() { (whole, None) } else { split_tensor(spec) };
         let map = map::map_file(path)?;
-        match by_name(path).or_else(|| sniff(&map)) {
-            Some(Format::Npy) => npy::open(spec, map),
-            Some(Format::Mtx) => mtx::open(spec, map),
-            Some(Format::Safetensors) => safetensors::open(path, tensor, map),
-            None => Err(MatrixError::format(spec, format!("is not a matrix file that is known; {ACCEPTED}"))),
-        }
+        let mapped_bytes = map.len() as u64;
+        let contents = Contents { bytes: map, mapped_bytes, dense_bytes_max: None };
+        read(spec, path, tensor, contents)
+    }
+
+    /// The matrix in the bytes of a file that is in memory already. `spec` is the text that `open` would take;
+    /// no file is looked for. Its ending tells the format, or the first bytes do; a `:TENSOR` names the tensor.
+    /// Elements that are native and aligned are used where they lie. A `.mtx` file is made dense, which takes
+    /// `dense_bytes_max` bytes at most, or what the machine has available where that is `None`.
+    pub fn from_bytes(
+        spec: &str,
+        bytes: SharedBytes,
+        dense_bytes_max: Option<u64>,
+    ) -> Result<Self, MatrixError> {
+        let (path, tensor) = split_tensor(spec);
+        read(spec, path, tensor, Contents { bytes, mapped_bytes: 0, dense_bytes_max })
     }
 }
 
-/// (file, tensor) of `FILE.safetensors:TENSOR`; a file of that very name goes first.
+/// What is in a file, and what its reader may do with it.
+pub(crate) struct Contents {
+    pub(crate) bytes: SharedBytes,
+    /// How many of the bytes are mapped from the file: all or none.
+    pub(crate) mapped_bytes: u64,
+    /// Most memory for a matrix that is made dense; `None` is what the machine has available.
+    pub(crate) dense_bytes_max: Option<u64>,
+}
+
+fn read(spec: &str, path: &Path, tensor: Option<&str>, contents: Contents) -> Result<Matrix, MatrixError> {
+    match by_name(path).or_else(|| sniff((*contents.bytes).as_ref())) {
+        Some(Format::Npy) => npy::open(spec, contents),
+        Some(Format::Mtx) => mtx::open(spec, contents),
+        Some(Format::Safetensors) => safetensors::open(path, tensor, contents),
+        None => Err(MatrixError::format(spec, format!("is not a matrix file that is known; {ACCEPTED}"))),
+    }
+}
+
+/// (file, tensor) of `FILE.safetensors:TENSOR`.
 fn split_tensor(spec: &str) -> (&Path, Option<&str>) {
     const ENDING: &str = ".safetensors";
-    let whole = Path::new(spec);
     match spec.find(".safetensors:") {
-        Some(at) if !whole.exists() => {
+        Some(at) => {
             let (path, rest) = spec.split_at(at + ENDING.len());
             (Path::new(path), rest.strip_prefix(':'))
         }
-        _ => (whole, None),
+        None => (Path::new(spec), None),
     }
 }
 
@@ -110,6 +139,32 @@ mod tests {
         let mut out = [0; 8];
         matrix.read_block(matrix.shape().rect(), &mut out).unwrap();
         assert_eq!(f64::from_le_bytes(out), 2.5);
+    }
+
+    #[test]
+    fn a_file_in_memory_is_the_same_matrix() {
+        let bytes = |text: &str| -> SharedBytes { std::sync::Arc::new(text.to_owned()) };
+        let mtx = "%%MatrixMarket matrix array real general\n2 1\n2.5\n-1\n";
+        for spec in ["a.mtx", "without an ending"] {
+            let matrix = Matrix::from_bytes(spec, bytes(mtx), None).unwrap();
+            assert_eq!((matrix.name(), matrix.mapped_bytes()), (spec, 0));
+            let mut out = [0; 16];
+            matrix.read_block(matrix.shape().rect(), &mut out).unwrap();
+            assert_eq!(out.as_chunks().0, [2.5f64.to_le_bytes(), (-1f64).to_le_bytes()]);
+        }
+        let message =
+            |spec: &str, text: &str, max| Matrix::from_bytes(spec, bytes(text), max).unwrap_err().to_string();
+        assert!(message("a.mtx", mtx, Some(15)).contains("needs 16 bytes"));
+        assert!(message("a.npy", mtx, None).contains("is not a .npy file"));
+        assert!(message("a", "1 2 3", None).contains("accepted are"));
+        assert!(message("a", "", None).contains("accepted are"));
+        let header = r#"{"t":{"dtype":"U8","shape":[1,1],"data_offsets":[0,1]}}"#;
+        let file = format!("{}\0\0\0\0\0\0\0{header}x", char::from(header.len() as u8));
+        assert_eq!(
+            Matrix::from_bytes("m.safetensors:t", bytes(&file), None).unwrap().name(),
+            "m.safetensors:t"
+        );
+        assert!(message("m.safetensors:u", &file, None).contains("tensors: t"));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What a product did: the numbers behind the report, the JSON object and the progress bar.
 
+use crate::opening::Session;
+use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Effort, Verdict};
 use bramble_plan::{Bound, LeftOut, Prediction};
 use std::time::Duration;
@@ -130,4 +132,29 @@ impl Report {
     pub fn gflops(&self) -> f64 {
         if self.seconds > 0.0 { self.flops() / self.seconds / 1e9 } else { 0.0 }
     }
+}
+
+/// What is known of the machines before they have done anything.
+pub(crate) fn report_stubs(plan: &bramble_plan::Plan, sessions: &[Session]) -> Vec<MachineReport> {
+    let area = nearest_f64(plan.problem.m) * nearest_f64(plan.problem.n);
+    let share = |tiles: bramble_matrix::Rect| {
+        let (rows, cols) = (plan.grid.rows_of(tiles.rows), plan.grid.cols_of(tiles.cols));
+        nearest_f64(rows) * nearest_f64(cols) / area.max(1.0)
+    };
+    let pair = plan.shares.iter().zip(sessions);
+    pair.map(|(planned, session)| MachineReport {
+        name: session.name.clone(),
+        link: session.link.name,
+        encryption: session.link.cipher,
+        kernel: session.welcome.kernel.clone(),
+        gflops: session.welcome.gflops,
+        share: share(planned.tiles),
+        bytes_in: 0,
+        bytes_out: 0,
+        memory_bytes: 0,
+        threads: Vec::new(),
+        link_bytes_per_s: session.rate.map(|r| r.bytes_per_s),
+        round_trip_s: session.rate.map(|r| r.round_trip_s),
+    })
+    .collect()
 }

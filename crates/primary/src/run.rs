@@ -4,7 +4,7 @@
 //! without a deadline: the machine's ticks find silent workers.
 
 use crate::PrimaryError;
-use crate::account::{MachineReport, Progress, ThreadUse};
+use crate::account::{MachineReport, Progress, ThreadUse, report_stubs};
 use crate::bodies::{Bodies, Tile};
 use crate::opening::Session;
 use crate::product::Watch;
@@ -426,29 +426,4 @@ fn tiles_by_row(grid: &bramble_plan::Grid) -> Result<Vec<u64>, PrimaryError> {
     left.try_reserve_exact(rows).map_err(|_| too_many())?;
     left.resize(rows, grid.cols());
     Ok(left)
-}
-
-/// What is known of the machines before they have done anything.
-fn report_stubs(plan: &bramble_plan::Plan, sessions: &[Session]) -> Vec<MachineReport> {
-    let area = nearest_f64(plan.problem.m) * nearest_f64(plan.problem.n);
-    let share = |tiles: bramble_matrix::Rect| {
-        let (rows, cols) = (plan.grid.rows_of(tiles.rows), plan.grid.cols_of(tiles.cols));
-        nearest_f64(rows) * nearest_f64(cols) / area.max(1.0)
-    };
-    let pair = plan.shares.iter().zip(sessions);
-    pair.map(|(planned, session)| MachineReport {
-        name: session.name.clone(),
-        link: session.link.name,
-        encryption: session.link.cipher,
-        kernel: session.welcome.kernel.clone(),
-        gflops: session.welcome.gflops,
-        share: share(planned.tiles),
-        bytes_in: 0,
-        bytes_out: 0,
-        memory_bytes: 0,
-        threads: Vec::new(),
-        link_bytes_per_s: session.rate.map(|r| r.bytes_per_s),
-        round_trip_s: session.rate.map(|r| r.round_trip_s),
-    })
-    .collect()
 }

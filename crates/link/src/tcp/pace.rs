@@ -5,7 +5,7 @@
 //! schedule has limits for silence.
 
 use super::broken;
-use crate::{Limits, LinkError};
+use crate::{Limits, LinkError, to_u64};
 use std::future::Future;
 use std::io;
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl Pace {
             return Err(LinkError::Stalled(self.limits.stall));
         };
         let moved = moved.map_err(broken)?;
-        self.bytes += moved as u64;
+        self.bytes += to_u64(moved);
         let elapsed = self.since.elapsed();
         if elapsed > self.limits.rate_window {
             if self.is_slow(elapsed) {

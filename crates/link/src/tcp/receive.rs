@@ -8,6 +8,7 @@ use super::pipe::Pipe;
 use super::{SLICES_MAX, broken, cut_off};
 use crate::{
     Arrived, ArrivedBody, HEADER_BYTES, Header, Landing, Limits, LinkError, LinkFuture, Place, Receiver,
+    to_u64,
 };
 use bytes::Bytes;
 use std::cell::Cell;
@@ -46,7 +47,7 @@ impl TcpReceiver {
     }
 
     fn came(&self, bytes: usize) {
-        self.arriving.set(self.arriving.get().wrapping_add(bytes as u64));
+        self.arriving.set(self.arriving.get().wrapping_add(to_u64(bytes)));
     }
 
     /// Waits for a header in the read-ahead. `None` where the other end closed before it.
@@ -165,7 +166,7 @@ impl TcpReceiver {
         if sum != header.checksum {
             return Err(LinkError::Damaged { got: sum, expected: header.checksum });
         }
-        self.bytes += (HEADER_BYTES + head.len() + body_bytes) as u64;
+        self.bytes += to_u64(HEADER_BYTES + head.len() + body_bytes);
         Ok(Arrived { kind: header.kind, head, body })
     }
 }

@@ -6,7 +6,7 @@
 use super::pace::Pace;
 use super::pipe::Pipe;
 use super::{SLICES_MAX, broken};
-use crate::{Body, Frame, Limits, LinkError, LinkFuture, Sender};
+use crate::{Body, Frame, Limits, LinkError, LinkFuture, Sender, to_u64};
 use std::io::IoSlice;
 use std::rc::Rc;
 
@@ -62,7 +62,7 @@ impl TcpSender {
             Self::slices(&self.prefix, &frame.body, done, &mut slices);
             done += pace.keep(self.pipe.write(&slices)).await?;
         }
-        self.bytes += total as u64;
+        self.bytes += to_u64(total);
         Ok(())
     }
 }

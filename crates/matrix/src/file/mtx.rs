@@ -1,6 +1,6 @@
 //! Matrix Market files (`.mtx`): `array` and `coordinate`, made dense.
 //!
-//! Place in the flow: `open` parses the mapped text once into a buffer of f64 (real, double, pattern) or i64
+//! Place in the flow: `open` parses the text once into a buffer of f64 (real, double, pattern) or i64
 //! (integer). Array files become column-major, as they are written; coordinate files row-major.
 //!
 //! Invariants: the sizes in the file are checked against its length and against the machine's free
@@ -10,6 +10,7 @@
 //! Deliberately absent: complex and hermitian matrices (refused by name), and sparse products: the
 //! matrix is made dense, and one that would not fit in memory is refused with the numbers.
 
+use crate::file::Contents;
 use crate::{Buffer, DType, Element, Layout, Matrix, MatrixError, Shape};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -61,9 +62,9 @@ struct Wrong {
     what: String,
 }
 
-/// The matrix in a mapped file.
-pub(crate) fn open(name: &str, text: Arc<memmap2::Mmap>) -> Result<Matrix, MatrixError> {
-    parse(name, &text, available_memory())
+/// The matrix in a file.
+pub(crate) fn open(name: &str, contents: Contents) -> Result<Matrix, MatrixError> {
+    parse(name, (*contents.bytes).as_ref(), contents.dense_bytes_max.or_else(available_memory))
 }
 
 fn parse(name: &str, text: &[u8], available: Option<u64>) -> Result<Matrix, MatrixError> {
@@ -77,7 +78,7 @@ fn parse(name: &str, text: &[u8], available: Option<u64>) -> Result<Matrix, Matr
     check_entries(&head, &lines).map_err(wrong)?;
     if let Some(available) = available.filter(|&available| bytes > available) {
         let what = format!(
-            "{} of {dtype} needs {bytes} bytes when made dense, but this machine has {available} available; use a smaller matrix or a machine with more memory",
+            "{} of {dtype} needs {bytes} bytes when made dense, but there are only {available} available; use a smaller matrix or a machine with more memory",
             head.shape
         );
         return Err(MatrixError::format(name, what));

@@ -1,6 +1,6 @@
 //! NumPy's `.npy` files: formats 1.0, 2.0 and 3.0, both orders, and the header of a result.
 //!
-//! Place in the flow: `open` turns a mapped file into a `Matrix`; `write_header` gives `output` the bytes
+//! Place in the flow: `open` turns a file into a `Matrix`; `write_header` gives `output` the bytes
 //! that come before the elements of C.
 //!
 //! Invariants: no bytes whatever make the parser panic; `write_header` gives byte for byte what
@@ -10,10 +10,10 @@
 //! the last element are allowed, as they are by `numpy.load`.
 
 use crate::element::{ByteOrder, FileElement};
+use crate::error::printable;
+use crate::file::Contents;
 use crate::source::Found;
 use crate::{DType, Layout, Matrix, MatrixError, Shape};
-use memmap2::Mmap;
-use std::sync::Arc;
 
 /// How every file begins.
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
@@ -48,19 +48,18 @@ pub(crate) fn write_header(shape: Shape, dtype: DType) -> Vec<u8> {
     header
 }
 
-/// The matrix in a mapped file.
-pub(crate) fn open(name: &str, map: Arc<Mmap>) -> Result<Matrix, MatrixError> {
-    let header = parse(&map).map_err(|what| MatrixError::format(name, what))?;
-    let mapped = map.len() as u64;
+/// The matrix in a file.
+pub(crate) fn open(name: &str, contents: Contents) -> Result<Matrix, MatrixError> {
+    let header = parse((*contents.bytes).as_ref()).map_err(|what| MatrixError::format(name, what))?;
     let found = Found {
-        owner: map,
+        owner: contents.bytes,
         start: header.start,
         shape: header.shape,
         layout: header.layout,
         element: header.element,
         order: header.order,
     };
-    Matrix::from_found(name, found, mapped)
+    Matrix::from_found(name, found, contents.mapped_bytes)
 }
 
 /// What a header says.
@@ -76,7 +75,10 @@ struct Header {
 fn parse(file: &[u8]) -> Result<Header, String> {
     let (text, start) = header_text(file)?;
     let fields = Parser { text, at: 0 }.fields().ok_or_else(|| {
-        format!("its header is damaged: '{}'; save the array again with np.save", printable(text))
+        format!(
+            "its header is damaged: '{}'; save the array again with np.save",
+            printable(&String::from_utf8_lossy(text))
+        )
     })?;
     let (element, order) = element(&fields.descr)?;
     Ok(Header {
@@ -123,8 +125,9 @@ fn two_dimensional(shape: &[u64]) -> Result<Shape, String> {
             Err(format!("is 1-dimensional (shape ({n},)); reshape it: a.reshape(-1, 1) or a.reshape(1, -1)"))
         }
         _ => Err(format!(
-            "is {}-dimensional (shape ({listed})); save one 2-dimensional slice, np.save(path, a[0]), or reshape it: a.reshape(-1, a.shape[-1])",
-            shape.len()
+            "is {}-dimensional (shape ({})); save one 2-dimensional slice, np.save(path, a[0]), or reshape it: a.reshape(-1, a.shape[-1])",
+            shape.len(),
+            printable(&listed)
         )),
     }
 }
@@ -163,7 +166,8 @@ fn element(descr: &Descr) -> Result<(FileElement, ByteOrder), String> {
         }
         _ if kind.starts_with('c') => {
             return Err(format!(
-                "has dtype '{text}' (complex); save the parts: np.save(path, a.real) and np.save(path, a.imag)"
+                "has dtype '{}' (complex); save the parts: np.save(path, a.real) and np.save(path, a.imag)",
+                printable(text)
             ));
         }
         _ => {
@@ -177,18 +181,11 @@ fn element(descr: &Descr) -> Result<(FileElement, ByteOrder), String> {
             };
             return Err(format!(
                 "has dtype '{}'{meaning}, which cannot be multiplied; save it as np.save(path, a.astype('float64'))",
-                printable(text.as_bytes())
+                printable(text)
             ));
         }
     };
     Ok((element, order))
-}
-
-/// A text of the file for a message: short, and without control characters.
-fn printable(text: &[u8]) -> String {
-    let shown =
-        text.iter().take(120).map(|&b| if b.is_ascii_graphic() || b == b' ' { b as char } else { '?' });
-    shown.collect::<String>().trim_end().to_owned()
 }
 
 /// The value of `descr`.

@@ -1,6 +1,6 @@
 //! Tensors of `.safetensors` files, named as `FILE.safetensors:TENSOR`.
 //!
-//! Place in the flow: the header says where a tensor lies in the mapped file; its elements are used there.
+//! Place in the flow: the header says where a tensor lies in the file; its elements are used there.
 //!
 //! Invariants: only the header is parsed; offsets are checked against the file before they are used; no
 //! bytes whatever make the reader panic.
@@ -9,13 +9,13 @@
 //! and tensors that are not two-dimensional.
 
 use crate::element::{ByteOrder, FileElement};
+use crate::error::printable;
+use crate::file::Contents;
 use crate::source::Found;
-use crate::{Layout, Matrix, MatrixError, Shape};
-use memmap2::Mmap;
+use crate::{Layout, Matrix, MatrixError, Shape, SharedBytes};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::path::Path;
-use std::sync::Arc;
 
 /// Bytes of the number that says how long the header is.
 const LENGTH_BYTES: usize = 8;
@@ -38,20 +38,22 @@ fn header(bytes: &[u8]) -> Option<(&[u8], usize)> {
     Some((rest.get(..len)?, LENGTH_BYTES + len))
 }
 
-/// The tensor of that name in a mapped file.
-pub(crate) fn open(path: &Path, tensor: Option<&str>, map: Arc<Mmap>) -> Result<Matrix, MatrixError> {
+/// The tensor of that name in a file.
+pub(crate) fn open(path: &Path, tensor: Option<&str>, contents: Contents) -> Result<Matrix, MatrixError> {
     let file = path.display().to_string();
     let name = tensor.map_or_else(|| file.clone(), |tensor| format!("{file}:{tensor}"));
-    let mapped = map.len() as u64;
-    let found = find(&file, tensor, map).map_err(|what| MatrixError::format(&*name, what))?;
-    Matrix::from_found(name, found, mapped)
+    let found = find(&file, tensor, contents.bytes).map_err(|what| MatrixError::format(&*name, what))?;
+    Matrix::from_found(name, found, contents.mapped_bytes)
 }
 
-fn find(file: &str, tensor: Option<&str>, map: Arc<Mmap>) -> Result<Found, String> {
+fn find(file: &str, tensor: Option<&str>, owner: SharedBytes) -> Result<Found, String> {
+    let bytes = (*owner).as_ref();
     let (text, data) =
-        header(&map).ok_or("is not a .safetensors file (no header); copy or write it again")?;
-    let metadata: Metadata = serde_json::from_slice(text)
-        .map_err(|e| format!("its .safetensors header is damaged ({e}); copy or write it again"))?;
+        header(bytes).ok_or("is not a .safetensors file (no header); copy or write it again")?;
+    let metadata: Metadata = serde_json::from_slice(text).map_err(|e| {
+        let why = printable(&e.to_string());
+        format!("its .safetensors header is damaged ({why}); copy or write it again")
+    })?;
     let Some(tensor) = tensor else {
         return Err(format!("names no tensor; write {file}:TENSOR. {}", present(&metadata)));
     };
@@ -59,14 +61,14 @@ fn find(file: &str, tensor: Option<&str>, map: Arc<Mmap>) -> Result<Found, Strin
     let shape = two_dimensional(info)?;
     let element = element(info.dtype)?;
     let (from, to) = info.data_offsets;
-    let held = (map.len() - data) as u64;
+    let held = (bytes.len() - data) as u64;
     if to as u64 > held {
         return Err(format!(
             "needs data bytes {from} to {to}, but the file holds {held}: it is cut short, copy or download it again"
         ));
     }
     let start = data + from;
-    Ok(Found { owner: map, start, shape, layout: Layout::RowMajor, element, order: ByteOrder::Little })
+    Ok(Found { owner, start, shape, layout: Layout::RowMajor, element, order: ByteOrder::Little })
 }
 
 /// The two-dimensional tensors of a file, for messages.
@@ -80,7 +82,8 @@ fn present(metadata: &Metadata) -> String {
         return "It holds no 2-dimensional tensors".to_owned();
     }
     let more = names.len().saturating_sub(LISTED);
-    let listed = names[..names.len() - more].join(", ");
+    let shown: Vec<String> = names[..names.len() - more].iter().map(|name| printable(name)).collect();
+    let listed = shown.join(", ");
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("Its 2-dimensional tensors: {listed}{rest}")
 }
@@ -89,9 +92,9 @@ fn two_dimensional(info: &TensorInfo) -> Result<Shape, String> {
     match *info.shape.as_slice() {
         [rows, cols] => Ok(Shape::new(rows as u64, cols as u64)),
         _ => Err(format!(
-            "is {}-dimensional (shape {:?}); only 2-dimensional tensors are multiplied, reshape it and save it again",
+            "is {}-dimensional (shape {}); only 2-dimensional tensors are multiplied, reshape it and save it again",
             info.shape.len(),
-            info.shape
+            printable(&format!("{:?}", info.shape))
         )),
     }
 }

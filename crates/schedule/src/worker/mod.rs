@@ -285,6 +285,7 @@ impl Worker {
         if job.a == job.b || tile.closed {
             return refuse("it comes after the tile was sent back, or uses one operand twice");
         }
+        // A result names the first step that is not in it.
         if job.step == u32::MAX {
             return refuse("its step has none after it");
         }

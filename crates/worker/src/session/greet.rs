@@ -6,8 +6,9 @@
 use super::WorkerError;
 use crate::ledger::{Grant, Ledger, Who, Wish};
 use crate::machine::{Config, probe};
-use bramble_kernel::{Choice, Pick};
+use bramble_kernel::{Choice, KernelError, KernelName, Pick};
 use bramble_link::{Arrived, Body, Frame, Limits, Link, LinkError, NoBodies, Proven, Slot};
+use bramble_matrix::DType;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::HANDSHAKE_DEADLINE;
 use bramble_schedule::message::{Hello, Kind, Welcome};
@@ -33,16 +34,34 @@ pub(super) async fn greet(
         None => hello.kernel.parse().map_err(|e| WorkerError::Here(format!("{e}")))?,
     };
     let (dtype, flops) = (hello.dtype, hello.flops);
-    let picked = ledger.measured(move || bramble_kernel::pick(choice, dtype, flops)).await?;
+    let (threads, capacity_bytes) = (session_threads(config, &hello), config.capacity_bytes());
+    let picked = ledger.measured(move || picked(choice, dtype, flops, threads, capacity_bytes)).await?;
     let pick = picked.map_err(|e| WorkerError::Here(e.to_string()))?;
     let who = Who { name: hello.name.clone(), peer: link.peer.clone() };
     let wish = Wish {
         wanted_bytes: hello.memory_bytes,
-        scratch_bytes: Config::scratch_bytes(&*pick.kernel, session_threads(config, &hello)),
-        capacity_bytes: config.capacity_bytes(),
+        scratch_bytes: Config::scratch_bytes(&*pick.kernel, threads),
+        capacity_bytes,
     };
     let grant = ledger.take_within(MEMORY_PATIENCE, &who, wish, config.memory_bytes).await?;
     Ok((hello, pick, grant))
+}
+
+/// The kernel that was asked for. `auto` takes the simd kernel instead of a faster one that needs most of the
+/// memory for itself, as OpenBLAS does on a small board.
+fn picked(
+    choice: Choice,
+    dtype: DType,
+    flops: f64,
+    threads: usize,
+    capacity_bytes: u64,
+) -> Result<Pick, KernelError> {
+    let pick = bramble_kernel::pick(choice, dtype, flops)?;
+    let is_greedy = Config::scratch_bytes(&*pick.kernel, threads) > capacity_bytes / 2;
+    match choice {
+        Choice::Auto if is_greedy => bramble_kernel::pick(Choice::Named(KernelName::Simd), dtype, flops),
+        Choice::Auto | Choice::Named(_) => Ok(pick),
+    }
 }
 
 /// The first frame, with the limits for strangers and in time. A relay's key opens no session.

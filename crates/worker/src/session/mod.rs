@@ -62,15 +62,19 @@ pub async fn serve_link(
 ) -> Result<(), WorkerError> {
     let (hello, pick, grant) = match greet(&mut link, slot, config, ledger).await {
         Ok(greeted) => greeted,
-        Err(e) => {
-            // The primary shall read why, if it still listens.
-            let frame = Frame::new(Kind::Error.code(), encode_error(&e.to_string()), Body::Empty);
-            let _ = tokio::time::timeout(LAST_WORDS, link.sender.send(frame)).await;
-            return Err(e);
-        }
+        Err(e) => return Err(refuse(link, e).await),
     };
-    welcome(&mut link, config, ledger, &hello, &pick, &grant).await?;
+    if let Err(e) = welcome(&mut link, config, ledger, &hello, &pick, &grant).await {
+        return Err(refuse(link, e).await);
+    }
     run(link, config, hello, pick, grant).await
+}
+
+/// Lets the primary read why there is no session, if it still listens; gives the reason back.
+async fn refuse(mut link: Link, why: WorkerError) -> WorkerError {
+    let frame = Frame::new(Kind::Error.code(), encode_error(&why.to_string()), Body::Empty);
+    let _ = tokio::time::timeout(LAST_WORDS, link.sender.send(frame)).await;
+    why
 }
 
 async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: Grant) -> Result<(), WorkerError> {

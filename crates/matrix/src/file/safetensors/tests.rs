@@ -91,6 +91,21 @@ fn missing_and_unknown_names_list_what_is_there() {
 }
 
 #[test]
+fn what_a_file_says_is_shown_short_and_without_control_characters() {
+    let long = "y".repeat(100_000);
+    let bytes = file(&[("\u{1b}[2Jx\n", Dtype::U8, &[1, 1], &[0]), (&long, Dtype::U8, &[1, 1], &[0])]);
+    let listed = opened(&bytes, "").unwrap_err();
+    assert!(listed.contains("tensors: ?[2Jx?, yyy") && listed.len() < 500, "{listed}");
+    let header = r#"{"w":{"dtype":"F\u001b[2J","shape":[1,1],"data_offsets":[0,4]}}"#;
+    let unknown = opened(&with_header(header), ":w").unwrap_err();
+    assert!(unknown.contains("damaged") && unknown.contains("F?[2J"), "{unknown}");
+    let shape = format!("[{}0]", "1,".repeat(1000));
+    let header = format!(r#"{{"w":{{"dtype":"F32","shape":{shape},"data_offsets":[0,0]}}}}"#);
+    let many = opened(&with_header(&header), ":w").unwrap_err();
+    assert!(many.contains("is 1001-dimensional (shape [1, 1") && many.len() < 500, "{many}");
+}
+
+#[test]
 fn short_files_are_refused() {
     let bytes = file(&[("w", Dtype::F32, &[2, 2], &[0; 16])]);
     for len in 1..bytes.len() {

@@ -1,0 +1,136 @@
+//! Frame headers and the heads of all messages. The first byte picks which.
+//!
+//! Promise: any bytes give a message or an error, and what decodes is encoded to the very same bytes: one message,
+//! one encoding. A generator that decodes also fills, whatever part of its endless matrix is asked for.
+
+use crate::memory::within;
+use bramble_link::{HEADER_BYTES, Header, Limits};
+use bramble_matrix::{DType, Generator, Layout, Rect, Span};
+use bramble_schedule::message::{
+    Bye, Generated, Hello, Job, Kind, MatrixHeader, ResultHead, Source, StoreHead, ThreadReport, Welcome,
+    decode_error, decode_number, encode_error, encode_number,
+};
+
+/// A head has 64 KiB at most; what is decoded from it is of about that size, and so is what it is encoded to.
+const BOUND_BYTES: usize = 1 << 20;
+
+/// See the head of this file.
+pub fn codec(data: &[u8]) {
+    let Some((which, head)) = data.split_first() else { return };
+    within(BOUND_BYTES, || match which % 10 {
+        0 => header(head, Limits::STRANGER),
+        1 => header(head, Limits::SESSION),
+        2 => same(Hello::decode(head).map(|m| m.encode()), head),
+        3 => same(Welcome::decode(head).map(|m| m.encode()), head),
+        4 => same(StoreHead::decode(head).map(|m| m.encode()), head),
+        5 => same(ResultHead::decode(head).map(|m| m.encode()), head),
+        6 => same(decode_number(head).map(encode_number), head),
+        7 => same(decode_error(head).map(|text| encode_error(&text)), head),
+        8 => same(Bye::decode(head).map(|m| m.encode()), head),
+        _ => generated(head),
+    });
+}
+
+fn same<E: std::fmt::Display>(encoded: Result<Vec<u8>, E>, head: &[u8]) {
+    match encoded {
+        Ok(encoded) => assert_eq!(encoded, head, "one message has one encoding"),
+        Err(e) => assert!(e.to_string().len() < 1024, "{e}"),
+    }
+}
+
+fn header(bytes: &[u8], limits: Limits) {
+    let Some((bytes, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return };
+    let Ok(header) = Header::decode(bytes, limits) else { return };
+    assert_eq!(header.encode(), *bytes);
+    assert!(usize::from(header.head_bytes) <= limits.head_bytes);
+    assert!(header.body_bytes as usize <= limits.body_bytes);
+    if let Ok(kind) = Kind::from_code(header.kind) {
+        assert_eq!(kind.code(), header.kind);
+    }
+}
+
+fn generated(body: &[u8]) {
+    let Ok(generated) = Generated::decode(body) else { return };
+    assert_eq!(generated.encode(), body);
+    let Some(generator) = Generator::from_bytes(&generated.generator) else { return };
+    assert_eq!(generator.to_bytes(), generated.generator);
+    let span = |from: u64| from.checked_add(2).map(|end| Span::new(from, end));
+    let (Some(rows), Some(cols)) = (span(generated.row), span(generated.col)) else { return };
+    for dtype in DType::ALL {
+        let mut by_rows = [0; 32];
+        let mut by_cols = [0; 32];
+        let size = dtype.size_bytes();
+        let rect = Rect::new(rows, cols);
+        generator.fill(rect, dtype, Layout::RowMajor, &mut by_rows[..4 * size]);
+        generator.fill(rect, dtype, Layout::ColMajor, &mut by_cols[..4 * size]);
+        let element = |out: &[u8; 32], i: usize| out[i * size..][..size].to_vec();
+        assert_eq!(element(&by_rows, 1), element(&by_cols, 2), "{dtype} in both layouts");
+    }
+}
+
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    let text = |t: &str| t.to_owned();
+    let hello = Hello {
+        session: 7,
+        dtype: DType::F32,
+        alpha: 1.0,
+        beta: 0.5,
+        flops: 1e9,
+        threads_max: 4,
+        memory_bytes: 1 << 30,
+        kernel: text("auto"),
+        version: text("0.1.0"),
+        name: text("laptop"),
+    };
+    let welcome = Welcome {
+        threads: 4,
+        memory_bytes: 1 << 30,
+        gflops: 50.0,
+        peak_gflops: 80.0,
+        kernel: text("simd"),
+        version: text("0.1.0"),
+        name: text("pi"),
+    };
+    let mut seeds =
+        vec![(2, hello.encode()), (3, welcome.encode()), (6, encode_number(77)), (7, encode_error("no"))];
+    let header = Header { body_bytes: 0, head_bytes: 55, kind: 1, session: 0, checksum: 9 };
+    seeds.push((0, header.encode().to_vec()));
+    seeds.push((1, Header { body_bytes: 1 << 20, kind: 3, session: 7, ..header }.encode().to_vec()));
+    seeds.push((4, store().encode()));
+    let result = ResultHead { c: 3, epoch: 0, step_start: 0, step_end: 2, first_line: 0, lines: 4 };
+    seeds.push((5, result.encode()));
+    let report = ThreadReport { jobs: 5, busy_us: 1000 };
+    seeds.push((8, Bye { threads: vec![report; 2], held_bytes_max: 1 << 20 }.encode()));
+    for generator in [Generator::random(3), Generator::identity().transposed()] {
+        seeds.push((9, Generated { generator: generator.to_bytes(), row: 5, col: 6 }.encode()));
+    }
+    seeds.into_iter().map(|(which, head)| [vec![which], head].concat()).collect()
+}
+
+fn store() -> StoreHead {
+    let a = MatrixHeader {
+        id: 1,
+        rows: 4,
+        cols: 5,
+        first_line: 0,
+        lines: 4,
+        uses: 1,
+        dtype: DType::F32,
+        layout: Layout::RowMajor,
+        source: Source::Data,
+    };
+    let b = MatrixHeader {
+        id: 2,
+        rows: 5,
+        cols: 6,
+        lines: 6,
+        layout: Layout::ColMajor,
+        source: Source::Generated,
+        ..a
+    };
+    let c = MatrixHeader { id: 3, cols: 6, uses: 0, source: Source::Vacant, ..a };
+    StoreHead {
+        matrices: vec![a, b, c],
+        jobs: vec![Job { a: 1, b: 2, c: 3, step: 0, epoch: 0, returns: true }],
+    }
+}

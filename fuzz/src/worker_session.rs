@@ -1,0 +1,320 @@
+//! A worker's state machine, and a primary that says whatever it likes.
+//!
+//! The input is a list of things that a link allows: a store's head comes (built from decisions, or raw bytes),
+//! its body lands, a thread finishes a job or makes an operand, a tile leaves. What the worker asks for is honoured
+//! as its shell does. Beside it runs a second book of what is stored, filled and computed.
+//!
+//! Promises: no panic; memory never beyond the grant; a job starts when, and only when, all that it needs is
+//! there, once, and in step order; nothing that is in use is released; freed bytes are credited, to the byte.
+
+use crate::bytes::Bytes;
+use crate::memory::within;
+use bramble_matrix::{DType, Layout};
+use bramble_schedule::message::{Job, MatrixHeader, Source, StoreHead};
+use bramble_schedule::worker::{Action, Event, Run, Worker};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What both books may take for a short input; matrices themselves are not made.
+const BOUND_BYTES: usize = 256 << 10;
+/// Things that happen in one run.
+const EVENTS_MAX: usize = 100;
+
+/// A matrix in the second book.
+struct Stored {
+    header: MatrixHeader,
+    landed: u32,
+    filled: bool,
+    /// Jobs of this tile that have not been started.
+    queue: VecDeque<Job>,
+    done: u32,
+    running: bool,
+    leaving: bool,
+}
+
+impl Stored {
+    fn whole(&self) -> bool {
+        match self.header.source {
+            Source::Vacant => true,
+            Source::Generated => self.filled,
+            Source::Data => self.landed == self.header.lines_total().0,
+        }
+    }
+}
+
+struct Session {
+    worker: Worker,
+    grant_bytes: u64,
+    held_bytes: u64,
+    /// Freed and not yet credited.
+    freed_bytes: u64,
+    stored: BTreeMap<u32, Stored>,
+    landing: Option<StoreHead>,
+    running: Vec<Job>,
+    filling: Vec<u32>,
+    leaving: Vec<u32>,
+}
+
+/// See the head of this file.
+pub fn worker_session(data: &[u8]) {
+    within(BOUND_BYTES, || {
+        let mut bytes = Bytes::new(data);
+        let grant_bytes = 1024 << (bytes.u8() % 12);
+        let mut session = Session {
+            worker: Worker::new(grant_bytes),
+            grant_bytes,
+            held_bytes: 0,
+            freed_bytes: 0,
+            stored: BTreeMap::new(),
+            landing: None,
+            running: Vec::new(),
+            filling: Vec::new(),
+            leaving: Vec::new(),
+        };
+        for _ in 0..EVENTS_MAX {
+            if bytes.is_empty() || !session.step(&mut bytes) {
+                return;
+            }
+        }
+    });
+}
+
+impl Session {
+    /// One thing happens; false where the primary has broken the protocol, which ends the session.
+    fn step(&mut self, bytes: &mut Bytes<'_>) -> bool {
+        let what = bytes.u8();
+        let which = usize::from(what >> 3);
+        match what % 8 {
+            0 if !self.running.is_empty() => {
+                let job = self.running.swap_remove(which % self.running.len());
+                self.finish(&job)
+            }
+            1 if !self.filling.is_empty() => {
+                let id = self.filling.swap_remove(which % self.filling.len());
+                self.book(id).filled = true;
+                self.handle(Event::Filled(id))
+            }
+            2 if !self.leaving.is_empty() => {
+                let tile = self.leaving.swap_remove(which % self.leaving.len());
+                self.handle(Event::Returned(tile))
+            }
+            // Bodies follow their heads, so the next head comes when this body has landed.
+            _ if self.landing.is_some() => self.land(),
+            3 => {
+                let len = usize::from(bytes.u8());
+                self.announce(bytes.take(len))
+            }
+            4 => {
+                let store = product(bytes);
+                self.announce(&store.encode())
+            }
+            _ => {
+                let store = any_store(bytes);
+                self.announce(&store.encode())
+            }
+        }
+    }
+
+    fn book(&mut self, id: u32) -> &mut Stored {
+        self.stored.get_mut(&id).unwrap_or_else(|| panic!("matrix {id} is not stored"))
+    }
+
+    fn announce(&mut self, head: &[u8]) -> bool {
+        let Ok(store) = StoreHead::decode(head) else { return false };
+        let goes_on = self.handle(Event::Announced(&store));
+        self.landing = Some(store);
+        goes_on
+    }
+
+    fn land(&mut self) -> bool {
+        let Some(store) = self.landing.take() else { return true };
+        for header in &store.matrices {
+            self.book(header.id).landed += header.lines;
+        }
+        // A broken rule may come after jobs that were good, so their actions are lost with the session.
+        for job in &store.jobs {
+            if let Some(tile) = self.stored.get_mut(&job.c) {
+                tile.queue.push_back(*job);
+            }
+        }
+        self.handle(Event::Landed(&store))
+    }
+
+    fn finish(&mut self, job: &Job) -> bool {
+        let tile = self.book(job.c);
+        tile.running = false;
+        tile.done += 1;
+        tile.leaving = job.returns;
+        self.handle(Event::Finished(job))
+    }
+
+    fn handle(&mut self, event: Event<'_>) -> bool {
+        let Ok(actions) = self.worker.handle(event) else { return false };
+        for action in actions {
+            self.act(action);
+        }
+        self.worker.validate();
+        assert_eq!(self.freed_bytes, 0, "what is freed is credited");
+        self.nothing_is_forgotten();
+        true
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Reserve(header) => self.reserve(header),
+            Action::Fill(id) => {
+                let stored = self.book(id);
+                assert!(stored.header.source == Source::Generated && !stored.filled, "fill {id}");
+                assert!(!self.filling.contains(&id), "{id} is being filled");
+                self.filling.push(id);
+            }
+            Action::Start(run) => self.start(run),
+            Action::Return { tile, step_start, step_end, .. } => {
+                let stored = self.book(tile);
+                assert!(stored.leaving && !stored.running && stored.queue.is_empty(), "return {tile}");
+                assert!(step_start < step_end, "steps {step_start}..{step_end}");
+                self.leaving.push(tile);
+            }
+            Action::Release(id) => {
+                let gone = self.stored.remove(&id).unwrap_or_else(|| panic!("{id} is released twice"));
+                let in_use = self.running.iter().any(|j| j.a == id || j.b == id || j.c == id);
+                assert!(
+                    !in_use && !self.filling.contains(&id) && !self.leaving.contains(&id),
+                    "{id} is in use"
+                );
+                self.held_bytes -= gone.header.charged_bytes();
+                self.freed_bytes += gone.header.charged_bytes();
+            }
+            Action::Credit(bytes) => self.freed_bytes -= bytes,
+        }
+    }
+
+    fn reserve(&mut self, header: MatrixHeader) {
+        self.held_bytes += header.charged_bytes();
+        assert!(self.held_bytes <= self.grant_bytes, "{} of {}", self.held_bytes, self.grant_bytes);
+        let stored = Stored {
+            header,
+            landed: 0,
+            filled: false,
+            queue: VecDeque::new(),
+            done: 0,
+            running: false,
+            leaving: false,
+        };
+        assert!(self.stored.insert(header.id, stored).is_none(), "{} is reserved twice", header.id);
+    }
+
+    fn start(&mut self, run: Run) {
+        assert!(self.ready(&run.job), "{:?} lacks something", run.job);
+        let tile = self.book(run.job.c);
+        assert_eq!(tile.queue.pop_front(), Some(run.job), "jobs of a tile keep their order");
+        let has_elements = tile.header.source == Source::Data;
+        assert_eq!(run.reads_tile, has_elements || tile.done > 0);
+        assert_eq!(run.scales_tile, has_elements && tile.done == 0);
+        tile.running = true;
+        self.running.push(run.job);
+    }
+
+    fn ready(&self, job: &Job) -> bool {
+        let whole = |id: &u32| self.stored.get(id).is_some_and(Stored::whole);
+        let idle = self.stored.get(&job.c).is_some_and(|tile| !tile.running && !tile.leaving);
+        idle && whole(&job.a) && whole(&job.b) && whole(&job.c)
+    }
+
+    /// Whatever can run, runs.
+    fn nothing_is_forgotten(&self) {
+        for tile in self.stored.values() {
+            if let Some(job) = tile.queue.front() {
+                assert!(!self.ready(job), "{job:?} is forgotten");
+            }
+        }
+    }
+}
+
+/// A head of small numbers, so that they meet.
+fn any_store(bytes: &mut Bytes<'_>) -> StoreHead {
+    let counts = bytes.u8();
+    let matrices = (0..counts % 4).map(|_| any_matrix(bytes)).collect();
+    let jobs = (0..counts / 4 % 4).map(|_| any_job(bytes)).collect();
+    StoreHead { matrices, jobs }
+}
+
+fn any_matrix(bytes: &mut Bytes<'_>) -> MatrixHeader {
+    let (id, shape, lines, kind) = (bytes.u8(), bytes.u8(), bytes.u8(), bytes.u8());
+    // Now and then a side is so long that a product of two overflows 32 bits.
+    let side = |small: u8| if small == 15 { 1 << 20 } else { u32::from(small) };
+    MatrixHeader {
+        id: u32::from(id % 16),
+        rows: side(shape % 16),
+        cols: side(shape / 16),
+        first_line: u32::from(lines % 16),
+        lines: u32::from(lines / 16),
+        uses: u16::from(id / 16 % 4),
+        dtype: DType::from_code(kind & 3).unwrap_or(DType::F64),
+        layout: if kind & 4 == 0 { Layout::RowMajor } else { Layout::ColMajor },
+        source: [Source::Data, Source::Vacant, Source::Generated, Source::Data][usize::from(kind >> 3 & 3)],
+    }
+}
+
+fn any_job(bytes: &mut Bytes<'_>) -> Job {
+    let (ab, c, step) = (bytes.u8(), bytes.u8(), bytes.u8());
+    Job {
+        a: u32::from(ab % 16),
+        b: u32::from(ab / 16),
+        c: u32::from(c % 16),
+        // The last of all steps, too.
+        step: if step == 255 { u32::MAX } else { u32::from(step) },
+        epoch: u32::from(c >> 6),
+        returns: c & 16 != 0,
+    }
+}
+
+/// Operands and tiles that fit each other, and every job of theirs: what an honest primary sends.
+fn product(bytes: &mut Bytes<'_>) -> StoreHead {
+    let (shape, ids, kind) = (bytes.u8(), bytes.u8(), bytes.u8());
+    let (m, k, n) = (1 + u32::from(shape & 3), 1 + u32::from(shape >> 2 & 3), 1 + u32::from(shape >> 4 & 3));
+    let first_id = u32::from(ids % 16);
+    let steps = 1 + u32::from(ids / 16 % 3);
+    // The last steps that there are, too.
+    let first_step = if kind & 8 == 0 { 0 } else { u32::MAX - (steps - 1) };
+    let header = |id: u32, rows: u32, cols: u32, uses: u16, source: Source| MatrixHeader {
+        id: first_id + id,
+        rows,
+        cols,
+        first_line: 0,
+        lines: rows,
+        uses,
+        dtype: DType::F32,
+        layout: Layout::RowMajor,
+        source,
+    };
+    let operand = if kind & 1 == 0 { Source::Data } else { Source::Generated };
+    let tile = if kind & 2 == 0 { Source::Vacant } else { Source::Data };
+    let mut store = StoreHead { matrices: vec![header(0, m, n, 0, tile)], jobs: Vec::new() };
+    for step in 0..steps {
+        let (a, b) = (1 + 2 * step, 2 + 2 * step);
+        store.matrices.push(header(a, m, k, 1, operand));
+        store.matrices.push(header(b, k, n, 1, Source::Data));
+        let (a, b, returns) = (first_id + a, first_id + b, step + 1 == steps);
+        store.jobs.push(Job { a, b, c: first_id, step: first_step + step, epoch: 0, returns });
+    }
+    if kind & 4 != 0 && m > 1 {
+        // The last lines of one operand are yet to come, so its jobs have to wait.
+        store.matrices[1].lines -= 1;
+    }
+    store
+}
+
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for kind in 0..16 {
+        for ids in [0, 16, 32] {
+            // A whole product, its landing, and enough of everything that follows.
+            let mut seed = vec![11, 4, 21, ids, kind, 5];
+            seed.extend([1, 1, 1, 0, 0, 0, 2, 2].repeat(3));
+            seeds.push(seed);
+        }
+    }
+    // An operand in two parts.
+    seeds.push(vec![11, 5, 1, 0x11, 0x44, 0x20, 0, 5, 5, 1, 0x11, 0x44, 0x22, 0, 5]);
+    seeds
+}
