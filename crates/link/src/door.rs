@@ -5,8 +5,9 @@
 //!
 //! Invariants: at most `connections` strangers at a time and `per_address` of one address. When one more
 //! comes, the oldest goes, of the same address if that has too many: so strangers who hold connections
-//! open keep nobody out. Who has proven a key is pushed out by no stranger, only by more than `connections` others who
-//! have, too. Each has one deadline for everything up to the end of the proof, and for as long as its `Slot` lives. Connections are taken at a bounded pace, and one that is pushed out has cost little, so
+//! open keep nobody out. Who has proven a key is pushed out by no stranger, only by more than `connections`
+//! others who have, too. Each has one deadline for everything up to the end of the proof, and for as long as
+//! its `Slot` lives. Connections are taken at a bounded pace, and one that is pushed out has cost little, so
 //! a flood leaves the machine to those inside.
 //!
 //! Deliberately absent: what is said over a link, and any memory of strangers once they are gone.

@@ -69,12 +69,10 @@ fn no_stranger_gets_a_byte_from_a_worker_with_a_key() {
         ("an alert", vec![0x15, 3, 3, 0, 2, 2, 40], "TLS cannot be set up"),
     ];
     let worker = Worker::start(Trust::Keyed);
-    let mut told = 0;
-    for (name, bytes, why) in &kinds {
+    for (told, (name, bytes, why)) in kinds.iter().enumerate() {
         assert_eq!(answer(worker.address, bytes, false), NOTHING, "{name}");
-        told += 1;
         let count = |text: &str| worker.log().matches(text).count();
-        let said = crate::worker::within(crate::worker::SOON, || count("bramble: connection of") == told);
+        let said = crate::worker::within(crate::worker::SOON, || count("bramble: connection of") == told + 1);
         assert!(said, "{name}:\n{}", worker.log());
         let last = worker.log().lines().last().unwrap().to_owned();
         assert!(last.contains(why), "{name}: {last}");

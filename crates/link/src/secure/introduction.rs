@@ -120,6 +120,7 @@ fn covered(binding: &[u8; 32], introduction: &[u8; BYTES]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::array::uniform32;
     use proptest::prelude::*;
 
     const HERE: Program = Program { protocol: 2, version: "0.1.0" };
@@ -165,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_other_bytes_prove_anything(bytes in proptest::array::uniform32(any::<u8>()), tail in proptest::array::uniform32(any::<u8>())) {
+        fn no_other_bytes_prove_anything(bytes in uniform32(any::<u8>()), tail in uniform32(any::<u8>())) {
             let mut all = [0; BYTES];
             all[..32].copy_from_slice(&bytes);
             all[32..].copy_from_slice(&tail);
