@@ -160,11 +160,12 @@ def timed(command, **options):
     return time.perf_counter() - begun
 
 
-def bramble(args, *words):
-    """Runs `bramble … --json`; gives its report with the wall seconds of the process as `wall_s`."""
+def bramble(args, *words, prefix=(), env=None):
+    """Runs `bramble … --json`, behind the words of `prefix`; gives its report with the wall seconds of the
+    process as `wall_s`."""
     begun = time.perf_counter()
-    done = subprocess.run([args.bramble, *map(str, words), "--json"], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True)
+    done = subprocess.run([*prefix, args.bramble, *map(str, words), "--json"], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, env=env)
     wall_s = time.perf_counter() - begun
     if done.returncode != 0:
         raise SystemExit(f"bramble ended with {done.returncode}: {done.stderr.strip()}")
