@@ -66,10 +66,9 @@ fn main() -> Result<(), LinkError> {
         let receiver = median(kept.iter().map(|t| t.receiver_cpu_s / gb));
         let name = kept[0].cipher;
         if json {
-            println!(
-                r#"{{"schema":"bramble.link-speed/1","cipher":"{name}","bytes":{},"rounds":{rounds},"gb_per_s":{speed:.3},"sender_cpu_s_per_gb":{sender:.3},"receiver_cpu_s_per_gb":{receiver:.3}}}"#,
-                frames * CHUNK_BYTES_MAX
-            );
+            let head = format!(r#""schema":"bramble.link-speed/1","cipher":"{name}","rounds":{rounds}"#);
+            let cpu = format!(r#""sender_cpu_s_per_gb":{sender:.3},"receiver_cpu_s_per_gb":{receiver:.3}"#);
+            println!(r#"{{{head},"gb_per_s":{speed:.3},{cpu}}}"#);
         } else {
             println!("{name:<18} {speed:>6.2} {sender:>16.2} {receiver:>18.2}");
         }
