@@ -160,11 +160,11 @@ def timed(command, **options):
     return time.perf_counter() - begun
 
 
-def bramble(args, *words, **options):
-    """Runs `bramble … --json`; gives its report with the wall seconds of the process as `wall_s`. The options are those
-    of `subprocess.run`."""
+def bramble(args, *words, prefix=(), **options):
+    """Runs `bramble … --json`, behind the words of `prefix`; gives its report with the wall seconds of the
+    process as `wall_s`. The options are those of `subprocess.run`."""
     begun = time.perf_counter()
-    done = subprocess.run([args.bramble, *map(str, words), "--json"], stdout=subprocess.PIPE,
+    done = subprocess.run([*prefix, args.bramble, *map(str, words), "--json"], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, **options)
     wall_s = time.perf_counter() - begun
     if done.returncode != 0:

@@ -13,6 +13,7 @@ from helpers import BRAMBLE, ROOT
     ("kernels", ["auto", "simd"]),
     ("startup", ["start to first job"]),
     ("memory", ["largest worker"]),
+    ("encrypted_link", ["encrypted"]),
     ("local_workers", ["dask futures"]),
     ("under_attack", ["four other addresses", "strangers of this machine"]),
 ])

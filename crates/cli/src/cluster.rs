@@ -12,14 +12,11 @@ use crate::hosts::Host;
 use bramble_link::{Door, DoorLimits, LinkError, Security, tcp_connect};
 use bramble_primary::End;
 use bramble_worker::limits::{
-    ACCEPTS_PER_S_MAX, HANDSHAKE_DEADLINE, STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX,
+    ACCEPTS_PER_S_MAX, AWAIT_DEADLINE, HANDSHAKE_DEADLINE, HELLO_PATIENCE, STRANGERS_MAX,
+    STRANGERS_PER_ADDRESS_MAX,
 };
 use std::net::SocketAddr;
-use std::time::Duration;
 use tokio::net::TcpListener;
-
-/// Workers that dial in have to have done so by then.
-const AWAIT_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Which machines, and how they are met.
 pub(crate) struct Cluster {
@@ -35,11 +32,10 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Links with all of them.
     pub(crate) async fn connect(self) -> Result<Vec<End>, Failure> {
-        let dialling = dial_all(self.hosts, &self.security);
-        let waiting = wait_for(self.awaited, self.listen, &self.security);
-        let (dialled, came) = tokio::join!(dialling, waiting);
-        let mut ends = dialled?;
-        ends.extend(came?);
+        // Those that are dialled wait for a hello, and without a key not for long: so they come last.
+        let mut came = wait_for(self.awaited, self.listen, &self.security).await?;
+        let mut ends = dial_all(self.hosts, &self.security).await?;
+        ends.append(&mut came);
         Ok(ends)
     }
 }
@@ -117,6 +113,7 @@ async fn wait_for(awaited: u16, listen: SocketAddr, security: &Security) -> Resu
         per_address: STRANGERS_PER_ADDRESS_MAX.max(usize::from(awaited)),
         per_second: ACCEPTS_PER_S_MAX,
         deadline: HANDSHAKE_DEADLINE,
+        proven_deadline: HELLO_PATIENCE,
     };
     let mut door = Door::new(listener, security.clone(), limits);
     let deadline = tokio::time::Instant::now() + AWAIT_DEADLINE;

@@ -64,6 +64,8 @@ impl LocalWorkers {
                 command.arg("--no-pin");
             }
             command.env(KEY_VARIABLE, key.to_text());
+            // They have no use for the cluster's.
+            command.env_remove("BRAMBLE_KEY").env_remove("BRAMBLE_KEY_FILE");
             command.stdin(Stdio::null()).stdout(Stdio::null());
             // Ctrl-C reaches the whole group of a terminal; workers end with their link instead.
             std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -72,8 +74,13 @@ impl LocalWorkers {
         }
         // All workers may come at once, and all from one address.
         let connections = usize::from(share.workers) + STRANGERS;
-        let limits =
-            DoorLimits { connections, per_address: connections, per_second: 1000, deadline: PROOF_DEADLINE };
+        let limits = DoorLimits {
+            connections,
+            per_address: connections,
+            per_second: 1000,
+            deadline: PROOF_DEADLINE,
+            proven_deadline: START_DEADLINE,
+        };
         Ok((workers, Door::new(listener, trust::between_processes(key), limits)))
     }
 

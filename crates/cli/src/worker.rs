@@ -122,13 +122,16 @@ impl Log {
         match result {
             Ok(()) if self.quiet => {}
             Ok(()) => crate::say(&format!("served {peer}")),
-            Err(WorkerError::Link(e)) => self.stranger(peer, &e),
+            Err(WorkerError::Link(e)) => self.limited(&format!("connection of {peer}: {e}")),
+            Err(WorkerError::Protocol(e)) => {
+                self.limited(&format!("session of {peer}: it broke the protocol: {e}"))
+            }
             Err(e) => crate::say(&format!("bramble: session of {peer}: {e}")),
         }
     }
 
     /// Anybody can make a connection that fails, as often as he likes.
-    fn stranger(&self, peer: SocketAddr, e: &LinkError) {
+    fn limited(&self, what: &str) {
         let now = Instant::now();
         let calm = self.calm.get().max(now) + STRANGERS_EVERY;
         if calm > now + STRANGERS_EVERY * STRANGERS_AT_ONCE {
@@ -139,6 +142,6 @@ impl Log {
             0 => String::new(),
             untold => format!(" (and {untold} others before)"),
         };
-        crate::say(&format!("bramble: connection of {peer}: {e}{others}"));
+        crate::say(&format!("bramble: {what}{others}"));
     }
 }

@@ -13,7 +13,7 @@
 //! Deliberately absent: what is said over a link, and any memory of strangers once they are gone.
 
 use crate::{Link, LinkError, Proven, Security};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,6 +36,8 @@ pub struct DoorLimits {
     pub per_second: u32,
     /// A stranger must have become known by then.
     pub deadline: Duration,
+    /// Who has proven a key must have said what it wants by then, and got it.
+    pub proven_deadline: Duration,
 }
 
 /// A listening socket and the strangers at it.
@@ -70,13 +72,17 @@ pub struct Slot {
     strangers: Rc<RefCell<Vec<Stranger>>>,
     id: u64,
     leave: Rc<Notify>,
-    deadline: Instant,
+    deadline: Cell<Instant>,
+    /// How long it has once it is known.
+    patience: Duration,
     most: usize,
 }
 
 impl Slot {
-    /// It has proven a key: strangers do not push it out any more.
-    fn proven(&self) {
+    /// It has proven a key, or asked for nothing that has to be proven: strangers do not push it out any more, and it
+    /// has longer.
+    pub fn known(&self) {
+        self.deadline.set(Instant::now() + self.patience);
         let mut strangers = self.strangers.borrow_mut();
         if let Some(own) = strangers.iter_mut().find(|s| s.id == self.id) {
             own.proven = true;
@@ -87,16 +93,18 @@ impl Slot {
     }
 
     /// What `work` gives, if it is done before the deadline and before newer strangers push this one out.
-    pub async fn guard<T>(&self, work: impl Future<Output = Result<T, LinkError>>) -> Result<T, LinkError> {
-        tokio::select! {
-            done = timeout_at(self.deadline, work) => match done {
-                Ok(result) => result,
-                Err(_) => Err(LinkError::Untrusted("it did not make itself known in time".to_owned())),
+    pub async fn guard<T, E>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E>
+    where
+        E: From<LinkError>,
+    {
+        let why = tokio::select! {
+            done = timeout_at(self.deadline.get(), work) => match done {
+                Ok(result) => return result,
+                Err(_) => "it did not make itself known in time",
             },
-            () = self.leave.notified() => {
-                Err(LinkError::Untrusted("newer connections pushed it out before it made itself known".to_owned()))
-            }
-        }
+            () = self.leave.notified() => "newer connections pushed it out before it made itself known",
+        };
+        Err(LinkError::Untrusted(why.to_owned()).into())
     }
 }
 
@@ -145,7 +153,7 @@ impl Door {
         self.handshakes.spawn_local(async move {
             let result = slot.guard(security.accept(stream)).await;
             if result.as_ref().is_ok_and(|link| link.proven != Proven::Nothing) {
-                slot.proven();
+                slot.known();
             }
             (address, result.map(|link| Arrival { link, slot }))
         });
@@ -164,7 +172,14 @@ impl Door {
         self.next_id += 1;
         strangers.push(Stranger { id, address, proven: false, leave: leave.clone() });
         let deadline = Instant::now() + self.limits.deadline;
-        Slot { strangers: self.strangers.clone(), id, leave, deadline, most: self.limits.connections }
+        Slot {
+            strangers: self.strangers.clone(),
+            id,
+            leave,
+            deadline: Cell::new(deadline),
+            patience: self.limits.proven_deadline,
+            most: self.limits.connections,
+        }
     }
 }
 
@@ -201,6 +216,7 @@ mod tests {
         per_address: 4,
         per_second: 10_000,
         deadline: Duration::from_millis(400),
+        proven_deadline: Duration::from_secs(5),
     };
 
     /// Runs a check against a door on loopback, with the address of it.
@@ -281,15 +297,15 @@ mod tests {
                     crowd.push(TcpStream::connect(address).await.unwrap());
                     let _ = tokio::time::timeout(Duration::from_millis(10), door.next()).await;
                 }
-                Ok(())
+                Ok::<(), LinkError>(())
             };
             arrival.slot.guard(coming).await.unwrap();
             assert!(door.strangers.borrow().len() <= LIMITS.per_address + 1);
             // More members than there is room for push out the oldest of them.
             let of = |last: usize| IpAddr::from([10, 0, 0, last as u8]);
             let more: Vec<Slot> = (0..LIMITS.connections).map(|n| door.slot(of(n))).collect();
-            more.iter().for_each(Slot::proven);
-            let pushed_out = arrival.slot.guard(std::future::pending::<Result<(), _>>()).await;
+            more.iter().for_each(Slot::known);
+            let pushed_out = arrival.slot.guard(std::future::pending::<Result<(), LinkError>>()).await;
             assert!(pushed_out.unwrap_err().to_string().contains("pushed"));
         });
     }
@@ -302,7 +318,7 @@ mod tests {
                 slots.push(door.slot(IpAddr::from([10, 0, 0, last])));
                 assert!(door.strangers.borrow().len() <= LIMITS.connections);
             }
-            let pushed_out = slots[3].guard(std::future::pending::<Result<(), _>>()).await;
+            let pushed_out = slots[3].guard(std::future::pending::<Result<(), LinkError>>()).await;
             assert!(pushed_out.unwrap_err().to_string().contains("pushed"));
             drop(slots.pop());
             assert_eq!(door.strangers.borrow().len(), LIMITS.connections - 1);

@@ -360,6 +360,8 @@ impl Core {
                 self.peers[peer].goodbye = Some(Bye::decode(&arrived.head)?);
                 self.changed.notify_one();
             }
+            // A complete product is not lost by what somebody says while leaving.
+            Kind::Error if self.finished.is_some() => drop(decode_error(&arrived.head)?),
             Kind::Error => {
                 let text = decode_error(&arrived.head)?;
                 self.fail(format!("worker {}: {text}", self.peers[peer].name));

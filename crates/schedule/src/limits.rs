@@ -36,7 +36,7 @@ pub const STRANGER_HEAD_BYTES_MAX: usize = 1008;
 /// Connections at a time that have not made themselves known; the oldest goes when one more comes.
 pub const STRANGERS_MAX: usize = 64;
 /// The same from one address, or one /64 of IPv6.
-pub const STRANGERS_PER_ADDRESS_MAX: usize = 8;
+pub const STRANGERS_PER_ADDRESS_MAX: usize = 16;
 /// Connections that are taken in a second. Setting up TLS costs a small board half a millisecond.
 pub const ACCEPTS_PER_S_MAX: u32 = 400;
 /// A frame that has begun may stand still for that long.
@@ -45,6 +45,11 @@ pub const STALL_MAX: Duration = Duration::from_secs(20);
 pub const BYTES_PER_S_MIN: u64 = 4 << 10;
 /// See `BYTES_PER_S_MIN`.
 pub const RATE_WINDOW: Duration = Duration::from_secs(30);
+/// A primary that waits for workers to dial in has them all by then.
+pub const AWAIT_DEADLINE: Duration = Duration::from_secs(120);
+/// A primary that has proven its key, or was dialled, may take this long for its hello: it waits for its other workers,
+/// and measures itself.
+pub const HELLO_PATIENCE: Duration = Duration::from_secs(150);
 /// A connection must be encrypted, its key proven and its hello said by then, all in all.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 /// A worker must have said welcome by then: it opens and measures its kernels first, which takes a loaded
@@ -64,7 +69,12 @@ const _: () = {
     assert!(4 + MATRICES_MAX * MATRIX_HEADER_BYTES + JOBS_MAX * JOB_BYTES <= HEAD_BYTES_MAX);
     // A block has at most 1024 tiles along an edge, so one panel starts at most that many of both.
     assert!(MATRICES_MAX > 1024 + 1 && JOBS_MAX > 1024);
-    assert!(STRANGERS_PER_ADDRESS_MAX < STRANGERS_MAX && STRANGER_HEAD_BYTES_MAX < HEAD_BYTES_MAX);
+    assert!(HELLO_PATIENCE.as_secs() > AWAIT_DEADLINE.as_secs() + WELCOME_DEADLINE.as_secs());
+    assert!(
+        STRANGERS_PER_ADDRESS_MAX >= SESSIONS_MAX
+            && STRANGERS_PER_ADDRESS_MAX < STRANGERS_MAX
+            && STRANGER_HEAD_BYTES_MAX < HEAD_BYTES_MAX
+    );
     assert!(LINK_WINDOW_BYTES >= 2 * CHUNK_BYTES_MAX);
     assert!(10 + THREADS_MAX * 16 <= HEAD_BYTES_MAX);
     assert!(SILENCE_MAX.as_secs() >= 4 * PING_AFTER.as_secs());

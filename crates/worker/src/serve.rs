@@ -12,8 +12,8 @@ use crate::machine::Config;
 use crate::session::{WorkerError, serve_link};
 use bramble_link::{Door, DoorLimits, Limits, LinkError, Security, tcp_connect};
 use bramble_schedule::limits::{
-    ACCEPTS_PER_S_MAX, BYTES_PER_S_MIN, CHUNK_BYTES_MAX, HANDSHAKE_DEADLINE, HEAD_BYTES_MAX, RATE_WINDOW,
-    STALL_MAX, STRANGER_HEAD_BYTES_MAX, STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX,
+    ACCEPTS_PER_S_MAX, BYTES_PER_S_MIN, CHUNK_BYTES_MAX, HANDSHAKE_DEADLINE, HEAD_BYTES_MAX, HELLO_PATIENCE,
+    RATE_WINDOW, STALL_MAX, STRANGER_HEAD_BYTES_MAX, STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX,
 };
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -35,6 +35,7 @@ const DOOR: DoorLimits = DoorLimits {
     per_address: STRANGERS_PER_ADDRESS_MAX,
     per_second: ACCEPTS_PER_S_MAX,
     deadline: HANDSHAKE_DEADLINE,
+    proven_deadline: HELLO_PATIENCE,
 };
 
 /// Listens until the process ends. `ready` is told the address, `ended` how each session went. Has to run

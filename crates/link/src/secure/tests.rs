@@ -58,10 +58,7 @@ fn members_meet_whoever_dialled_and_speak() {
 
 #[test]
 fn aes_is_taken_only_where_both_ends_have_it() {
-    let with = |aes: bool| Security {
-        mode: Mode::Sealed(Rc::new(Tls::with_aes(aes).unwrap()), Keys::new(key(1))),
-        program: Program { protocol: 2, version: "1" },
-    };
+    let with = |aes: bool| Security::over(Tls::with_aes(aes).unwrap(), key(1), 2, "1");
     run(async {
         for (a, b) in [(false, false), (false, true), (true, false), (true, true)] {
             let (listening, _) = meet(&with(a), &with(b)).await;

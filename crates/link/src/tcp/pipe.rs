@@ -88,7 +88,9 @@ impl Pipe {
             if !tls.borrow().connection.is_handshaking() {
                 return Ok(());
             }
-            if !tls.borrow_mut().take_in(stream)? {
+            if tls.borrow_mut().take_in(stream)? {
+                tokio::task::yield_now().await;
+            } else {
                 stream.readable().await?;
             }
         }
@@ -128,7 +130,11 @@ impl Pipe {
                 if let Some(bytes) = opened {
                     return Ok(bytes);
                 }
-                if !tls.borrow_mut().take_in(stream)? {
+                // Records need not have any bytes for us. Whoever sends only such ones for ever does not get the
+                // event loop for himself.
+                if tls.borrow_mut().take_in(stream)? {
+                    tokio::task::yield_now().await;
+                } else {
                     stream.readable().await?;
                 }
             },

@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
             .ok_or_else(|| ProtocolError::new("a text that is longer than its message"))?;
         self.bytes = rest;
         let text = std::str::from_utf8(front).map_err(|_| ProtocolError::new("a text that is not UTF-8"))?;
-        if text.chars().any(char::is_control) {
+        if text.chars().any(plays_with_terminals) {
             return Err(ProtocolError::new("a text with control characters"));
         }
         Ok(text.to_owned())
@@ -68,6 +68,11 @@ impl<'a> Reader<'a> {
             n => Err(ProtocolError::new(format!("a message with {n} bytes too many"))),
         }
     }
+}
+
+/// Control characters, and those that turn the direction of what follows them.
+fn plays_with_terminals(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Puts fields one after another.
@@ -104,7 +109,7 @@ impl Writer {
 
     /// A text, cut at 255 bytes, without control characters.
     pub fn text(&mut self, text: &str) {
-        let mut clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let mut clean: String = text.chars().map(|c| if plays_with_terminals(c) { ' ' } else { c }).collect();
         while clean.len() > TEXT_BYTES_MAX {
             clean.pop();
         }

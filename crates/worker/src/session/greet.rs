@@ -7,28 +7,58 @@ use super::WorkerError;
 use crate::ledger::{Grant, Ledger, Who, Wish};
 use crate::machine::{Config, probe};
 use bramble_kernel::{Choice, KernelError, KernelName, Pick};
-use bramble_link::{Arrived, Body, Frame, Limits, Link, LinkError, NoBodies, Proven, Slot};
+use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven, Slot};
 use bramble_matrix::DType;
 use bramble_schedule::ProtocolError;
-use bramble_schedule::limits::HANDSHAKE_DEADLINE;
+use bramble_schedule::limits::HELLO_PATIENCE;
 use bramble_schedule::message::{Hello, Kind, Welcome};
 use std::time::Duration;
 
 /// How long a primary waits for memory that another one has, before it is told so.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Takes the hello, chooses a kernel, and takes the memory that is left: (hello, kernel, bytes granted).
+/// Takes the hello, chooses a kernel, and takes the memory that is left: (hello, kernel, bytes granted). The link
+/// keeps its place at the door until it has all that, so no more can be on the way to it than fit there.
 pub(super) async fn greet(
     link: &mut Link,
     slot: Option<Slot>,
     config: &Config,
     ledger: &Ledger,
 ) -> Result<(Hello, Pick, Grant), WorkerError> {
-    let first = first_frame(link, slot).await?;
+    if let Proven::Introduced(_) = link.proven {
+        return Err(ProtocolError::new("a key that was introduced for relaying opens no session").into());
+    }
+    link.receiver.set_limits(Limits::STRANGER);
+    let Some(slot) = slot else {
+        // This end has dialled, or is in the same process.
+        let first = tokio::time::timeout(HELLO_PATIENCE, hello(link)).await;
+        let first = first.unwrap_or_else(|_| {
+            let what = format!("it said nothing for {} s", HELLO_PATIENCE.as_secs());
+            Err(LinkError::Untrusted(what).into())
+        })?;
+        return equipped(first, &link.peer, config, ledger).await;
+    };
+    let first = slot.guard(hello(link)).await?;
+    slot.known();
+    slot.guard(equipped(first, &link.peer, config, ledger)).await
+}
+
+/// The first frame, which has to be a hello.
+async fn hello(link: &mut Link) -> Result<Hello, WorkerError> {
+    let first = link.receiver.receive(&mut NoBodies).await?;
     if Kind::from_code(first.kind)? != Kind::Hello {
         return Err(ProtocolError::new("its first message is not a hello").into());
     }
-    let hello = Hello::decode(&first.head)?;
+    Ok(Hello::decode(&first.head)?)
+}
+
+/// A kernel and memory for what a hello asks for.
+async fn equipped(
+    hello: Hello,
+    peer: &str,
+    config: &Config,
+    ledger: &Ledger,
+) -> Result<(Hello, Pick, Grant), WorkerError> {
     let choice: Choice = match config.kernel {
         Some(choice) => choice,
         None => hello.kernel.parse().map_err(|e| WorkerError::Here(format!("{e}")))?,
@@ -37,7 +67,7 @@ pub(super) async fn greet(
     let (threads, capacity_bytes) = (session_threads(config, &hello), config.capacity_bytes());
     let picked = ledger.measured(move || picked(choice, dtype, flops, threads, capacity_bytes)).await?;
     let pick = picked.map_err(|e| WorkerError::Here(e.to_string()))?;
-    let who = Who { name: hello.name.clone(), peer: link.peer.clone() };
+    let who = Who { name: hello.name.clone(), peer: peer.to_owned() };
     let wish = Wish {
         wanted_bytes: hello.memory_bytes,
         scratch_bytes: Config::scratch_bytes(&*pick.kernel, threads),
@@ -62,24 +92,6 @@ fn picked(
         Choice::Auto if is_greedy => bramble_kernel::pick(Choice::Named(KernelName::Simd), dtype, flops),
         Choice::Auto | Choice::Named(_) => Ok(pick),
     }
-}
-
-/// The first frame, with the limits for strangers and in time. A relay's key opens no session.
-async fn first_frame(link: &mut Link, slot: Option<Slot>) -> Result<Arrived, WorkerError> {
-    if let Proven::Introduced(_) = link.proven {
-        return Err(ProtocolError::new("a key that was introduced for relaying opens no session").into());
-    }
-    link.receiver.set_limits(Limits::STRANGER);
-    let mut no_bodies = NoBodies;
-    let receiving = link.receiver.receive(&mut no_bodies);
-    let first = match slot {
-        Some(slot) => slot.guard(receiving).await,
-        None => tokio::time::timeout(HANDSHAKE_DEADLINE, receiving).await.unwrap_or_else(|_| {
-            let what = format!("it said nothing for {} s", HANDSHAKE_DEADLINE.as_secs());
-            Err(LinkError::Untrusted(what))
-        }),
-    };
-    Ok(first?)
 }
 
 /// Measures this machine and says what it is.
