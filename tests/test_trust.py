@@ -98,6 +98,27 @@ def test_workers_that_dial_in_prove_the_key_too(tmp_path, keys):
         assert left.code == 0, left
 
 
+def test_a_worker_that_dials_in_early_waits_for_the_others(tmp_path, keys):
+    """Longer than strangers may be silent."""
+    run = Run("multiply", *OPERANDS, "-o", tmp_path / "C.npy", "--await", 2, "--listen", "127.0.0.1:0", *TOGETHER,
+              env=keys[0])
+    port = re.search(r":(\d+) for 2 workers", run.process.stderr.readline())[1]
+    early = Run("worker", "--join", f"127.0.0.1:{port}", env=keys[0])
+    time.sleep(7)
+    late = Run("worker", "--join", f"127.0.0.1:{port}", env=keys[0])
+    result = run.finish()
+    assert result.code == 0, result
+    assert (early.finish().code, late.finish().code) == (0, 0)
+
+
+def test_many_primaries_of_one_machine_get_in_together(tmp_path, keys):
+    """As many as a worker promises to serve."""
+    with workers(1, "--memory", "1G", env=keys[0]) as (addresses, _):
+        runs = [Run("multiply", *OPERANDS, "-w", addresses[0], *TOGETHER, "-q", env=keys[0]) for _ in range(16)]
+        ended_as = [run.finish() for run in runs]
+    assert all(result.code == 0 for result in ended_as), ended_as
+
+
 def test_awaiting_beyond_loopback_needs_a_key(tmp_path):
     result = bramble("multiply", *OPERANDS, "--await", 1)
     assert_refused(result, 2, ["--listen 0.0.0.0:7401", "bramble key new"])

@@ -12,8 +12,8 @@ use crate::hosts::Host;
 use bramble_link::{Door, DoorLimits, LinkError, Security, tcp_connect};
 use bramble_primary::End;
 use bramble_worker::limits::{
-    ACCEPTS_PER_S_MAX, AWAIT_DEADLINE, HANDSHAKE_DEADLINE, HELLO_PATIENCE, STRANGERS_MAX,
-    STRANGERS_PER_ADDRESS_MAX,
+    ACCEPTS_PER_ADDRESS_PER_S_MAX, ACCEPTS_PER_S_MAX, AWAIT_DEADLINE, HANDSHAKE_DEADLINE, HELLO_PATIENCE,
+    STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX,
 };
 use std::net::SocketAddr;
 use tokio::net::TcpListener;
@@ -112,6 +112,7 @@ async fn wait_for(awaited: u16, listen: SocketAddr, security: &Security) -> Resu
         // Several workers of one machine may come at once.
         per_address: STRANGERS_PER_ADDRESS_MAX.max(usize::from(awaited)),
         per_second: ACCEPTS_PER_S_MAX,
+        per_address_per_second: ACCEPTS_PER_ADDRESS_PER_S_MAX,
         deadline: HANDSHAKE_DEADLINE,
         proven_deadline: HELLO_PATIENCE,
     };

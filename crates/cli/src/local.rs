@@ -78,6 +78,7 @@ impl LocalWorkers {
             connections,
             per_address: connections,
             per_second: 1000,
+            per_address_per_second: 1000,
             deadline: PROOF_DEADLINE,
             proven_deadline: START_DEADLINE,
         };

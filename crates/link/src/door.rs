@@ -7,14 +7,16 @@
 //! comes, the oldest goes, of the same address if that has too many: so strangers who hold connections
 //! open keep nobody out. Who has proven a key is pushed out by no stranger, only by more than `connections`
 //! others who have, too. Each has one deadline for everything up to the end of the proof, and for as long as
-//! its `Slot` lives. Connections are taken at a bounded pace, and one that is pushed out has cost little, so
-//! a flood leaves the machine to those inside.
+//! its `Slot` lives. Connections are taken at a bounded pace, and those of an address that makes them too fast
+//! are closed at once, before TLS has cost anything: so a flood leaves the machine to those inside, and the
+//! door to other addresses.
 //!
 //! Deliberately absent: what is said over a link, and any memory of strangers once they are gone.
 
 use crate::{Link, LinkError, Proven, Security};
 use std::cell::{Cell, RefCell};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -34,6 +36,8 @@ pub struct DoorLimits {
     pub per_address: usize,
     /// Connections taken in a second.
     pub per_second: u32,
+    /// Connections of one address in a second that are more than closed at once; a burst of `connections` is.
+    pub per_address_per_second: u32,
     /// A stranger must have become known by then.
     pub deadline: Duration,
     /// Who has proven a key must have said what it wants by then, and got it.
@@ -47,6 +51,7 @@ pub struct Door {
     limits: DoorLimits,
     strangers: Rc<RefCell<Vec<Stranger>>>,
     handshakes: JoinSet<(SocketAddr, Result<Arrival, LinkError>)>,
+    calm: Calm,
     next_id: u64,
     next_accept: Instant,
 }
@@ -119,7 +124,8 @@ impl Door {
     pub fn new(listener: TcpListener, security: Security, limits: DoorLimits) -> Self {
         let strangers = Rc::default();
         let handshakes = JoinSet::new();
-        Self { listener, security, limits, strangers, handshakes, next_id: 0, next_accept: Instant::now() }
+        let (next_accept, calm) = (Instant::now(), Calm::default());
+        Self { listener, security, limits, strangers, handshakes, calm, next_id: 0, next_accept }
     }
 
     /// Waits for the next who has made itself known, or has failed to: who, and the link or why not. Has to
@@ -133,7 +139,11 @@ impl Door {
                     }
                 }
                 accepted = paced(&self.listener, self.next_accept) => match accepted {
-                    Ok((stream, address)) => self.begin(stream, address),
+                    Ok((stream, address)) => {
+                        if let Some(e) = self.begin(stream, address) {
+                            return (address, Err(e));
+                        }
+                    }
                     // Out of descriptors, or the caller is already gone: let others end, then go on.
                     Err(_) => self.next_accept = Instant::now() + OUT_OF_DESCRIPTORS,
                 },
@@ -141,14 +151,20 @@ impl Door {
         }
     }
 
-    /// A stranger has come.
-    fn begin(&mut self, stream: TcpStream, address: SocketAddr) {
-        let gap = Duration::from_secs(1) / self.limits.per_second.max(1);
+    /// A stranger has come. An error where it comes too fast.
+    fn begin(&mut self, stream: TcpStream, address: SocketAddr) -> Option<LinkError> {
+        let now = Instant::now();
         // A burst of as many as may be here at once is taken without a pause.
-        let burst = gap * u32::try_from(self.limits.connections).unwrap_or(u32::MAX);
-        let earliest = Instant::now().checked_sub(burst).unwrap_or(self.next_accept);
+        let burst = u32::try_from(self.limits.connections).unwrap_or(u32::MAX);
+        let gap = Duration::from_secs(1) / self.limits.per_second.max(1);
+        let earliest = now.checked_sub(gap * burst).unwrap_or(self.next_accept);
         self.next_accept = self.next_accept.max(earliest) + gap;
-        let slot = self.slot(neighbourhood(address.ip()));
+        let neighbourhood = neighbourhood(address.ip());
+        let gap = Duration::from_secs(1) / self.limits.per_address_per_second.max(1);
+        if !self.calm.takes(neighbourhood, now, gap, burst) {
+            return Some(LinkError::Untrusted("connections come from there too fast".to_owned()));
+        }
+        let slot = self.slot(neighbourhood);
         let security = self.security.clone();
         self.handshakes.spawn_local(async move {
             let result = slot.guard(security.accept(stream)).await;
@@ -157,6 +173,7 @@ impl Door {
             }
             (address, result.map(|link| Arrival { link, slot }))
         });
+        None
     }
 
     /// A place for one more; whoever has to go for it is told.
@@ -190,6 +207,30 @@ fn push_out(strangers: &mut Vec<Stranger>, some: impl Fn(&Stranger) -> bool) {
     }
 }
 
+/// When each address that has come lately will have been calm for long enough to be forgotten.
+#[derive(Default)]
+struct Calm(BTreeMap<IpAddr, Instant>);
+
+impl Calm {
+    /// Addresses that are told apart; beyond them, new ones count as one.
+    const ADDRESSES_MAX: usize = 1024;
+
+    /// Whether one more of that address may come: one in each `gap` in the long run, `burst` at once.
+    fn takes(&mut self, address: IpAddr, now: Instant, gap: Duration, burst: u32) -> bool {
+        if self.0.len() >= Self::ADDRESSES_MAX {
+            self.0.retain(|_, calm| *calm > now);
+        }
+        let is_full = self.0.len() >= Self::ADDRESSES_MAX && !self.0.contains_key(&address);
+        let address = if is_full { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { address };
+        let calm = self.0.get(&address).copied().unwrap_or(now).max(now) + gap;
+        let takes = calm <= now + gap * burst;
+        if takes {
+            self.0.insert(address, calm);
+        }
+        takes
+    }
+}
+
 async fn paced(listener: &TcpListener, at: Instant) -> std::io::Result<(TcpStream, SocketAddr)> {
     sleep_until(at).await;
     listener.accept().await
@@ -215,6 +256,7 @@ mod tests {
         connections: 6,
         per_address: 4,
         per_second: 10_000,
+        per_address_per_second: 10_000,
         deadline: Duration::from_millis(400),
         proven_deadline: Duration::from_secs(5),
     };
@@ -323,6 +365,21 @@ mod tests {
             drop(slots.pop());
             assert_eq!(door.strangers.borrow().len(), LIMITS.connections - 1);
         });
+    }
+
+    #[test]
+    fn an_address_that_comes_too_fast_leaves_the_door_to_others() {
+        let (mut calm, now, gap) = (Calm::default(), Instant::now(), Duration::from_millis(20));
+        let of = |last: u32| IpAddr::from(Ipv4Addr::from_bits(last));
+        let taken = (0..1000).filter(|_| calm.takes(of(1), now, gap, 64)).count();
+        assert_eq!(taken, 64);
+        assert!(calm.takes(of(2), now, gap, 64));
+        let later = now + gap * 10;
+        assert_eq!((0..1000).filter(|_| calm.takes(of(1), later, gap, 64)).count(), 10);
+        // However many addresses there are, what is remembered is bounded.
+        assert_eq!((10..10_000).filter(|n| calm.takes(of(*n), later, gap, 64)).count(), 1023 + 64);
+        assert!(calm.0.len() <= Calm::ADDRESSES_MAX + 1);
+        assert!(calm.takes(of(20_000), later + gap * 64, gap, 64) && calm.0.len() == 1);
     }
 
     #[test]

@@ -12,8 +12,9 @@ use crate::machine::Config;
 use crate::session::{WorkerError, serve_link};
 use bramble_link::{Door, DoorLimits, Limits, LinkError, Security, tcp_connect};
 use bramble_schedule::limits::{
-    ACCEPTS_PER_S_MAX, BYTES_PER_S_MIN, CHUNK_BYTES_MAX, HANDSHAKE_DEADLINE, HEAD_BYTES_MAX, HELLO_PATIENCE,
-    RATE_WINDOW, STALL_MAX, STRANGER_HEAD_BYTES_MAX, STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX,
+    ACCEPTS_PER_ADDRESS_PER_S_MAX, ACCEPTS_PER_S_MAX, BYTES_PER_S_MIN, CHUNK_BYTES_MAX, HANDSHAKE_DEADLINE,
+    HEAD_BYTES_MAX, HELLO_PATIENCE, RATE_WINDOW, STALL_MAX, STRANGER_HEAD_BYTES_MAX, STRANGERS_MAX,
+    STRANGERS_PER_ADDRESS_MAX,
 };
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -34,6 +35,7 @@ const DOOR: DoorLimits = DoorLimits {
     connections: STRANGERS_MAX,
     per_address: STRANGERS_PER_ADDRESS_MAX,
     per_second: ACCEPTS_PER_S_MAX,
+    per_address_per_second: ACCEPTS_PER_ADDRESS_PER_S_MAX,
     deadline: HANDSHAKE_DEADLINE,
     proven_deadline: HELLO_PATIENCE,
 };

@@ -79,6 +79,12 @@ impl Tls {
         Ok(ClientConnection::new(self.dialling.clone(), name)?.into())
     }
 
+    /// For tests that play a stranger.
+    #[cfg(test)]
+    pub(crate) fn dialling(&self) -> ClientConfig {
+        (*self.dialling).clone()
+    }
+
     pub(crate) fn listen(&self) -> Result<Connection, Error> {
         Ok(ServerConnection::new(self.listening.clone())?.into())
     }

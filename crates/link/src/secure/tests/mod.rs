@@ -1,5 +1,7 @@
 //! Two ends over a real socket, and everything that can be in the middle.
 
+mod spin;
+
 use super::*;
 use crate::{Body, Frame, NoBodies, tcp_connect};
 use std::time::Duration;
