@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// So many failed connections are told of at once, and then one in each `STRANGERS_EVERY`, so that a flood of
 /// them fills no disk with lines.
-const STRANGERS_AT_ONCE: u32 = 10;
+const STRANGERS_AT_ONCE: u32 = 100;
 /// See `STRANGERS_AT_ONCE`.
 const STRANGERS_EVERY: Duration = Duration::from_secs(1);
 
@@ -123,9 +123,7 @@ impl Log {
             Ok(()) if self.quiet => {}
             Ok(()) => crate::say(&format!("served {peer}")),
             Err(WorkerError::Link(e)) => self.limited(&format!("connection of {peer}: {e}")),
-            Err(WorkerError::Protocol(e)) => {
-                self.limited(&format!("session of {peer}: it broke the protocol: {e}"))
-            }
+            Err(e @ WorkerError::Protocol(_)) => self.limited(&format!("session of {peer}: {e}")),
             Err(e) => crate::say(&format!("bramble: session of {peer}: {e}")),
         }
     }

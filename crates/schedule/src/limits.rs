@@ -40,7 +40,7 @@ pub const STRANGERS_PER_ADDRESS_MAX: usize = 16;
 /// Connections that are taken in a second, be it only to be closed: about 10 microseconds each.
 pub const ACCEPTS_PER_S_MAX: u32 = 4000;
 /// Connections of one address in a second, in the long run, that get further: TLS costs half a millisecond.
-pub const ACCEPTS_PER_ADDRESS_PER_S_MAX: u32 = 50;
+pub const ACCEPTS_PER_ADDRESS_PER_S_MAX: u32 = 200;
 /// A frame that has begun may stand still for that long.
 pub const STALL_MAX: Duration = Duration::from_secs(20);
 /// A frame may not be slower than this for `RATE_WINDOW`.

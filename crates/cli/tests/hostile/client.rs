@@ -6,17 +6,18 @@
 use crate::support::hello;
 use crate::worker::{KEY, Trust};
 use bramble_link::{Body, ClusterKey, Frame, HEADER_BYTES, Region};
-use bramble_schedule::limits::PROTOCOL;
+use bramble_schedule::limits::{ACCEPTS_PER_ADDRESS_PER_S_MAX, PROTOCOL};
 use bramble_schedule::message::{Hello, Kind, Welcome, decode_error};
 use ring::hmac;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{ring as provider, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned};
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// No answer of an honest end takes longer, but for those that are about silence.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -175,8 +176,23 @@ pub(crate) fn frame(kind: u8, session: u32, head: &[u8], body: &[u8]) -> Vec<u8>
     [&header.encode()[..], head, body].concat()
 }
 
+/// No faster than the worker lets one address come in the long run.
+fn pace(address: SocketAddr) {
+    static NEXT: Mutex<BTreeMap<SocketAddr, Instant>> = Mutex::new(BTreeMap::new());
+    let gap = Duration::from_secs(1) / (ACCEPTS_PER_ADDRESS_PER_S_MAX - 20);
+    let now = Instant::now();
+    let at = {
+        let mut next = NEXT.lock().unwrap();
+        let at = next.get(&address).copied().unwrap_or(now).max(now);
+        next.insert(address, at + gap);
+        at
+    };
+    std::thread::sleep(at - now);
+}
+
 /// A connected socket whose waits have a limit.
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
+    pace(address);
     let socket = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.set_write_timeout(Some(PATIENCE)).unwrap();

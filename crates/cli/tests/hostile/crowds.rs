@@ -114,6 +114,6 @@ fn a_flood_of_connections_takes_no_more_than_its_share() {
     assert!(rss < 64 << 20, "{} MiB", rss >> 20);
     // What was waiting to be taken is taken, and found to be gone.
     assert!(within(SOON, || worker.fds_more() == 0));
-    assert!(worker.log().lines().count() < 60, "a flood fills the log:\n{}", worker.log());
+    assert!(worker.log().lines().count() < 130, "a flood fills the log:\n{}", worker.log());
     worker.is_well();
 }
