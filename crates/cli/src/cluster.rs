@@ -9,7 +9,7 @@
 
 use crate::exit::Failure;
 use crate::hosts::Host;
-use bramble_link::{Door, DoorLimits, LinkError, Security, tcp_connect};
+use bramble_link::{Door, DoorLimits, LinkError, Security};
 use bramble_primary::End;
 use bramble_worker::limits::{
     ACCEPTS_PER_ADDRESS_PER_S_MAX, ACCEPTS_PER_S_MAX, AWAIT_DEADLINE, HANDSHAKE_DEADLINE, HELLO_PATIENCE,
@@ -69,18 +69,11 @@ async fn dial(host: Host, security: Security) -> Result<End, Failure> {
     }
     let mut last = format!("worker {name}: no address");
     for address in addresses {
-        let linking = async { security.dial(tcp_connect(address, HANDSHAKE_DEADLINE).await?).await };
-        match tokio::time::timeout(HANDSHAKE_DEADLINE, linking).await {
-            Ok(Ok(link)) => return Ok(End { link, threads_max: host.slots }),
-            Ok(Err(e @ LinkError::Untrusted(_))) => last = format!("worker {name}: {e}"),
-            Ok(Err(e)) => {
+        match security.reach(address, HANDSHAKE_DEADLINE).await {
+            Ok(link) => return Ok(End { link, threads_max: host.slots }),
+            Err(e @ (LinkError::Untrusted(_) | LinkError::Shut)) => last = format!("worker {name}: {e}"),
+            Err(e) => {
                 last = format!("worker {name}: {e}; start one there with: bramble worker --listen {address}");
-            }
-            Err(_) => {
-                let seconds = HANDSHAKE_DEADLINE.as_secs();
-                last = format!(
-                    "worker {name}: it did not prove its key within {seconds} s; is it a bramble worker?"
-                );
             }
         }
     }

@@ -96,7 +96,9 @@ async fn join(host: &str, security: &Security, config: &Config) -> Result<(), Wo
     let mut last = WorkerError::Here(format!("--join {host}: no address"));
     for address in addresses {
         match bramble_worker::join(address, security, config).await {
-            Err(WorkerError::Link(e @ (LinkError::Broken(_) | LinkError::Untrusted(_)))) => {
+            Err(WorkerError::Link(
+                e @ (LinkError::Broken(_) | LinkError::Untrusted(_) | LinkError::Shut),
+            )) => {
                 last = WorkerError::Here(format!("--join {address}: {e}"));
             }
             other => return other,

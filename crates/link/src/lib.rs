@@ -62,6 +62,12 @@ pub enum LinkError {
     /// A frame began and got on so slowly that somebody may be doing it on purpose.
     #[error("slower than {0} bytes a second in the middle of a frame")]
     Creeping(u64),
+    /// The other end closed before anything was proven: it is no bramble with a key, or has no room now.
+    #[error(
+        "it closed the connection before TLS was set up: it has no cluster key, or is older, or is full (see: bramble \
+         key)"
+    )]
+    Shut,
     /// The other end did not prove that it belongs here.
     #[error("{0}")]
     Untrusted(String),

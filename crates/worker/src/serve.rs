@@ -10,7 +10,7 @@
 use crate::ledger::Ledger;
 use crate::machine::Config;
 use crate::session::{WorkerError, serve_link};
-use bramble_link::{Door, DoorLimits, Limits, LinkError, Security, tcp_connect};
+use bramble_link::{Door, DoorLimits, Limits, Security};
 use bramble_schedule::limits::{
     ACCEPTS_PER_ADDRESS_PER_S_MAX, ACCEPTS_PER_S_MAX, BYTES_PER_S_MIN, CHUNK_BYTES_MAX, HANDSHAKE_DEADLINE,
     HEAD_BYTES_MAX, HELLO_PATIENCE, RATE_WINDOW, STALL_MAX, STRANGER_HEAD_BYTES_MAX, STRANGERS_MAX,
@@ -85,13 +85,6 @@ pub async fn join(address: SocketAddr, security: &Security, config: &Config) -> 
             "--join {address}: there is no cluster key here: make one with `bramble key new` and give it to every machine"
         )));
     }
-    let stream = tcp_connect(address, HANDSHAKE_DEADLINE).await?;
-    let link = match tokio::time::timeout(HANDSHAKE_DEADLINE, security.dial(stream)).await {
-        Ok(link) => link?,
-        Err(_) => {
-            let seconds = HANDSHAKE_DEADLINE.as_secs();
-            return Err(LinkError::Untrusted(format!("it did not prove its key within {seconds} s")).into());
-        }
-    };
+    let link = security.reach(address, HANDSHAKE_DEADLINE).await?;
     serve_link(link, None, config, &Ledger::new()).await
 }

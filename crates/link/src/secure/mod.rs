@@ -13,17 +13,20 @@ pub(crate) mod introduction;
 pub(crate) mod tls;
 
 use crate::tcp::pipe::Pipe;
-use crate::tcp::{framed, tune};
+use crate::tcp::{framed, tcp_connect, tune};
 use crate::{ClusterKey, Link, LinkError};
 use introduction::{BYTES, Introduction, Program, Role};
 use ring::rand::SecureRandom;
 use std::cell::RefCell;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::time::Duration;
 use tls::Tls;
 use tokio::net::TcpStream;
 
+/// Between two tries at an end that shuts the connection.
+const SHUT_PAUSE: Duration = Duration::from_millis(25);
 /// What the number is exported from TLS under.
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-bramble-proof";
 /// What the number is made of where there is no TLS.
@@ -123,6 +126,29 @@ impl Security {
         let id = key.id_bytes();
         keys.introduced.borrow_mut().push(key);
         Some(Introduced { keys: keys.introduced.clone(), id })
+    }
+
+    /// Connects and makes a link, within `deadline` all in all. An end that shuts the connection before a word is said
+    /// may be beset by strangers: it is tried again for as long as there is time.
+    pub async fn reach(&self, address: SocketAddr, deadline: Duration) -> Result<Link, LinkError> {
+        let mut was_shut = false;
+        let trying = async {
+            loop {
+                match self.dial(tcp_connect(address, deadline).await?).await {
+                    Err(LinkError::Shut) => was_shut = true,
+                    other => return other,
+                }
+                tokio::time::sleep(SHUT_PAUSE).await;
+            }
+        };
+        match tokio::time::timeout(deadline, trying).await {
+            Ok(result) => result,
+            Err(_) if was_shut => Err(LinkError::Shut),
+            Err(_) => {
+                let what = format!("it did not prove its key within {} s", deadline.as_secs());
+                Err(LinkError::Untrusted(what))
+            }
+        }
     }
 
     /// A link over a connection that this end has made, with the cluster key.
@@ -316,17 +342,16 @@ fn tls_failed(e: rustls::Error) -> LinkError {
 
 /// What a handshake that failed means to a person.
 fn explain_tls(e: std::io::Error) -> LinkError {
+    if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) {
+        return LinkError::Shut;
+    }
     let inner = e.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     LinkError::Untrusted(match inner {
         Some(rustls::Error::InvalidMessage(_)) => {
-            "it does not speak TLS: it has no cluster key, or is older, or is no bramble (see: bramble key)".to_owned()
-        }
-        Some(other) => format!("TLS cannot be set up with it: {other}"),
-        None if e.kind() == ErrorKind::UnexpectedEof || e.kind() == ErrorKind::ConnectionReset => {
-            "it closed the connection before TLS was set up: it has no cluster key, or is older, or is full (see: \
-             bramble key)"
+            "it does not speak TLS: it has no cluster key, or is older, or is no bramble (see: bramble key)"
                 .to_owned()
         }
+        Some(other) => format!("TLS cannot be set up with it: {other}"),
         None => format!("the connection broke while TLS was set up: {e}"),
     })
 }

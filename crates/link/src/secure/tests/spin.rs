@@ -84,7 +84,7 @@ impl Records {
 }
 
 /// Sets TLS up, then sends all rounds at once.
-fn attack(address: std::net::SocketAddr) {
+fn attack(address: SocketAddr) {
     let secret = Arc::new(Secret::default());
     let mut config = Tls::new().unwrap().dialling();
     config.key_log = secret.clone();
