@@ -97,7 +97,8 @@ async fn wait_for(awaited: u16, listen: SocketAddr, security: &Security) -> Resu
     let listener = TcpListener::bind(listen).await.map_err(fail)?;
     let address = listener.local_addr().map_err(fail)?;
     crate::say(&format!(
-        "waiting on {address} for {awaited} workers (bramble worker --join HOST:{})",
+        "waiting on {address} for {awaited} worker{} (bramble worker --join HOST:{})",
+        if awaited == 1 { "" } else { "s" },
         address.port()
     ));
     let limits = DoorLimits {
