@@ -92,6 +92,9 @@ pub trait Sender {
 pub trait Receiver {
     /// The next frame. `place` is asked where a body shall land, unless the link shares memory.
     fn receive<'a>(&'a mut self, place: &'a mut dyn Place) -> LinkFuture<'a, Arrived>;
+    /// Takes and forgets whatever still comes, until the other end closes. Who closes a connection with bytes unread
+    /// makes the system take back what was sent last, such as the reason.
+    fn drain(&mut self) -> LinkFuture<'_, ()>;
     /// Frames must carry this number from now on.
     fn set_session(&mut self, session: u32);
     /// Frames must not be larger than this from now on.

@@ -175,6 +175,15 @@ impl Receiver for TcpReceiver {
     fn receive<'a>(&'a mut self, place: &'a mut dyn Place) -> LinkFuture<'a, Arrived> {
         Box::pin(self.read_frame(place))
     }
+    fn drain(&mut self) -> LinkFuture<'_, ()> {
+        Box::pin(async {
+            (self.from, self.to) = (0, 0);
+            while self.pipe.read(&mut [IoSliceMut::new(&mut self.ahead)]).await.map_err(broken)? > 0 {
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        })
+    }
     fn set_session(&mut self, session: u32) {
         self.session = session;
     }

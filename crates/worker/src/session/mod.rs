@@ -100,12 +100,12 @@ async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: Grant
         heard: Instant::now(),
     }));
     let watched = !link.shares_memory;
-    let (sender, receiver) = (link.sender, link.receiver);
+    let (sender, mut receiver) = (link.sender, link.receiver);
     let arriving = receiver.arriving();
     let mut writing = std::pin::pin!(write(sender, leaving, core.clone()));
     let mut written = false;
     let result = tokio::select! {
-        r = read(receiver, core.clone()) => r,
+        r = read(&mut *receiver, core.clone()) => r,
         r = &mut writing => {
             written = true;
             r
@@ -113,20 +113,27 @@ async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: Grant
         r = collect(&mut done, core.clone()) => r,
         r = watch(core.clone(), arriving), if watched => r,
     };
-    if let Err(e @ (WorkerError::Protocol(_) | WorkerError::Here(_))) = &result {
+    let reason =
+        result.as_ref().err().filter(|e| matches!(e, WorkerError::Protocol(_) | WorkerError::Here(_)));
+    if let Some(e) = reason {
         core.borrow().send(Kind::Error, encode_error(&e.to_string()), Body::Empty);
     }
     // What is queued, an error message among it, may still leave; then the writer ends.
     core.borrow_mut().out = None;
     let broken = matches!(result, Err(WorkerError::Link(_)));
     if !written && !broken {
-        let _ = tokio::time::timeout(LAST_WORDS, writing).await;
+        let draining = async {
+            if reason.is_some() {
+                let _ = receiver.drain().await;
+            }
+        };
+        let _ = tokio::time::timeout(LAST_WORDS, async { tokio::join!(writing, draining) }).await;
     }
     result
 }
 
 /// Takes frames until the primary says goodbye.
-async fn read(mut receiver: Box<dyn Receiver>, core: Rc<RefCell<Core>>) -> Result<(), WorkerError> {
+async fn read(receiver: &mut dyn Receiver, core: Rc<RefCell<Core>>) -> Result<(), WorkerError> {
     let mut placer = Placer(core.clone());
     let mut goodbye = false;
     loop {
