@@ -56,7 +56,7 @@ const CAST_FREE: [&str; 11] = [
     "crates/link/src/",
     "crates/primary/src/bodies.rs",
     "crates/primary/src/opening.rs",
-    "crates/primary/src/run.rs",
+    "crates/primary/src/run",
     "crates/schedule/src/limits.rs",
     "crates/schedule/src/message/",
     "crates/schedule/src/primary/",

@@ -3,19 +3,20 @@
 //! Invariants: everything lives on one event loop; the state machine decides, this file carries. No wait is
 //! without a deadline: the machine's ticks find silent workers.
 
+mod carry;
+
 use crate::PrimaryError;
 use crate::account::{MachineReport, Progress, ThreadUse, report_stubs};
 use crate::bodies::{Bodies, Tile};
 use crate::opening::Session;
 use crate::product::Watch;
-use bramble_link::{
-    Arrived, ArrivedBody, Body, Frame, HEADER_BYTES, Landing, LinkError, Place, Receiver, Sender,
-};
+use bramble_link::{Arrived, ArrivedBody, Body, Frame, Landing, LinkError};
 use bramble_matrix::number::{nearest_f64, to_usize};
 use bramble_matrix::{Lent, Output};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Bye, Kind, ResultHead, decode_error, decode_number, encode_number};
 use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
+use carry::{read, write};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -175,66 +176,6 @@ async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
         if tokio::time::timeout_at(deadline, changed.notified()).await.is_err() {
             return;
         }
-    }
-}
-
-async fn write(
-    mut sender: Box<dyn Sender>,
-    mut frames: mpsc::UnboundedReceiver<Frame>,
-    core: Rc<RefCell<Core>>,
-    peer: usize,
-    sent: Rc<Cell<u64>>,
-) {
-    while let Some(frame) = frames.recv().await {
-        let is_store = frame.kind == Kind::Store.code();
-        let bytes = frame.wire_bytes() - HEADER_BYTES;
-        let result = sender.send(frame).await;
-        sent.set(sender.bytes_sent());
-        let mut core = core.borrow_mut();
-        match result {
-            Ok(()) if is_store => core.happened(Event::Sent { peer, bytes }),
-            Ok(()) => {}
-            Err(e) => return core.lost(peer, &e),
-        }
-    }
-    // Whoever is gone need not be told.
-    let _ = sender.close().await;
-}
-
-async fn read(
-    mut receiver: Box<dyn Receiver>,
-    core: Rc<RefCell<Core>>,
-    peer: usize,
-    received: Rc<Cell<u64>>,
-) {
-    let mut placer = Placer { core: core.clone(), peer };
-    loop {
-        let arrived = receiver.receive(&mut placer).await;
-        received.set(receiver.bytes_received());
-        let mut core = core.borrow_mut();
-        let result =
-            arrived.map_err(|e| core.describe(e)).and_then(|a| core.arrived(peer, a).map_err(|e| e.0));
-        if let Err(why) = result {
-            core.peers[peer].to = None;
-            core.happened(Event::Lost { peer, why });
-            return core.changed.notify_one();
-        }
-    }
-}
-
-/// Says where the rows of results land: in the output.
-struct Placer {
-    core: Rc<RefCell<Core>>,
-    peer: usize,
-}
-
-impl Place for Placer {
-    fn place(&mut self, kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
-        if Kind::from_code(kind).map_err(|e| e.0)? != Kind::Result {
-            return Err(format!("a message of kind {kind} came with a body"));
-        }
-        let head = ResultHead::decode(head).map_err(|e| e.0)?;
-        self.core.borrow_mut().place(self.peer, &head, body_bytes)
     }
 }
 
