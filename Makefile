@@ -55,6 +55,7 @@ fuzz:
 	done
 
 end-to-end: build $(VENV)/tests.stamp
+	$(CARGO) build --release --locked -p bramble-link --example attacker
 	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python -m pytest tests
 
 # Licences and sources of every dependency, where the tool for it is at hand.
