@@ -11,10 +11,8 @@ use crate::exit::Failure;
 use crate::hosts::Host;
 use bramble_link::{Door, DoorLimits, LinkError, Security};
 use bramble_primary::End;
-use bramble_worker::limits::{
-    ACCEPTS_PER_ADDRESS_PER_S_MAX, ACCEPTS_PER_S_MAX, AWAIT_DEADLINE, HANDSHAKE_DEADLINE, HELLO_PATIENCE,
-    STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX,
-};
+use bramble_worker::DOOR;
+use bramble_worker::limits::{AWAIT_DEADLINE, HANDSHAKE_DEADLINE};
 use std::net::SocketAddr;
 use tokio::net::TcpListener;
 
@@ -101,15 +99,8 @@ async fn wait_for(awaited: u16, listen: SocketAddr, security: &Security) -> Resu
         if awaited == 1 { "" } else { "s" },
         address.port()
     ));
-    let limits = DoorLimits {
-        connections: STRANGERS_MAX,
-        // Several workers of one machine may come at once.
-        per_address: STRANGERS_PER_ADDRESS_MAX.max(usize::from(awaited)),
-        per_second: ACCEPTS_PER_S_MAX,
-        per_address_per_second: ACCEPTS_PER_ADDRESS_PER_S_MAX,
-        deadline: HANDSHAKE_DEADLINE,
-        proven_deadline: HELLO_PATIENCE,
-    };
+    // Several workers of one machine may come at once.
+    let limits = DoorLimits { per_address: DOOR.per_address.max(usize::from(awaited)), ..DOOR };
     let mut door = Door::new(listener, security.clone(), limits);
     let deadline = tokio::time::Instant::now() + AWAIT_DEADLINE;
     let mut refused = String::new();

@@ -20,9 +20,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 /// The key itself.
-const TEXT_VARIABLE: &str = "BRAMBLE_KEY";
+pub(crate) const TEXT_VARIABLE: &str = "BRAMBLE_KEY";
 /// The file that it is in.
-const FILE_VARIABLE: &str = "BRAMBLE_KEY_FILE";
+pub(crate) const FILE_VARIABLE: &str = "BRAMBLE_KEY_FILE";
 /// A file that is longer is something else.
 const FILE_BYTES_MAX: usize = 1024;
 

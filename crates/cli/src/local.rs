@@ -65,7 +65,7 @@ impl LocalWorkers {
             }
             command.env(KEY_VARIABLE, key.to_text());
             // They have no use for the cluster's.
-            command.env_remove("BRAMBLE_KEY").env_remove("BRAMBLE_KEY_FILE");
+            command.env_remove(crate::key::TEXT_VARIABLE).env_remove(crate::key::FILE_VARIABLE);
             command.stdin(Stdio::null()).stdout(Stdio::null());
             // Ctrl-C reaches the whole group of a terminal; workers end with their link instead.
             std::os::unix::process::CommandExt::process_group(&mut command, 0);

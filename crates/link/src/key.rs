@@ -97,8 +97,7 @@ impl ClusterKey {
 
     /// A name that may be shown, such as `7f3a-91c2`: the same for the same key, and no way back to it.
     pub fn id(&self) -> String {
-        let d = self.id_bytes();
-        format!("{:02x}{:02x}-{:02x}{:02x}", d[0], d[1], d[2], d[3])
+        id_text(self.id_bytes())
     }
 
     /// The same as bytes: what an introduction names the key by.
@@ -125,6 +124,11 @@ impl ClusterKey {
         first.copy_from_slice(&context.finish().as_ref()[..4]);
         first
     }
+}
+
+/// An id as people see it.
+pub(crate) fn id_text([a, b, c, d]: [u8; 4]) -> String {
+    format!("{a:02x}{b:02x}-{c:02x}{d:02x}")
 }
 
 impl std::fmt::Debug for ClusterKey {

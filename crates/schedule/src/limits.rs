@@ -52,7 +52,7 @@ pub const AWAIT_DEADLINE: Duration = Duration::from_secs(120);
 /// A primary that has proven its key, or was dialled, may take this long for its hello: it waits for its other workers,
 /// and measures itself.
 pub const HELLO_PATIENCE: Duration = Duration::from_secs(150);
-/// A connection must be encrypted, its key proven and its hello said by then, all in all.
+/// A connection must be encrypted and its key proven by then, all in all; where no key is asked for, its hello said.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 /// A worker must have said welcome by then: it opens and measures its kernels first, which takes a loaded
 /// small board a few seconds.

@@ -20,5 +20,5 @@ mod session;
 pub use bramble_schedule::limits;
 pub use ledger::Ledger;
 pub use machine::{Config, available_memory, default_threads, host_name, probe};
-pub use serve::{join, listen};
+pub use serve::{DOOR, join, listen};
 pub use session::{WorkerError, serve_link};

@@ -31,7 +31,7 @@ const _: () = {
 };
 
 /// What strangers may take.
-const DOOR: DoorLimits = DoorLimits {
+pub const DOOR: DoorLimits = DoorLimits {
     connections: STRANGERS_MAX,
     per_address: STRANGERS_PER_ADDRESS_MAX,
     per_second: ACCEPTS_PER_S_MAX,

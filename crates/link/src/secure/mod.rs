@@ -12,6 +12,7 @@
 pub(crate) mod introduction;
 pub(crate) mod tls;
 
+use crate::key::id_text;
 use crate::tcp::pipe::Pipe;
 use crate::tcp::{framed, tcp_connect, tune};
 use crate::{ClusterKey, Link, LinkError};
@@ -199,8 +200,7 @@ impl Security {
         else {
             // An older or newer bramble of a cluster with this key would have proven it.
             self.program.check_version(&claim)?;
-            let [a, b, c, d] = claim.key_id;
-            let (other, own) = (format!("{a:02x}{b:02x}-{c:02x}{d:02x}"), keys.own.id());
+            let (other, own) = (id_text(claim.key_id), keys.own.id());
             let what = format!("it does not prove this cluster's key ({own}); it says that it has {other}");
             return Err(LinkError::Untrusted(what));
         };
