@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Version of the protocol. Both ends must have the same.
-pub const PROTOCOL: u16 = 2;
+pub const PROTOCOL: u16 = 3;
 /// Longest body of a frame: control is never stuck behind more than this.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// Longest head of a frame.

@@ -12,7 +12,7 @@ mod store;
 mod wire;
 
 pub use session::{Bye, Hello, ThreadReport, Welcome};
-pub use store::{Generated, Job, MatrixHeader, ResultHead, Source, StoreHead};
+pub use store::{Generated, Job, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then};
 pub use wire::{Reader, Writer};
 
 use crate::ProtocolError;

@@ -10,12 +10,14 @@ use bramble_plan::charged_bytes;
 /// Where a stored matrix's elements come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The body: `lines` lines from `first_line` on.
+    /// The body: `lines` lines from `first_line` on. A tile's are those of the old C, which its first job scales by β.
     Data,
-    /// Nowhere: a tile of C whose first job overwrites it.
+    /// Nowhere: its first job overwrites it. With uses it is an operand that jobs make, else a tile of C.
     Vacant,
     /// The receiver makes them: the body is a `Generated`.
     Generated,
+    /// The body; a tile that holds the sum of earlier steps, which is only added to.
+    Partial,
 }
 
 /// A matrix in a store message: 24 bytes.
@@ -69,7 +71,7 @@ impl MatrixHeader {
     /// Bytes that this frame's body has for it.
     pub fn body_bytes(&self) -> u64 {
         match self.source {
-            Source::Data => u64::from(self.lines).saturating_mul(to_u64(self.lines_total().1)),
+            Source::Data | Source::Partial => u64::from(self.lines).saturating_mul(to_u64(self.lines_total().1)),
             Source::Vacant => 0,
             Source::Generated => to_u64(Generated::BYTES),
         }
@@ -87,6 +89,7 @@ impl MatrixHeader {
             Source::Data => 0,
             Source::Vacant => 1,
             Source::Generated => 2,
+            Source::Partial => 3,
         };
         w.u8(self.dtype.code() | layout << 2 | source << 3);
         w.u8(0);
@@ -102,6 +105,7 @@ impl MatrixHeader {
             0 => Some(Source::Data),
             1 => Some(Source::Vacant),
             2 => Some(Source::Generated),
+            3 => Some(Source::Partial),
             _ => None,
         };
         let (Some(dtype), Some(source), 0) = (dtype, source, reserved) else {
@@ -157,29 +161,60 @@ impl Generated {
     }
 }
 
-/// One instruction: C += α·A·B of stored matrices (the first one of a tile overwrites or scales it). 24
-/// bytes.
+/// What a job does with its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// α·A·B.
+    Multiply,
+    /// A + B.
+    Add,
+    /// A − B.
+    Subtract,
+}
+
+/// What becomes of a matrix after a job that wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// More jobs write it.
+    Continue,
+    /// It is a tile, and is sent back.
+    Return,
+    /// It is whole, and an operand for as many jobs as it has uses.
+    Close,
+}
+
+/// One instruction: C += `operation` of two stored matrices (the first job of a vacant C overwrites it, that of one
+/// with the old elements scales them by β). 24 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
+    /// What to compute.
+    pub operation: Operation,
     /// Id of the left operand.
     pub a: u32,
     /// Id of the right operand.
     pub b: u32,
-    /// Id of the tile.
+    /// Id of the matrix that is written: a tile, or a vacant operand.
     pub c: u32,
-    /// Which step of k this is; the steps of a tile come in order.
+    /// Number of this among the jobs that write C, which run in rising order: for a tile the step of k.
     pub step: u32,
     /// Which attempt at the tile.
     pub epoch: u32,
-    /// Whether the tile is sent back after this job.
-    pub returns: bool,
+    /// What becomes of C.
+    pub then: Then,
 }
 
 impl Job {
     fn write(&self, w: &mut Writer) {
-        // Operation 0 is multiply; others are for later.
-        w.u8(0);
-        w.u8(u8::from(self.returns));
+        w.u8(match self.operation {
+            Operation::Multiply => 0,
+            Operation::Add => 1,
+            Operation::Subtract => 2,
+        });
+        w.u8(match self.then {
+            Then::Continue => 0,
+            Then::Return => 1,
+            Then::Close => 2,
+        });
         w.u16(0);
         w.u32(self.a);
         w.u32(self.b);
@@ -189,12 +224,24 @@ impl Job {
     }
 
     fn read(r: &mut Reader<'_>) -> Result<Self, ProtocolError> {
-        let (operation, flags, reserved) = (r.u8()?, r.u8()?, r.u16()?);
-        if operation != 0 || flags > 1 || reserved != 0 {
-            return Err(ProtocolError::new(format!("a job of unknown operation {operation}")));
-        }
+        let (operation, then, reserved) = (r.u8()?, r.u8()?, r.u16()?);
+        let kind = match operation {
+            0 => Some(Operation::Multiply),
+            1 => Some(Operation::Add),
+            2 => Some(Operation::Subtract),
+            _ => None,
+        };
+        let after = match then {
+            0 => Some(Then::Continue),
+            1 => Some(Then::Return),
+            2 => Some(Then::Close),
+            _ => None,
+        };
+        let (Some(kind), Some(then), 0) = (kind, after, reserved) else {
+            return Err(ProtocolError::new(format!("a job of unknown operation {operation}, {then}")));
+        };
         let (a, b, c) = (r.u32()?, r.u32()?, r.u32()?);
-        Ok(Self { a, b, c, step: r.u32()?, epoch: r.u32()?, returns: flags == 1 })
+        Ok(Self { operation: kind, a, b, c, step: r.u32()?, epoch: r.u32()?, then })
     }
 }
 

@@ -7,7 +7,7 @@
 //! are at a worker at once; their panels, which may be the same ones, have different ids.
 
 use crate::limits::lines_per_frame;
-use crate::message::{Job, MatrixHeader, Source, StoreHead};
+use crate::message::{Job, MatrixHeader, Operation, Source, StoreHead, Then};
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_plan::{Block, Plan};
 use std::collections::VecDeque;
@@ -337,11 +337,12 @@ fn tile_header(plan: &Plan, operands: &Operands, i: u64, j: u64) -> MatrixHeader
 
 fn job(plan: &Plan, block: &Block, i: u64, j: u64, step: u64, ids: u32) -> Job {
     Job {
+        operation: Operation::Multiply,
         a: plan.grid.a_id(i, step) + ids,
         b: plan.grid.b_id(step, j) + ids,
         c: plan.grid.c_id(i, j),
         step: small(step),
         epoch: 0,
-        returns: step + 1 == block.steps.end,
+        then: if step + 1 == block.steps.end { Then::Return } else { Then::Continue },
     }
 }
