@@ -43,12 +43,6 @@ pub enum GridError {
         /// Largest allowed.
         max: u64,
     },
-    /// More panels and tiles than ids.
-    #[error("{panels} tiles and panels are more than 2^31; use a larger --tile or --panel")]
-    TooMany {
-        /// How many there would be.
-        panels: u128,
-    },
 }
 
 /// Largest tile edge: a line of a tile has to fit a 1 MiB frame with 8-byte elements.
@@ -64,12 +58,17 @@ const EDGES: [u64; 3] = [1024, 512, 256];
 impl Grid {
     /// The grid for a product.
     pub fn new(problem: &Problem, cut: Cut) -> Result<Self, GridError> {
+        Self::of(problem.m, problem.n, problem.k, cut)
+    }
+
+    /// The grid for a product of those sizes, which may be a part of another.
+    pub fn of(m: u64, n: u64, k: u64, cut: Cut) -> Result<Self, GridError> {
         let (tile_rows, tile_cols) = match cut.tile {
             Some(edge) if edge == 0 || edge > TILE_MAX => {
                 return Err(GridError::Option { option: "tile", value: edge, max: TILE_MAX });
             }
             Some(edge) => (edge, edge),
-            None => default_tile(problem.m, problem.n),
+            None => default_tile(m, n),
         };
         let depth = match cut.depth {
             Some(depth) if depth == 0 || depth > DEPTH_MAX => {
@@ -79,19 +78,13 @@ impl Grid {
             None => 1024,
         };
         let grid = Self {
-            m: problem.m,
-            n: problem.n,
-            k: problem.k,
-            tile_rows: tile_rows.min(problem.m.max(1)),
-            tile_cols: tile_cols.min(problem.n.max(1)),
-            depth: depth.min(problem.k.max(1)),
+            m,
+            n,
+            k,
+            tile_rows: tile_rows.min(m.max(1)),
+            tile_cols: tile_cols.min(n.max(1)),
+            depth: depth.min(k.max(1)),
         };
-        let (r, c, s) = (grid.rows() as u128, grid.cols() as u128, grid.steps() as u128);
-        let panels = r * s + s * c + r * c;
-        // Twice, since a worker may have panels of two blocks at once, under different ids.
-        if 2 * panels >= 1 << 32 {
-            return Err(GridError::TooMany { panels });
-        }
         Ok(grid)
     }
 
@@ -142,36 +135,27 @@ impl Grid {
     pub fn rows_of(&self, tiles: Span) -> u64 {
         (tiles.end * self.tile_rows).min(self.m) - (tiles.start * self.tile_rows).min(self.m)
     }
+    /// The rows that are cut.
+    pub fn whole_rows(&self) -> u64 {
+        self.m
+    }
+    /// The columns that are cut.
+    pub fn whole_cols(&self) -> u64 {
+        self.n
+    }
+    /// The depth that is cut.
+    pub fn whole_depth(&self) -> u64 {
+        self.k
+    }
+
+    /// Depth of k in a span of steps.
+    pub fn depth_of(&self, steps: Span) -> u64 {
+        (steps.end * self.depth).min(self.k) - (steps.start * self.depth).min(self.k)
+    }
     /// Columns of C in a span of tile columns.
     pub fn cols_of(&self, tiles: Span) -> u64 {
         (tiles.end * self.tile_cols).min(self.n) - (tiles.start * self.tile_cols).min(self.n)
     }
-
-    /// Id of A's panel (i, s): the same at every worker, so that one encoding serves all.
-    pub fn a_id(&self, i: u64, s: u64) -> u32 {
-        id(i * self.steps() + s)
-    }
-    /// Id of B's panel (s, j).
-    pub fn b_id(&self, s: u64, j: u64) -> u32 {
-        id(self.rows() * self.steps() + s * self.cols() + j)
-    }
-    /// Id of tile (i, j) of C.
-    pub fn c_id(&self, i: u64, j: u64) -> u32 {
-        id((self.rows() + self.cols()) * self.steps() + i * self.cols() + j)
-    }
-    /// Number of ids: what to add for a second set of them.
-    pub fn ids(&self) -> u32 {
-        id((self.rows() + self.cols()) * self.steps() + self.tiles())
-    }
-    /// The tile with that id, if it is one.
-    pub fn tile_of(&self, id: u32) -> Option<(u64, u64)> {
-        let index = u64::from(id).checked_sub((self.rows() + self.cols()) * self.steps())?;
-        (index < self.tiles()).then(|| (index / self.cols(), index % self.cols()))
-    }
-}
-
-fn id(index: u64) -> u32 {
-    u32::try_from(index).unwrap_or_else(|_| panic!("Grid::new refuses grids with more than 2^32 ids"))
 }
 
 /// The largest square tile that still leaves enough tiles; a flat or tall C gets longer tiles of about the

@@ -68,7 +68,7 @@ fn columns(sorted: &[f64], height: f64, width: f64) -> Vec<std::ops::Range<usize
 
 /// `total` whole units in proportion to the weights. Each next unit goes where the time it would take
 /// (units / weight) stays least, which minimises the slowest finisher.
-fn apportion(total: u64, weights: &[f64]) -> Vec<u64> {
+pub(super) fn apportion(total: u64, weights: &[f64]) -> Vec<u64> {
     let sum: f64 = weights.iter().sum();
     let mut units: Vec<u64> = weights.iter().map(|w| (total as f64 * w / sum) as u64).collect();
     let mut left = total.saturating_sub(units.iter().sum());

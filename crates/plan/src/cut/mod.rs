@@ -1,0 +1,103 @@
+//! Strategies: from a region and machines to each machine's boxes, cut into blocks that fit it.
+//!
+//! Place in the flow: `decide` asks for each strategy and team, and lets the cost model judge.
+//!
+//! Invariants: the boxes of all machines are disjoint and cover the region's cells and steps. A machine may get none, or
+//! several. Pure functions of their arguments.
+
+mod boxes;
+mod partition;
+
+pub use partition::partition;
+
+use crate::memory::{CellCharges, EDGE_MAX, largest_block};
+use crate::{Base, BlockSize, Machine, Order, Region, Share};
+use boxes::{Cells3, cuboid, mesh};
+use bramble_matrix::Span;
+
+/// A machine for planning: how large its part shall be, and what it can hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seat {
+    /// Relative size of its part.
+    pub(crate) weight: f64,
+    /// Bytes of matrices.
+    pub(crate) memory_bytes: u64,
+    pub(crate) threads: u32,
+}
+
+impl Seat {
+    pub(crate) fn of(machine: &Machine) -> Self {
+        Self { weight: machine.gflops, memory_bytes: machine.memory_bytes, threads: machine.threads }
+    }
+}
+
+/// The shares of each seat in one region; the seat that has no room for a block of its share, if there is one.
+pub(crate) fn shares(
+    base: Base,
+    at: usize,
+    region: &Region,
+    element_bytes: u64,
+    seats: &[Seat],
+) -> Result<Vec<Vec<Share>>, usize> {
+    let boxes = boxes_of(base, region, seats);
+    let charges = CellCharges::of(region, element_bytes);
+    let mut all = Vec::with_capacity(seats.len());
+    for (number, (seat, boxes)) in seats.iter().zip(boxes).enumerate() {
+        let mut mine = Vec::with_capacity(boxes.len());
+        for cells in boxes {
+            let (block, order) = block_of(base, region, &charges, &cells, seat).ok_or(number)?;
+            mine.push(Share { region: at, cells: cells.cells, steps: cells.steps, block, order });
+        }
+        // No two machines then wait for each other where sums are chained.
+        mine.sort_by_key(|s| s.steps.start);
+        all.push(mine);
+    }
+    Ok(all)
+}
+
+/// Which box of the region is whose.
+fn boxes_of(base: Base, region: &Region, seats: &[Seat]) -> Vec<Vec<Cells3>> {
+    let weights: Vec<f64> = seats.iter().map(|s| s.weight).collect();
+    match base {
+        Base::Naive | Base::Row(_) | Base::Square(_) | Base::Reuse => {
+            let cells = region.cells();
+            let (height, width) = (region.grid.whole_rows() as f64, region.grid.whole_cols() as f64);
+            let rects = partition(cells.rows.len(), cells.cols.len(), height, width, &weights);
+            let steps = Span::new(0, region.steps());
+            rects.into_iter().map(|r| r.map(|cells| Cells3 { cells, steps }).into_iter().collect()).collect()
+        }
+        Base::Cuboid => cuboid(region, seats),
+        Base::Box3(a, b, c) => mesh(region, &weights, [a, b, c]),
+        Base::Summa(r, c) => mesh(region, &weights, [r, c, 1]),
+    }
+}
+
+/// How a box is cut into blocks.
+fn block_of(
+    base: Base,
+    region: &Region,
+    charges: &CellCharges,
+    part: &Cells3,
+    seat: &Seat,
+) -> Option<(BlockSize, Order)> {
+    let (rows, cols, steps) = (part.cells.rows.len(), part.cells.cols.len(), part.steps.len());
+    let fixed = |block: BlockSize, order: Order| {
+        (charges.need(block, order) <= seat.memory_bytes).then_some((block, order))
+    };
+    match base {
+        Base::Naive => fixed(BlockSize { rows: 1, cols: 1, steps: 1 }, Order::Steps),
+        Base::Row(n) => {
+            let block =
+                BlockSize { rows: 1, cols: cols.min(EDGE_MAX), steps: u64::from(n).min(steps.max(1)) };
+            fixed(block, Order::Columns)
+        }
+        Base::Square(n) => {
+            let n = u64::from(n);
+            fixed(BlockSize { rows: n.min(rows), cols: n.min(cols), steps: n.min(steps) }, Order::Steps)
+        }
+        Base::Reuse | Base::Cuboid | Base::Box3(..) | Base::Summa(..) => {
+            let block = largest_block(region, charges, part.cells, steps, seat.memory_bytes)?;
+            Some((block, Order::Steps))
+        }
+    }
+}

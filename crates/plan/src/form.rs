@@ -1,0 +1,239 @@
+//! The one form of all plans: regions of C, and for each machine the blocks that it computes, in order.
+//!
+//! Place in the flow: strategies make it, the cost model sums over it, the schedule walks it, `bramble plan` draws it.
+//!
+//! Invariants: every (tile, step) of C is in exactly one block. The blocks of a machine are made on demand, so a plan of
+//! a million blocks takes no more memory than one of ten. Where sums are chained, a block that continues another's comes
+//! after it in an order that no two machines can wait for each other in: either its share covers the whole of k, with
+//! steps rising for each tile, or each share has one span of k and a machine's shares come in the order of k.
+
+use crate::{Bound, Prediction, Problem, Region, Strategy};
+use bramble_matrix::{Rect, Span};
+
+/// Tiles (cells) and steps of one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSize {
+    /// Rows of cells.
+    pub rows: u64,
+    /// Columns of cells.
+    pub cols: u64,
+    /// Steps of k.
+    pub steps: u64,
+}
+
+/// In which order the panels of a block come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Step by step: the cells stay, panels stream past.
+    Steps,
+    /// Column by column: the panels of A stay, those of B stream past, and each column is returned when it is done.
+    Columns,
+}
+
+/// How sums over parts of k come together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sums {
+    /// Each machine sums its own steps from nothing, and the primary adds the sums in the order of k.
+    Merged,
+    /// Who has later steps is sent the sum of the earlier ones and goes on from there: the bits are those of one machine.
+    Chained,
+}
+
+/// A rectangle of C with one owner until it is returned, over a span of steps of k.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Index of the region.
+    pub region: usize,
+    /// Cells of the region's grid.
+    pub cells: Rect,
+    /// Steps of k that are summed.
+    pub steps: Span,
+    /// In which order its panels come.
+    pub order: Order,
+}
+
+impl Block {
+    /// Number of cells.
+    pub fn count(&self) -> u64 {
+        self.cells.rows.len() * self.cells.cols.len()
+    }
+}
+
+/// A box of a region, cut into blocks that its machine computes one after another: rows of blocks, in each the parts
+/// of k, in each the columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Index of the region.
+    pub region: usize,
+    /// Cells of the region's grid.
+    pub cells: Rect,
+    /// Steps of k.
+    pub steps: Span,
+    /// Size of one block; at the ends they may be smaller.
+    pub block: BlockSize,
+    /// In which order the panels of a block come.
+    pub order: Order,
+}
+
+impl Share {
+    /// Blocks down, across, and along k.
+    pub fn blocks_each_way(&self) -> (u64, u64, u64) {
+        let count = |span: Span, each: u64| span.len().div_ceil(each.max(1));
+        (
+            count(self.cells.rows, self.block.rows),
+            count(self.cells.cols, self.block.cols),
+            count(self.steps, self.block.steps),
+        )
+    }
+
+    /// How many blocks it is cut into.
+    pub fn blocks(&self) -> u64 {
+        let (down, across, deep) = self.blocks_each_way();
+        down * across * deep
+    }
+
+    /// Block number `index`.
+    pub fn block(&self, index: u64) -> Option<Block> {
+        if index >= self.blocks() {
+            return None;
+        }
+        let (_, across, deep) = self.blocks_each_way();
+        let (row, depth, col) = (index / across / deep, index / across % deep, index % across);
+        let part = |span: Span, at: u64, each: u64| {
+            let start = span.start + at * each;
+            Span::new(start, (start + each).min(span.end))
+        };
+        let rows = part(self.cells.rows, row, self.block.rows);
+        let cols = part(self.cells.cols, col, self.block.cols);
+        let steps = part(self.steps, depth, self.block.steps);
+        Some(Block { region: self.region, cells: Rect::new(rows, cols), steps, order: self.order })
+    }
+}
+
+/// A machine that takes part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// Index into the machines that the plan was made for.
+    pub machine: usize,
+    /// What it computes, in this order.
+    pub shares: Vec<Share>,
+    /// Most bytes of matrices that it is given at once, as they are charged.
+    pub memory_bytes: u64,
+    /// Blocks that it may have at once.
+    pub blocks_at_once: usize,
+}
+
+/// A place in a member's blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    share: usize,
+    index: u64,
+}
+
+impl Member {
+    /// The block at the cursor, which then stands at the next.
+    pub fn next_block(&self, cursor: &mut Cursor) -> Option<Block> {
+        while let Some(share) = self.shares.get(cursor.share) {
+            if let Some(block) = share.block(cursor.index) {
+                cursor.index += 1;
+                return Some(block);
+            }
+            *cursor = Cursor { share: cursor.share + 1, index: 0 };
+        }
+        None
+    }
+
+    /// All its blocks, one at a time.
+    pub fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
+        let mut cursor = Cursor::default();
+        std::iter::from_fn(move || self.next_block(&mut cursor))
+    }
+}
+
+/// Who computes what, in which order, and what that will cost. Plain data: it can be printed, costed and
+/// simulated without a machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The product.
+    pub problem: Problem,
+    /// The rule that made it.
+    pub strategy: Strategy,
+    /// How sums over parts of k come together.
+    pub sums: Sums,
+    /// Parts of C, disjoint, that cover it.
+    pub regions: Vec<Region>,
+    /// The machines that take part.
+    pub members: Vec<Member>,
+    /// Seconds and bytes to expect.
+    pub predicted: Prediction,
+    /// The physical lower bound for these machines.
+    pub bound: Bound,
+    /// Summed peak of the machines that take part, Gflop/s.
+    pub peak_gflops: f64,
+}
+
+impl Plan {
+    /// Whether a block has all steps of its cells.
+    pub fn is_whole(&self, block: &Block) -> bool {
+        block.steps.start == 0 && block.steps.end == self.regions[block.region].steps()
+    }
+
+    /// Whether a block starts from the sum of the steps before it, which others have made.
+    pub fn continues(&self, block: &Block) -> bool {
+        self.sums == Sums::Chained && block.steps.start > 0
+    }
+
+    /// Tiles of C in all regions.
+    pub fn tiles(&self) -> u64 {
+        self.regions.iter().map(|r| r.grid.tiles() * r.q() * r.q()).sum()
+    }
+
+    /// Tiles, or partial sums of them, that come back.
+    pub fn results(&self) -> u64 {
+        let share = |s: &Share| {
+            let region = &self.regions[s.region];
+            s.cells.rows.len() * s.cells.cols.len() * s.blocks_each_way().2 * region.q() * region.q()
+        };
+        self.members.iter().flat_map(|m| &m.shares).map(share).sum()
+    }
+
+    /// What all matrices that workers will have been given count for, about, whether sent or generated: what they have
+    /// given back of it says how far the product is.
+    pub fn stored_bytes(&self) -> u64 {
+        crate::cost::stored_bytes(&self.problem, &self.regions, &self.members)
+    }
+
+    /// Elements of C (times parts of k) that a member computes, and of all: its part of the work.
+    pub fn part_of_work(&self, member: usize) -> f64 {
+        let work = |m: &Member| -> f64 {
+            let one = |s: &Share| {
+                let region = &self.regions[s.region];
+                region.elements(s.cells) as f64 * region.depth_of(s.steps) as f64
+            };
+            m.shares.iter().map(one).sum()
+        };
+        let all: f64 = self.members.iter().map(work).sum();
+        if all > 0.0 { work(&self.members[member]) / all } else { 0.0 }
+    }
+
+    /// The member that computes tile (row, col) of C, where no other has a part of it.
+    pub fn owner_of(&self, row: u64, col: u64) -> Option<usize> {
+        let mut owners = (0..self.members.len())
+            .filter(|m| self.members[*m].shares.iter().any(|s| self.covers(s, row, col)));
+        let first = owners.next();
+        if owners.next().is_some() { None } else { first }
+    }
+
+    /// Whether an element of C is in a share.
+    fn covers(&self, share: &Share, row: u64, col: u64) -> bool {
+        let region = &self.regions[share.region];
+        let (Some(row), Some(col)) = (row.checked_sub(region.row), col.checked_sub(region.col)) else {
+            return false;
+        };
+        let (part_rows, part_cols) = (region.grid.whole_rows(), region.grid.whole_cols());
+        let inside = row < part_rows * region.q() && col < part_cols * region.q();
+        let (i, j) =
+            (row % part_rows.max(1) / region.grid.tile_rows, col % part_cols.max(1) / region.grid.tile_cols);
+        inside && share.cells.rows.contains(i) && share.cells.cols.contains(j)
+    }
+}

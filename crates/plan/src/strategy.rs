@@ -1,0 +1,169 @@
+//! The names of strategies: what a user types and what reports print.
+//!
+//! Invariant: `Display` and `FromStr` are inverse to each other.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How C and k are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Base {
+    /// Each product of two tiles is returned at once, and the primary adds.
+    Naive,
+    /// N products along k are added at the worker before a tile is returned; the row of A stays there meanwhile.
+    Row(u32),
+    /// Squares of N × N tiles of A and B make one of C.
+    Square(u32),
+    /// Blocks of C as large as memory allows stay at their worker over the whole of k.
+    Reuse,
+    /// The longest of m, n and k is halved until each machine has one box (CARMA).
+    Cuboid,
+    /// A boxes down, B across, C along k.
+    Box3(u32, u32, u32),
+    /// A mesh of workers: R rows, C columns.
+    Summa(u32, u32),
+}
+
+/// A strategy: a cut, with or without levels of Strassen–Winograd in its tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Strategy {
+    /// How C and k are cut.
+    pub base: Base,
+    /// Levels of Strassen–Winograd; 0 is none.
+    pub levels: u32,
+}
+
+/// Most levels of Strassen–Winograd: 343 products.
+pub const LEVELS_MAX: u32 = 3;
+/// Most tiles that `row` and `square` put together in one direction.
+pub(crate) const TOGETHER_MAX: u32 = 1024;
+/// Most places of a mesh in one direction.
+pub(crate) const MESH_MAX: u32 = 4096;
+
+impl Strategy {
+    /// A cut without Strassen.
+    pub const fn plain(base: Base) -> Self {
+        Self { base, levels: 0 }
+    }
+}
+
+impl fmt::Display for Base {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Naive => f.write_str("naive"),
+            Self::Row(n) => write!(f, "row:{n}"),
+            Self::Square(n) => write!(f, "square:{n}"),
+            Self::Reuse => f.write_str("reuse"),
+            Self::Cuboid => f.write_str("cuboid"),
+            Self::Box3(a, b, c) => write!(f, "cuboid:{a}x{b}x{c}"),
+            Self::Summa(r, c) => write!(f, "summa:{r}x{c}"),
+        }
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.levels, self.base) {
+            (0, base) => write!(f, "{base}"),
+            (levels, Base::Reuse) => write!(f, "strassen:{levels}"),
+            (levels, base) => write!(f, "strassen:{levels}+{base}"),
+        }
+    }
+}
+
+/// What may be typed.
+const FORMS: &str = "use auto, naive, row:N, square:N, reuse, cuboid, cuboid:AxBxC, summa:RxC, strassen:L or strassen:L+ANOTHER";
+
+impl FromStr for Strategy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refuse = || format!("{text}: no such strategy; {FORMS}");
+        let Some(rest) = text.strip_prefix("strassen:") else {
+            return Ok(Self::plain(base(text).ok_or_else(refuse)?));
+        };
+        let (levels, under) = rest.split_once('+').unwrap_or((rest, "reuse"));
+        let levels = number(levels, LEVELS_MAX)
+            .ok_or_else(|| format!("{text}: strassen takes 1 to {LEVELS_MAX} levels"))?;
+        Ok(Self { base: base(under).ok_or_else(refuse)?, levels })
+    }
+}
+
+fn base(text: &str) -> Option<Base> {
+    let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
+    let numbers = |max| -> Option<Vec<u32>> { rest?.split('x').map(|part| number(part, max)).collect() };
+    Some(match (name, rest) {
+        ("naive", None) => Base::Naive,
+        ("reuse", None) => Base::Reuse,
+        ("cuboid", None) => Base::Cuboid,
+        ("row", Some(n)) => Base::Row(number(n, TOGETHER_MAX)?),
+        ("square", Some(n)) => Base::Square(number(n, TOGETHER_MAX)?),
+        ("cuboid", Some(_)) => match numbers(MESH_MAX)?[..] {
+            [a, b, c] => Base::Box3(a, b, c),
+            _ => return None,
+        },
+        ("summa", Some(_)) => match numbers(MESH_MAX)?[..] {
+            [r, c] => Base::Summa(r, c),
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
+
+/// A plain number from 1 to `max`.
+fn number(text: &str, max: u32) -> Option<u32> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|n| digits && (1..=max).contains(n))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        let names = [
+            "naive",
+            "row:4",
+            "square:8",
+            "reuse",
+            "cuboid",
+            "cuboid:2x2x4",
+            "summa:3x5",
+            "strassen:1",
+            "strassen:3+square:2",
+            "strassen:2+summa:1x4",
+        ];
+        for name in names {
+            assert_eq!(name.parse::<Strategy>().unwrap().to_string(), name);
+        }
+        assert_eq!("strassen:2+reuse".parse::<Strategy>(), "strassen:2".parse());
+    }
+
+    #[test]
+    fn other_names_are_answered_with_those_that_exist() {
+        let bad = [
+            "",
+            "auto2",
+            "row",
+            "row:0",
+            "row:+4",
+            "row:4x4",
+            "square:1025",
+            "summa:2",
+            "summa:2x",
+            "summa:2x2x2",
+            "cuboid:1x1",
+            "strassen",
+            "strassen:0",
+            "strassen:4",
+            "strassen:1+",
+            "strassen:1+strassen:1",
+            "naive:1",
+        ];
+        for name in bad {
+            let error = name.parse::<Strategy>().unwrap_err();
+            assert!(error.contains("use auto") || error.contains("1 to 3"), "{error}");
+        }
+    }
+}

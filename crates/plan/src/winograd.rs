@@ -1,0 +1,262 @@
+//! One product of cells by Strassen's method in Winograd's form, as a list of sums and products: 7 products and
+//! 15 additions for each level (Winograd 1971; Higham, *Accuracy and Stability of Numerical Algorithms*, 23.1).
+//!
+//! Place in the flow: a region with levels has cells of q × q tiles (q = 2^levels). For each step of k the schedule
+//! sends the q × q panels of a cell of A and of B, has the sums of panels made, and multiplies; after the last step it
+//! has the results put together. This file says which of which.
+//!
+//! Invariants: each sum is written once (there are no assignments), so a matrix can be freed after its last use; without
+//! levels there are no sums and the one product is the tile itself. Sums come in an order in which each has what it
+//! needs.
+
+/// A matrix on one side of the products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Term {
+    /// A panel of the operand: line of panels × q + panel in it.
+    Panel(usize),
+    /// A sum of this side.
+    Sum(usize),
+}
+
+/// `a + b` or `a − b`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sum<T> {
+    /// Left.
+    pub a: T,
+    /// Right.
+    pub b: T,
+    /// Whether `b` is subtracted.
+    pub subtracts: bool,
+}
+
+/// What is made of one cell of an operand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// The sums, in order.
+    pub sums: Vec<Sum<Term>>,
+    /// For each product, its operand.
+    pub factors: Vec<Term>,
+}
+
+/// A matrix while results are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A product.
+    Product(usize),
+    /// A sum of products.
+    Sum(usize),
+}
+
+/// What is made of the products of one cell of C.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Results {
+    /// The sums, in order.
+    pub sums: Vec<Sum<Part>>,
+    /// For each tile of the cell (line of tiles × q + tile in it), which part it is.
+    pub tiles: Vec<Part>,
+}
+
+/// How a cell is multiplied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// 2^levels: panels and tiles of a cell in each direction.
+    pub q: usize,
+    /// The left operand.
+    pub left: Side,
+    /// The right operand.
+    pub right: Side,
+    /// C.
+    pub results: Results,
+}
+
+impl Recipe {
+    /// The recipe with so many levels.
+    pub fn new(levels: u32) -> Self {
+        let q = 1usize << levels;
+        let panels = |side: &mut Side, combine: Combine| {
+            let all: Vec<Term> = (0..q * q).map(Term::Panel).collect();
+            factors(side, combine, &all);
+        };
+        let (mut left, mut right) = (Side::empty(), Side::empty());
+        panels(&mut left, combine_left);
+        panels(&mut right, combine_right);
+        let mut sums = Vec::new();
+        let mut next = 0;
+        let tiles = put_together(&mut sums, &mut next, q);
+        Self { q, left, right, results: Results { sums, tiles } }
+    }
+
+    /// Number of products: 7^levels.
+    pub fn products(&self) -> usize {
+        self.left.factors.len()
+    }
+}
+
+impl Side {
+    const fn empty() -> Self {
+        Self { sums: Vec::new(), factors: Vec::new() }
+    }
+
+    /// How often each panel, and each sum, is used in sums: what a product's uses come on top of.
+    pub fn uses_in_sums(&self, term: Term) -> usize {
+        self.sums.iter().map(|s| usize::from(s.a == term) + usize::from(s.b == term)).sum()
+    }
+
+    /// In how many products a panel or sum is the operand.
+    pub fn uses_in_products(&self, term: Term) -> usize {
+        self.factors.iter().filter(|f| **f == term).count()
+    }
+}
+
+impl Results {
+    /// How often a product or sum is used in sums.
+    pub fn uses(&self, part: Part) -> usize {
+        self.sums.iter().map(|s| usize::from(s.a == part) + usize::from(s.b == part)).sum()
+    }
+}
+
+/// A quarter of the panels of a cell with q × q of them.
+fn quarter(all: &[Term], row: usize, col: usize) -> Vec<Term> {
+    let q = all.len().isqrt();
+    let half = q / 2;
+    (0..half * half).map(|at| all[(row * half + at / half) * q + col * half + at % half]).collect()
+}
+
+type Combine = fn(&mut Side, [Vec<Term>; 4]) -> [Vec<Term>; 7];
+
+/// The operands of all products of a cell.
+fn factors(side: &mut Side, combine: Combine, all: &[Term]) {
+    if let [one] = all {
+        side.factors.push(*one);
+        return;
+    }
+    let quarters = [quarter(all, 0, 0), quarter(all, 0, 1), quarter(all, 1, 0), quarter(all, 1, 1)];
+    for operand in combine(side, quarters) {
+        factors(side, combine, &operand);
+    }
+}
+
+/// The sum of two quarters, panel by panel.
+fn sum(side: &mut Side, a: &[Term], b: &[Term], subtracts: bool) -> Vec<Term> {
+    let made = a.iter().zip(b).map(|(a, b)| {
+        side.sums.push(Sum { a: *a, b: *b, subtracts });
+        Term::Sum(side.sums.len() - 1)
+    });
+    made.collect()
+}
+
+fn combine_left(side: &mut Side, [a11, a12, a21, a22]: [Vec<Term>; 4]) -> [Vec<Term>; 7] {
+    let s1 = sum(side, &a21, &a22, false);
+    let s2 = sum(side, &s1, &a11, true);
+    let s3 = sum(side, &a11, &a21, true);
+    let s4 = sum(side, &a12, &s2, true);
+    [a11, a12, s4, a22, s1, s2, s3]
+}
+
+fn combine_right(side: &mut Side, [b11, b12, b21, b22]: [Vec<Term>; 4]) -> [Vec<Term>; 7] {
+    let t1 = sum(side, &b12, &b11, true);
+    let t2 = sum(side, &b22, &t1, true);
+    let t3 = sum(side, &b22, &b12, true);
+    let t4 = sum(side, &t2, &b21, true);
+    [b11, b21, b22, t4, t1, t2, t3]
+}
+
+/// The q × q tiles of a cell from its products, in the order in which `factors` numbers them.
+fn put_together(sums: &mut Vec<Sum<Part>>, next: &mut usize, q: usize) -> Vec<Part> {
+    if q == 1 {
+        *next += 1;
+        return vec![Part::Product(*next - 1)];
+    }
+    let m: Vec<Vec<Part>> = (0..7).map(|_| put_together(sums, next, q / 2)).collect();
+    let mut add = |a: &[Part], b: &[Part], subtracts: bool| -> Vec<Part> {
+        let made = a.iter().zip(b).map(|(a, b)| {
+            sums.push(Sum { a: *a, b: *b, subtracts });
+            Part::Sum(sums.len() - 1)
+        });
+        made.collect()
+    };
+    let c11 = add(&m[0], &m[1], false);
+    let u2 = add(&m[0], &m[5], false);
+    let u3 = add(&u2, &m[6], false);
+    let u4 = add(&u2, &m[4], false);
+    let c12 = add(&u4, &m[2], false);
+    let c21 = add(&u3, &m[3], true);
+    let c22 = add(&u3, &m[4], false);
+    let half = q / 2;
+    let tile = |at: usize| {
+        let (row, col) = (at / q, at % q);
+        let quarter = [[&c11, &c12], [&c21, &c22]][row / half][col / half];
+        quarter[row % half * half + col % half]
+    };
+    (0..q * q).map(tile).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The recipe carried out on numbers: cells of q × q "panels" of one element.
+    fn product(recipe: &Recipe, a: &[i64], b: &[i64]) -> Vec<i64> {
+        let side = |side: &Side, panels: &[i64]| -> Vec<i64> {
+            let mut sums: Vec<i64> = Vec::new();
+            let value = |sums: &[i64], term: Term| match term {
+                Term::Panel(i) => panels[i],
+                Term::Sum(i) => sums[i],
+            };
+            for s in &side.sums {
+                let (a, b) = (value(&sums, s.a), value(&sums, s.b));
+                sums.push(if s.subtracts { a - b } else { a + b });
+            }
+            side.factors.iter().map(|f| value(&sums, *f)).collect()
+        };
+        let (left, right) = (side(&recipe.left, a), side(&recipe.right, b));
+        let products: Vec<i64> = left.iter().zip(right).map(|(a, b)| a * b).collect();
+        let mut sums: Vec<i64> = Vec::new();
+        let value = |sums: &[i64], part: Part| match part {
+            Part::Product(i) => products[i],
+            Part::Sum(i) => sums[i],
+        };
+        for s in &recipe.results.sums {
+            let (a, b) = (value(&sums, s.a), value(&sums, s.b));
+            sums.push(if s.subtracts { a - b } else { a + b });
+        }
+        recipe.results.tiles.iter().map(|t| value(&sums, *t)).collect()
+    }
+
+    #[test]
+    fn the_recipe_is_a_product() {
+        for levels in 0..=3 {
+            let recipe = Recipe::new(levels);
+            let q = recipe.q;
+            let a: Vec<i64> = (0..q * q).map(|i| (i * 37 % 23) as i64 - 11).collect();
+            let b: Vec<i64> = (0..q * q).map(|i| (i * 53 % 29) as i64 - 14).collect();
+            let want: Vec<i64> =
+                (0..q * q).map(|at| (0..q).map(|l| a[at / q * q + l] * b[l * q + at % q]).sum()).collect();
+            assert_eq!(product(&recipe, &a, &b), want, "{levels} levels");
+        }
+    }
+
+    #[test]
+    fn a_level_has_seven_products_and_fifteen_additions() {
+        let recipe = Recipe::new(1);
+        let additions = recipe.left.sums.len() + recipe.right.sums.len() + recipe.results.sums.len();
+        assert_eq!((recipe.products(), additions), (7, 15));
+        assert_eq!(Recipe::new(3).products(), 343);
+        let none = Recipe::new(0);
+        assert_eq!((none.products(), none.left.sums.len(), none.results.sums.len()), (1, 0, 0));
+    }
+
+    #[test]
+    fn every_product_and_sum_is_used() {
+        let recipe = Recipe::new(2);
+        for side in [&recipe.left, &recipe.right] {
+            for i in 0..side.sums.len() {
+                let term = Term::Sum(i);
+                assert!(side.uses_in_sums(term) + side.uses_in_products(term) > 0, "{i}");
+            }
+        }
+        for i in 0..recipe.products() {
+            assert!(recipe.results.uses(Part::Product(i)) > 0, "{i}");
+        }
+    }
+}
