@@ -71,7 +71,9 @@ impl MatrixHeader {
     /// Bytes that this frame's body has for it.
     pub fn body_bytes(&self) -> u64 {
         match self.source {
-            Source::Data | Source::Partial => u64::from(self.lines).saturating_mul(to_u64(self.lines_total().1)),
+            Source::Data | Source::Partial => {
+                u64::from(self.lines).saturating_mul(to_u64(self.lines_total().1))
+            }
             Source::Vacant => 0,
             Source::Generated => to_u64(Generated::BYTES),
         }
