@@ -257,7 +257,7 @@ impl Shell {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
     #[test]
     fn whatever_comes_first_every_tile_is_what_one_job_after_another_makes_of_it(
         stored in 2usize..8, written in 1usize..12, seed in any::<u64>(), eager in 0usize..4,
