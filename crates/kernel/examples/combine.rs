@@ -1,6 +1,6 @@
 //! How fast sums of matrices are, by layout: `cargo run --release -p bramble-kernel --example combine [EDGE]`.
 //! GB/s count two reads and one write of each element.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::print_stdout, clippy::unwrap_used)] // A program for people.
 
 use bramble_kernel::{Sign, combine};
 use bramble_matrix::{View, ViewMut};
