@@ -170,7 +170,7 @@ impl Tiles {
         for i in 0..view.rows() {
             for j in 0..view.cols() {
                 // What a vacant tile holds does not count.
-                *view.at_mut(i, j) = elements.map_or(T::from_i64(99), |old| old.at(i, j));
+                *view.at_mut(i, j) = elements.map_or_else(|| T::from_i64(99), |old| old.at(i, j));
             }
         }
         lent
