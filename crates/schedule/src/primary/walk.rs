@@ -11,7 +11,6 @@ use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
 use super::outgoing::{Operands, Outgoing};
 use super::sums::PartialSums;
 use bramble_matrix::Span;
-use bramble_matrix::number::to_u64;
 use bramble_plan::{Block, Cursor, Order, Plan, Recipe};
 use std::collections::VecDeque;
 
@@ -270,16 +269,7 @@ pub(super) fn tile_number(region: &bramble_plan::Region, block: &Block, at: u32)
     (number, i, j, inner / region.q(), inner % region.q())
 }
 
-const _: () = assert!(size_of::<usize>() >= 4);
-
 /// Recipes by region.
 pub(super) fn recipes(plan: &Plan) -> Vec<Recipe> {
     plan.regions.iter().map(|r| Recipe::new(r.levels)).collect()
-}
-
-/// Blocks that are out, for cross-checks.
-impl Walk {
-    pub(super) fn blocks_out(&self) -> u64 {
-        to_u64(self.out.len())
-    }
 }
