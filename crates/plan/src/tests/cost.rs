@@ -204,7 +204,8 @@ fn workers_on_the_primarys_cores_take_turns_with_it() {
 fn a_bound_says_what_binds() {
     let p = problem(8192, 8192, 8192);
     let bound = |worker: Machine, p: &Problem| {
-        let plan = planned(p, Cut { tile: Some(128), depth: Some(64) }, &[worker.clone()], "reuse");
+        let plan =
+            planned(p, Cut { tile: Some(128), depth: Some(64) }, std::slice::from_ref(&worker), "reuse");
         assert!(plan.bound.seconds <= plan.predicted.seconds);
         let machines = [machine("primary", 1.0, 0, 0.0), worker];
         (plan.bound.by, plan.bound.by.sentence(&machines))
