@@ -153,9 +153,8 @@ impl Worker {
     fn finished(&mut self, job: &Job) -> Vec<Action> {
         let mut actions = Vec::new();
         let Some(target) = self.matrices.get_mut(&job.c) else { return actions };
-        target.finish();
+        target.finish(job.then == Then::Return);
         if job.then == Then::Return {
-            target.leaving = true;
             actions.push(Action::Return {
                 tile: job.c,
                 epoch: target.epoch,
@@ -188,7 +187,7 @@ impl Worker {
             let Some(operand) = self.matrices.get_mut(&id) else { continue };
             operand.promised += 1;
             if !operand.is_whole() {
-                operand.waiting.push(job.c);
+                operand.wait(job.c);
             }
         }
         if let Some(target) = self.matrices.get_mut(&job.c) {
@@ -259,7 +258,7 @@ impl Worker {
     /// An operand may have become whole: whoever waited for it may start.
     fn wake(&mut self, id: u32, actions: &mut Vec<Action>) {
         let Some(operand) = self.matrices.get_mut(&id).filter(|m| m.is_whole()) else { return };
-        for target in std::mem::take(&mut operand.waiting) {
+        for target in operand.take_waiting() {
             self.try_start(target, actions);
         }
     }

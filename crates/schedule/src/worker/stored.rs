@@ -4,8 +4,8 @@
 //! is an operand; one that jobs make is a target until the job that closes it is done, and has readers who wait.
 //!
 //! Invariants: an operand is read only when it is whole; one job of a target runs at a time, in the order of the
-//! queue; a target that has ended takes no more jobs. One entry of some 120 bytes has all of that: what a matrix
-//! counts for at least has to cover it.
+//! queue; a target that has ended takes no more jobs. One entry of at most 96 bytes has all of that: what a matrix counts
+//! for at least covers it.
 //!
 //! Deliberately absent: anything that concerns two matrices at once.
 
@@ -16,9 +16,9 @@ use std::collections::VecDeque;
 
 /// A matrix that was announced and is not gone.
 pub(super) struct Stored {
+    /// As its first frame had it, but `lines` counts all that were announced so far.
     pub(super) header: MatrixHeader,
-    /// Lines that were announced by heads, and lines that have landed.
-    announced: u32,
+    /// Lines that have landed.
     pub(super) lines: u32,
     /// A generated one has its elements; one that jobs make is closed.
     pub(super) complete: bool,
@@ -27,7 +27,8 @@ pub(super) struct Stored {
     pub(super) promised: u16,
     pub(super) used: u16,
     /// Targets whose jobs wait for it to be whole: one entry for each of those jobs.
-    pub(super) waiting: Vec<u32>,
+    #[allow(clippy::box_collection)] // Most matrices have none, and many small ones are to take little.
+    waiting: Option<Box<Vec<u32>>>,
 
     /// Jobs that write it and have not been started.
     pub(super) queue: VecDeque<Job>,
@@ -36,11 +37,20 @@ pub(super) struct Stored {
     pub(super) epoch: u32,
     /// A job that writes it has been done.
     begun: bool,
-    pub(super) running: bool,
     /// The job that sends it back, or closes it, has been queued.
     pub(super) ended: bool,
-    /// A tile that is on its way back.
-    pub(super) leaving: bool,
+    pub(super) doing: Doing,
+}
+
+/// What happens to a target now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// Nothing.
+    Waiting,
+    /// A job writes it.
+    Running,
+    /// It is a tile on its way back.
+    Leaving,
 }
 
 impl Stored {
@@ -52,19 +62,17 @@ impl Stored {
         }
         Ok(Self {
             header: *header,
-            announced: header.lines,
             lines: 0,
             complete: false,
             promised: 0,
             used: 0,
-            waiting: Vec::new(),
+            waiting: None,
             queue: VecDeque::new(),
             steps: None,
             epoch: 0,
             begun: false,
-            running: false,
             ended: false,
-            leaving: false,
+            doing: Doing::Waiting,
         })
     }
 
@@ -72,10 +80,10 @@ impl Stored {
     pub(super) fn announce(&mut self, header: &MatrixHeader) -> Result<(), ProtocolError> {
         let known = self.header;
         let same = MatrixHeader { first_line: known.first_line, lines: known.lines, ..*header } == known;
-        if !same || header.first_line != self.announced || !comes_in_parts(header.source) {
+        if !same || header.first_line != known.lines || !comes_in_parts(header.source) {
             return Err(ProtocolError::new(format!("matrix {} comes twice, or out of order", header.id)));
         }
-        self.announced += header.lines;
+        self.header.lines += header.lines;
         Ok(())
     }
 
@@ -103,10 +111,25 @@ impl Stored {
             }
     }
 
+    /// Remembers that the next job of a target waits for it.
+    pub(super) fn wait(&mut self, target: u32) {
+        self.waiting.get_or_insert_default().push(target);
+    }
+
+    /// Who waited for it.
+    pub(super) fn take_waiting(&mut self) -> Vec<u32> {
+        self.waiting.take().map(|waiting| *waiting).unwrap_or_default()
+    }
+
+    /// How many wait for it.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.as_ref().map_or(0, |waiting| waiting.len())
+    }
+
     /// The job that is next to write it, if nothing but its operands can be missing.
     pub(super) fn next(&self) -> Option<&Job> {
         let there = self.header.source == Source::Vacant || self.lines == self.header.lines_total().0;
-        if self.running || self.leaving || !there {
+        if self.doing != Doing::Waiting || !there {
             return None;
         }
         self.queue.front()
@@ -115,7 +138,7 @@ impl Stored {
     /// Starts the job that is next.
     pub(super) fn start(&mut self) -> Option<Run> {
         let job = self.queue.pop_front()?;
-        self.running = true;
+        self.doing = Doing::Running;
         let first = !self.begun;
         Some(Run {
             job,
@@ -125,9 +148,11 @@ impl Stored {
     }
 
     /// The job that was started is done.
-    pub(super) fn finish(&mut self) {
-        assert!(self.running, "matrix {} finished a job that was not started", self.header.id);
-        (self.running, self.begun) = (false, true);
+    pub(super) fn finish(&mut self, leaves: bool) {
+        let id = self.header.id;
+        assert_eq!(self.doing, Doing::Running, "matrix {id} finished a job that was not started");
+        self.begun = true;
+        self.doing = if leaves { Doing::Leaving } else { Doing::Waiting };
     }
 
     /// Queues a job that writes it, and was checked.
@@ -142,6 +167,8 @@ impl Stored {
         self.queue.push_back(job);
     }
 }
+
+const _: () = assert!(size_of::<Stored>() <= 96);
 
 /// Whether a matrix may come in several frames.
 fn comes_in_parts(source: Source) -> bool {

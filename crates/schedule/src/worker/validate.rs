@@ -1,7 +1,7 @@
 //! Cross-checks of a worker's state, for tests and fuzzing.
 
 use super::Worker;
-use super::stored::Stored;
+use super::stored::{Doing, Stored};
 use std::collections::BTreeMap;
 
 impl Worker {
@@ -17,7 +17,7 @@ impl Worker {
                 *queued.entry(operand).or_default() += 1;
             }
         }
-        let running = self.matrices.values().filter(|m| m.running).count();
+        let running = self.matrices.values().filter(|m| m.doing == Doing::Running).count();
         for (id, matrix) in &self.matrices {
             matrix.validate_operand(queued.remove(id).unwrap_or(0), running);
         }
@@ -29,9 +29,9 @@ impl Stored {
     fn validate_target(&self) {
         let steps: Vec<u32> = self.queue.iter().map(|j| j.step).collect();
         assert!(steps.windows(2).all(|s| s[0] < s[1]), "queued steps rise");
-        assert!(!(self.running && self.leaving));
-        assert!(!self.leaving || self.ended && self.is_tile() && self.queue.is_empty());
-        let written = self.running || !self.queue.is_empty();
+        let leaving = self.doing == Doing::Leaving;
+        assert!(!leaving || self.ended && self.is_tile() && self.queue.is_empty());
+        let written = self.doing == Doing::Running || !self.queue.is_empty();
         assert!(!written || self.is_target() && !self.is_whole(), "what is whole is not written");
     }
 
@@ -42,7 +42,7 @@ impl Stored {
         let left = usize::from(self.promised - self.used);
         assert!(queued <= left && left <= queued + running, "{left} readers, {queued} of them queued");
         let waiting = if self.is_whole() { 0 } else { left };
-        assert_eq!(self.waiting.len(), waiting, "who waits is remembered once, and not for longer");
+        assert_eq!(self.waiting(), waiting, "who waits is remembered once, and not for longer");
         assert!(self.is_whole() || queued == left, "nobody reads what is not whole");
     }
 }
