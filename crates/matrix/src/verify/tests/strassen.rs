@@ -1,5 +1,7 @@
 //! Products made with levels of Strassen–Winograd: right ones never fail, faults above the norm-wise bound are found.
 
+mod faults;
+
 use super::*;
 
 /// A matrix as contiguous rows.
@@ -194,14 +196,115 @@ fn no_strassen_product_fails<T: Element>(seeds: u64) -> (u32, u32, f64) {
 
 #[test]
 fn no_f32_strassen_product_fails() {
-    let found = no_strassen_product_fails::<f32>(4);
-    println!("products, arbitrated, worst ratio of random data: {found:?}");
-    assert!(found.0 > 1000 && found.2 < 0.5, "{found:?}");
+    let (products, _, worst) = no_strassen_product_fails::<f32>(4);
+    assert!(products > 1000 && worst < 0.5, "{products} {worst}");
 }
 
 #[test]
 fn no_f64_strassen_product_fails() {
-    let found = no_strassen_product_fails::<f64>(4);
-    println!("products, arbitrated, worst ratio of random data: {found:?}");
-    assert!(found.0 > 1000 && found.2 < 0.5, "{found:?}");
+    let (products, _, worst) = no_strassen_product_fails::<f64>(4);
+    assert!(products > 1000 && worst < 0.5, "{products} {worst}");
+}
+
+#[test]
+#[ignore = "minutes; the numbers of docs/verification.md"]
+fn many_strassen_products_are_measured() {
+    for (name, found) in
+        [("f32", no_strassen_product_fails::<f32>(200)), ("f64", no_strassen_product_fails::<f64>(200))]
+    {
+        let (products, arbitrated, worst) = found;
+        println!(
+            "{name}: {products} products, none failed, {arbitrated} arbitrated; random at most {worst:.3}"
+        );
+    }
+}
+
+#[test]
+fn the_bound_for_classical_products_would_convict() {
+    for kind in ["scaled rows", "scaled columns", "scaled at random", "graded rows"] {
+        let mut case = case_of::<f32>(kind, (64, 64, 64), 2).by_strassen(2, false);
+        assert!(case.verify(Effort::Full, 3).passed, "{kind}");
+        case.levels = 0;
+        assert!(!case.verify(Effort::Full, 3).passed, "{kind}");
+    }
+}
+
+#[test]
+fn layouts_and_threads_agree_with_levels() {
+    for kind in ["random", "scaled rows"] {
+        let mut case = case_of::<f64>(kind, (70, 90, 150), 1).by_strassen(2, true);
+        for fault in [0.0, 1e3] {
+            case.c[40 * 150 + 77] += fault;
+            let one = case.verify(Effort::Full, 5);
+            assert_eq!(one.passed, fault == 0.0, "{kind} {one:?}");
+            assert!(one.method.contains("norm-wise bounds for 2 level(s)"), "{one:?}");
+            for threads in [1, 3] {
+                assert_eq!(one, case.verify_as([Layout::RowMajor; 3], Effort::Full, 5, threads));
+            }
+            for layouts in ALL_LAYOUTS {
+                let other = case.verify_as(layouts, Effort::Full, 5, 2);
+                assert_eq!((one.passed, &one.fault), (other.passed, &other.fault));
+            }
+        }
+    }
+}
+
+#[test]
+fn wild_numbers_may_spread_through_a_cell_and_no_further() {
+    for (wild, left) in
+        [(f32::NAN, true), (f32::INFINITY, true), (f32::NAN, false), (f32::NEG_INFINITY, false)]
+    {
+        for levels in 1..=3 {
+            let mut case = case_of::<f32>("random", (50, 43, 60), 3);
+            if left {
+                case.a[9 * 43 + 12] = wild
+            } else {
+                case.b[12 * 60 + 9] = wild
+            }
+            let mut case = case.by_strassen(levels, false);
+            let verdict = case.verify(Effort::Full, 4);
+            assert!(verdict.passed && verdict.method.contains("not judged"), "{wild} {levels} {verdict:?}");
+            case.c[10 * 60 + 10] += 30.0;
+            let fault = case.verify(Effort::Fast, 4).fault.unwrap();
+            assert_eq!((fault.row, fault.col), (10, 10));
+        }
+    }
+}
+
+#[test]
+fn sums_that_overflow_in_the_recipe_alone_are_acquitted() {
+    // Rows of A are opposite, so that s1 overflows where no classical sum comes near.
+    let mut overflowed = 0;
+    for levels in 1..=3 {
+        let large = f32::MAX * 0.4;
+        let case = Case::<f32>::new((40, 16, 16), |i, _| large * (1.0 - (i % 3) as f32), |_, _| 1e-3);
+        let case = case.by_strassen(levels, false);
+        overflowed += case.c.iter().filter(|c| !c.is_finite()).count();
+        let verdict = case.verify(Effort::Full, 4);
+        assert!(verdict.passed, "{levels} {verdict:?}");
+    }
+    assert!(overflowed > 0);
+}
+
+#[test]
+fn underflow_flushed_to_zero_is_acquitted_with_levels() {
+    let flush = |x: &mut f32| *x = if x.abs() < f32::MIN_POSITIVE { 0.0 } else { *x };
+    let mut case = case_of::<f32>("random", (32, 32, 32), 3);
+    case.a.iter_mut().chain(&mut case.b).for_each(|x| *x *= 1e-19);
+    let mut case = case.by_strassen(2, false);
+    case.c.iter_mut().for_each(flush);
+    assert!(case.verify(Effort::Full, 1).passed);
+}
+
+#[test]
+fn what_cannot_be_cut_is_classical_and_too_many_levels_are_refused() {
+    let case = case_of::<f64>("random", (3, 50, 9), 3).by_strassen(2, false);
+    let verdict = case.verify(Effort::Full, 4);
+    assert!(verdict.passed && !verdict.method.contains("Strassen"), "{verdict:?}");
+    let a = matrix(2, 2, &[1.0; 4], Layout::RowMajor);
+    let c = matrix(2, 2, &[2.0; 4], Layout::RowMajor);
+    let (alpha, beta, effort, seed, threads) = (1.0, 0.0, Effort::Fast, 1, 1);
+    let check =
+        |levels| verify(&Check { a: &a, b: &a, c: &c, c0: None, alpha, beta, levels, effort, seed, threads });
+    assert!(check(1).unwrap().passed && check(LEVELS_MAX + 1).is_err());
 }
