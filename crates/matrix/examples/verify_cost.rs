@@ -36,8 +36,18 @@ fn measure<T: Element>(n: usize, threads: usize) -> Result<(), MatrixError> {
         let b = matrix::<T>(n, layout, element)?;
         let c = matrix::<T>(n, Layout::RowMajor, element)?;
         for effort in [Effort::Fast, Effort::Full] {
-            let check =
-                Check { a: &a, b: &b, c: &c, c0: None, alpha: 1.0, beta: 0.0, effort, seed: 1, threads };
+            let check = Check {
+                a: &a,
+                b: &b,
+                c: &c,
+                c0: None,
+                alpha: 1.0,
+                beta: 0.0,
+                levels: 0,
+                effort,
+                seed: 1,
+                threads,
+            };
             let mut best = f64::INFINITY;
             let mut ratio = 0.0;
             for _ in 0..5 {

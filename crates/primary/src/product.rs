@@ -337,6 +337,7 @@ impl Checked {
                 c0: self.old_c.as_ref(),
                 alpha: self.alpha,
                 beta: self.beta,
+                levels: 0,
                 effort: self.effort,
                 seed: self.seed,
                 threads: if small { 1 } else { self.threads },
