@@ -117,7 +117,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let ran = run(plan, operands, bodies, request.output, sessions, watch).await?;
     let sealed = ran.output.seal()?;
     watch.verifying();
-    let verify = checked.verify(&sealed).await?;
+    let verify = checked.verify(&sealed, decision.plan.strategy.levels).await?;
     let wire = |f: fn(&crate::MachineReport) -> u64| ran.machines.iter().map(f).sum();
     let grid =
         decision.plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth]);
@@ -249,7 +249,7 @@ async fn without_product(request: Request, problem: &Problem) -> Result<Finished
     }
     let seconds = began.elapsed().as_secs_f64();
     let sealed = request.output.seal()?;
-    let verify = checked.verify(&sealed).await?;
+    let verify = checked.verify(&sealed, 0).await?;
     let report = Report {
         m: problem.m,
         n: problem.n,
@@ -324,7 +324,7 @@ impl Checked {
     }
 
     /// Checks C, on threads of its own where it takes long enough for a signal to come in between.
-    async fn verify(self, sealed: &Sealed) -> Result<VerifyReport, PrimaryError> {
+    async fn verify(self, sealed: &Sealed, levels: u32) -> Result<VerifyReport, PrimaryError> {
         let began = Instant::now();
         let c = sealed.matrix()?;
         let elements = |m: &Matrix| m.shape().elements().unwrap_or(u64::MAX);
@@ -337,7 +337,7 @@ impl Checked {
                 c0: self.old_c.as_ref(),
                 alpha: self.alpha,
                 beta: self.beta,
-                levels: 0,
+                levels,
                 effort: self.effort,
                 seed: self.seed,
                 threads: if small { 1 } else { self.threads },
