@@ -7,7 +7,7 @@ use crate::opening::{Opening, Session, open};
 use crate::run::run;
 use bramble_link::{Body, Frame, Link};
 use bramble_matrix::number::to_u64;
-use bramble_matrix::{Check, DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, verify};
+use bramble_matrix::{Check, DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, scaling, verify};
 use bramble_plan::{Cut, Decision, Machine, Problem, Wish, decide, memory_to_ask};
 use bramble_schedule::message::{Bye, Kind};
 use bramble_schedule::primary::Operands;
@@ -95,13 +95,16 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     }
     let alike = ends.alike;
     let (local, workers) = open_all(&request, &problem, ends).await?;
+    if request.wish.reproducible {
+        one_kernel(&local, &workers)?;
+    }
     let primary = local.machine(None, false);
     let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits, alike)).collect();
     if alike {
         let mean = machines.iter().map(|m| m.gflops).sum::<f64>() / machines.len().max(1) as f64;
         machines.iter_mut().for_each(|m| m.gflops = mean);
     }
-    let decision = decide(&problem, request.cut, &primary, &machines, &request.wish)?;
+    let decision = choose(&request, &problem, &primary, &machines).await?;
     watch.decided(&decision);
     let sessions = chosen(&decision, local, workers).await;
     let checked = Checked::of(&request);
@@ -150,6 +153,44 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         effort: request.effort,
     };
     Ok(Finished { sealed, report })
+}
+
+/// Refuses machines whose kernels do not give the same bits.
+fn one_kernel(local: &Session, workers: &[Session]) -> Result<(), PrimaryError> {
+    let kernel = &local.welcome.kernel;
+    match workers.iter().find(|w| w.welcome.kernel != *kernel) {
+        None => Ok(()),
+        Some(other) => Err(PrimaryError::Failed(format!(
+            "--reproducible: worker {} computes with the kernel {}, this machine with {kernel}; start it without --kernel, \
+             or leave it out",
+            other.name, other.welcome.kernel
+        ))),
+    }
+}
+
+/// Decides. Where Strassen's method would be fastest for floats, the operands are looked at first: its errors are small
+/// beside the largest elements only.
+async fn choose(
+    request: &Request,
+    problem: &Problem,
+    primary: &Machine,
+    machines: &[Machine],
+) -> Result<Decision, PrimaryError> {
+    let decision = decide(problem, request.cut, primary, machines, &request.wish)?;
+    let is_named = request.wish.strategy.is_some();
+    if is_named || decision.plan.strategy.levels == 0 || !problem.dtype.is_float() {
+        return Ok(decision);
+    }
+    let (a, b, threads) = (request.a.clone(), request.b.clone(), request.threads);
+    let looking = tokio::task::spawn_blocking(move || scaling(&a, &b, threads));
+    let scaling = looking.await.map_err(|e| PrimaryError::Failed(format!("looking at the operands: {e}")))??;
+    if !scaling.is_bad() {
+        return Ok(decision);
+    }
+    let classical = Wish { elementwise: true, ..request.wish };
+    let mut decision = decide(problem, request.cut, primary, machines, &classical)?;
+    decision.sentence += &format!("; not by Strassen's method, which would lose small elements ({scaling})");
+    Ok(decision)
 }
 
 /// Checks that the operands fit each other and the output.
