@@ -23,10 +23,13 @@ mod pass;
 mod random;
 mod recompute;
 mod scalar;
+mod scaling;
 mod strassen;
 #[cfg(test)]
 mod tests;
 mod tile;
+
+pub use scaling::{Scaling, scaling};
 
 use crate::{DType, Matrix, MatrixError, Shape};
 use recompute::Problem;

@@ -3,6 +3,7 @@
 mod detection;
 mod false_alarms;
 mod integers;
+mod scaling;
 mod strassen;
 mod wild;
 

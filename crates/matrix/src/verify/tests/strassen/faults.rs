@@ -86,9 +86,9 @@ fn lost_repeated_and_exchanged_work_is_found_with_levels() {
 #[test]
 #[ignore = "minutes; the numbers of docs/verification.md"]
 fn shares_of_flips_are_measured() {
-    for (depth, flips) in [(512, 100), (2048, 50)] {
+    for (depth, cols, flips) in [(512, 512, 100), (2048, 2048, 50), (16384, 256, 50)] {
         for levels in 0..=3 {
-            let mut case = case_of::<f32>("random", (32, depth, depth), 3).by_strassen(levels, false);
+            let mut case = case_of::<f32>("random", (32, depth, cols), 3).by_strassen(levels, false);
             let mut random = Random::new(9, 9);
             let mut shares = Vec::new();
             for bit in (15..32).rev() {
@@ -102,7 +102,7 @@ fn shares_of_flips_are_measured() {
                 }
                 shares.push(format!("{bit}: {:.0} %", 100.0 * f64::from(found) / f64::from(flips)));
             }
-            println!("k = n = {depth}, {levels} levels, f32 bits {}", shares.join(", "));
+            println!("k = {depth}, n = {cols}, {levels} levels, f32 bits {}", shares.join(", "));
         }
     }
 }
