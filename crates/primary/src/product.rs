@@ -7,7 +7,9 @@ use crate::opening::{Opening, Session, open};
 use crate::run::run;
 use bramble_link::{Body, Frame, Link};
 use bramble_matrix::number::to_u64;
-use bramble_matrix::{Check, DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, scaling, verify};
+use bramble_matrix::{
+    Check, DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, scaling, verify,
+};
 use bramble_plan::{Cut, Decision, Machine, Problem, Wish, decide, memory_to_ask};
 use bramble_schedule::message::{Bye, Kind};
 use bramble_schedule::primary::Operands;
@@ -95,7 +97,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     }
     let alike = ends.alike;
     let (local, workers) = open_all(&request, &problem, ends).await?;
-    if request.wish.reproducible {
+    if request.wish.reproducible && problem.dtype.is_float() {
         one_kernel(&local, &workers)?;
     }
     let primary = local.machine(None, false);
@@ -183,7 +185,8 @@ async fn choose(
     }
     let (a, b, threads) = (request.a.clone(), request.b.clone(), request.threads);
     let looking = tokio::task::spawn_blocking(move || scaling(&a, &b, threads));
-    let scaling = looking.await.map_err(|e| PrimaryError::Failed(format!("looking at the operands: {e}")))??;
+    let scaling =
+        looking.await.map_err(|e| PrimaryError::Failed(format!("looking at the operands: {e}")))??;
     if !scaling.is_bad() {
         return Ok(decision);
     }
