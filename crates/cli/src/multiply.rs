@@ -12,7 +12,7 @@ use crate::trust;
 use bramble_kernel::{Choice, KernelName};
 use bramble_link::thread_pair;
 use bramble_matrix::{DType, Matrix, Output, Shape};
-use bramble_plan::{Cut, Preference};
+use bramble_plan::{Base, Cut, Preference, Strategy, Wish};
 use bramble_primary::{End, Ends, Finished, Report, Request, multiply};
 use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
 use std::path::{Path, PathBuf};
@@ -301,7 +301,11 @@ async fn compute(
         output,
         cut: Cut { tile: args.tile, depth: args.panel },
         kernel: name_of(kernel),
-        preference: if is_local || forced { Preference::Workers } else { Preference::Fastest },
+        wish: Wish {
+            strategy: (args.strategy == StrategyKind::Reuse).then_some(Strategy::plain(Base::Reuse)),
+            who: if is_local || forced { Preference::Workers } else { Preference::Fastest },
+            ..Wish::AUTO
+        },
         credits: args.credits,
         effort: args.verify,
         threads,

@@ -12,6 +12,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod blas;
+mod combine;
 mod contract;
 mod error;
 mod name;
@@ -23,6 +24,7 @@ mod reference;
 mod simd;
 
 pub use blas::{leave, quiet_blas_threads};
+pub use combine::{Sign, combine};
 pub use contract::{AnyProduct, Kernel, KernelElement, Product};
 pub use error::KernelError;
 pub use name::{Choice, KernelName};

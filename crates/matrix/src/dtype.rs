@@ -94,6 +94,8 @@ pub trait Element: bytemuck::Pod + Send + Sync + PartialEq + PartialOrd + fmt::D
     const ONE: Self;
     /// `self + other`, wrapping for integers.
     fn plus(self, other: Self) -> Self;
+    /// `self - other`, wrapping for integers.
+    fn minus(self, other: Self) -> Self;
     /// `self * other`, wrapping for integers.
     fn times(self, other: Self) -> Self;
     /// The nearest value to `x`: rounds for floats, truncates and saturates for integers.
@@ -105,7 +107,7 @@ pub trait Element: bytemuck::Pod + Send + Sync + PartialEq + PartialOrd + fmt::D
 }
 
 macro_rules! element {
-    ($t:ty, $dtype:expr, $plus:expr, $times:expr) => {
+    ($t:ty, $dtype:expr, $plus:expr, $minus:expr, $times:expr) => {
         impl Element for $t {
             const DTYPE: DType = $dtype;
             const ZERO: Self = 0 as $t;
@@ -113,6 +115,10 @@ macro_rules! element {
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 $plus(self, other)
+            }
+            #[inline(always)]
+            fn minus(self, other: Self) -> Self {
+                $minus(self, other)
             }
             #[inline(always)]
             fn times(self, other: Self) -> Self {
@@ -134,10 +140,10 @@ macro_rules! element {
     };
 }
 
-element!(f32, DType::F32, |a: f32, b: f32| a + b, |a: f32, b: f32| a * b);
-element!(f64, DType::F64, |a: f64, b: f64| a + b, |a: f64, b: f64| a * b);
-element!(i32, DType::I32, i32::wrapping_add, i32::wrapping_mul);
-element!(i64, DType::I64, i64::wrapping_add, i64::wrapping_mul);
+element!(f32, DType::F32, |a: f32, b: f32| a + b, |a: f32, b: f32| a - b, |a: f32, b: f32| a * b);
+element!(f64, DType::F64, |a: f64, b: f64| a + b, |a: f64, b: f64| a - b, |a: f64, b: f64| a * b);
+element!(i32, DType::I32, i32::wrapping_add, i32::wrapping_sub, i32::wrapping_mul);
+element!(i64, DType::I64, i64::wrapping_add, i64::wrapping_sub, i64::wrapping_mul);
 
 #[cfg(test)]
 mod tests {
@@ -157,5 +163,6 @@ mod tests {
     fn integers_wrap_as_numpys_do() {
         assert_eq!(i32::MAX.plus(1), i32::MIN);
         assert_eq!(i64::MAX.times(2), -2);
+        assert_eq!(i32::MIN.minus(1), i32::MAX);
     }
 }

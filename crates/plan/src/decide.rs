@@ -135,6 +135,12 @@ pub fn decide(
     Ok(Decision { alone, left_out, sentence, considered: found.considered(), plan: best })
 }
 
+/// The most memory that any one worker could use, whichever plan is chosen.
+pub fn memory_to_ask(problem: &Problem, cut: Cut, wish: &Wish) -> Result<u64, PlanError> {
+    let all = regions(problem, cut, wish)?;
+    Ok(all.iter().map(|(_, r)| crate::memory_wanted(r, problem.element_bytes())).max().unwrap_or(0))
+}
+
 /// The regions of each number of levels that may be used.
 fn regions(problem: &Problem, cut: Cut, wish: &Wish) -> Result<Vec<(u32, Vec<Region>)>, PlanError> {
     let levels: Vec<u32> = match wish.strategy {

@@ -1,9 +1,8 @@
 //! What a product did: the numbers behind the report, the JSON object and the progress bar.
 
 use crate::opening::Session;
-use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Effort, Verdict};
-use bramble_plan::{Bound, LeftOut, Prediction};
+use bramble_plan::{Bound, LeftOut, Prediction, Sums};
 use std::time::Duration;
 
 /// How far a product is.
@@ -47,7 +46,7 @@ pub struct MachineReport {
     pub kernel: String,
     /// Measured speed of that kernel, Gflop/s.
     pub gflops: f64,
-    /// Part of C that it computed, 0 to 1.
+    /// Part of the work that it did, 0 to 1.
     pub share: f64,
     /// Bytes that were sent to it.
     pub bytes_in: u64,
@@ -84,8 +83,10 @@ pub struct Report {
     /// Element type.
     pub dtype: bramble_matrix::DType,
     /// Strategy of the plan.
-    pub strategy: &'static str,
-    /// Tile rows, tile columns and step depth.
+    pub strategy: String,
+    /// How sums over parts of k came together.
+    pub sums: Sums,
+    /// Tile rows, tile columns and step depth (of the first region).
     pub grid: [u64; 3],
     /// From the first job sent to the last tile landed, seconds.
     pub seconds: f64,
@@ -97,6 +98,8 @@ pub struct Report {
     pub bound: Bound,
     /// What the plan expected.
     pub predicted: Prediction,
+    /// Most bytes of partial sums that the primary held.
+    pub aside_bytes_max: u64,
     /// Bytes that left the primary, and that came back.
     pub bytes_sent: u64,
     /// See `bytes_sent`.
@@ -136,19 +139,14 @@ impl Report {
 
 /// What is known of the machines before they have done anything.
 pub(crate) fn report_stubs(plan: &bramble_plan::Plan, sessions: &[Session]) -> Vec<MachineReport> {
-    let area = nearest_f64(plan.problem.m) * nearest_f64(plan.problem.n);
-    let share = |tiles: bramble_matrix::Rect| {
-        let (rows, cols) = (plan.grid.rows_of(tiles.rows), plan.grid.cols_of(tiles.cols));
-        nearest_f64(rows) * nearest_f64(cols) / area.max(1.0)
-    };
-    let pair = plan.shares.iter().zip(sessions);
-    pair.map(|(planned, session)| MachineReport {
+    let pair = sessions.iter().enumerate();
+    pair.map(|(member, session)| MachineReport {
         name: session.name.clone(),
         link: session.link.name,
         encryption: session.link.cipher,
         kernel: session.welcome.kernel.clone(),
         gflops: session.welcome.gflops,
-        share: share(planned.tiles),
+        share: plan.part_of_work(member),
         bytes_in: 0,
         bytes_out: 0,
         memory_bytes: 0,

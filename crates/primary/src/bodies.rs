@@ -42,10 +42,15 @@ impl Bodies {
         let Some(piece) = message.piece else { return Ok(Body::Empty) };
         if piece.lent {
             let mut lent = output.lend(piece.rect);
-            if let Some(old) = &self.old_c {
+            if piece.which == Which::C
+                && let Some(old) = &self.old_c
+            {
                 copy_old(old, &mut lent)?;
             }
             return Ok(Body::Lent(Box::new(Tile::new(lent))));
+        }
+        if piece.which == Which::Sum {
+            return sum_so_far(&piece, output);
         }
         if message.head.matrices.last().is_some_and(|m| m.source == Source::Generated) {
             return Ok(self.generated(&piece));
@@ -72,6 +77,7 @@ impl Bodies {
             (Which::B, _) => &self.b,
             (Which::C, Some(old)) => old,
             (Which::C, None) => unreachable!("tiles of C are sent only where the old C is read"),
+            (Which::Sum, _) => unreachable!("sums are taken from the output"),
         }
     }
 
@@ -139,6 +145,18 @@ fn copy_old(old: &Matrix, lent: &mut Lent) -> Result<(), MatrixError> {
         line.copy_from_slice(row);
     }
     Ok(())
+}
+
+/// A copy of what is in C, for a worker that goes on from it.
+fn sum_so_far(piece: &Piece, output: &Output) -> Result<Body, MatrixError> {
+    let mut lent = output.lend(piece.rect);
+    let mut buffer = Buffer::zeroed(piece.bytes)?;
+    let line_bytes = lent.line_bytes().max(1);
+    for (line, row) in lent.lines_mut(0..here(piece.rect.rows.len())).zip(buffer.bytes_mut().chunks_exact_mut(line_bytes))
+    {
+        row.copy_from_slice(line);
+    }
+    Ok(Body::Shared(Region::whole(Arc::new(buffer))))
 }
 
 /// Rows of a tile of the output, as a link lands bytes in them.

@@ -11,6 +11,7 @@
 //! process are a worker like any other, over a link that shares memory), command lines, terminals.
 
 mod account;
+mod aside;
 mod bodies;
 mod error;
 mod opening;

@@ -28,8 +28,9 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// The machine as planning sees it. `credits` cuts what it is sent at once.
-    pub(crate) fn machine(&self, credits: Option<u64>) -> Machine {
+    /// The machine as planning sees it. `credits` cuts what it is sent at once; `shares_cores` says that it runs on the
+    /// primary's own cores.
+    pub(crate) fn machine(&self, credits: Option<u64>, shares_cores: bool) -> Machine {
         let memory_bytes = self.welcome.memory_bytes.min(credits.unwrap_or(u64::MAX));
         Machine {
             name: self.name.clone(),
@@ -38,6 +39,7 @@ impl Session {
             peak_gflops: self.welcome.peak_gflops,
             memory_bytes,
             link: self.rate,
+            shares_cores,
         }
     }
 }

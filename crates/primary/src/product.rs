@@ -6,8 +6,9 @@ use crate::bodies::Bodies;
 use crate::opening::{Opening, Session, open};
 use crate::run::run;
 use bramble_link::{Body, Frame, Link};
+use bramble_matrix::number::to_u64;
 use bramble_matrix::{Check, DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, verify};
-use bramble_plan::{Cut, Decision, Grid, Machine, PlanError, Preference, Problem, decide, memory_wanted};
+use bramble_plan::{Cut, Decision, Machine, Problem, Wish, decide, memory_to_ask};
 use bramble_schedule::message::{Bye, Kind};
 use bramble_schedule::primary::Operands;
 use std::time::Instant;
@@ -30,8 +31,8 @@ pub struct Request {
     pub cut: Cut,
     /// Kernel by name, or `auto`.
     pub kernel: String,
-    /// Who may be chosen.
-    pub preference: Preference,
+    /// What is wanted of the plan.
+    pub wish: Wish,
     /// Most bytes that any one worker is sent before it frees some.
     pub credits: Option<u64>,
     /// How hard C is checked.
@@ -94,21 +95,15 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     }
     let alike = ends.alike;
     let (local, workers) = open_all(&request, &problem, ends).await?;
-    let primary = local.machine(None);
-    let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits)).collect();
+    let primary = local.machine(None, false);
+    let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits, alike)).collect();
     if alike {
         let mean = machines.iter().map(|m| m.gflops).sum::<f64>() / machines.len().max(1) as f64;
         machines.iter_mut().for_each(|m| m.gflops = mean);
     }
-    let decision = decide(&problem, request.cut, &primary, &machines, request.preference)?;
+    let decision = decide(&problem, request.cut, &primary, &machines, &request.wish)?;
     watch.decided(&decision);
-    let sessions = if decision.alone {
-        dismiss(workers).await;
-        vec![local]
-    } else {
-        dismiss(vec![local]).await;
-        chosen(&decision, workers).await
-    };
+    let sessions = chosen(&decision, local, workers).await;
     let checked = Checked::of(&request);
     let operands = Operands {
         a_layout: request.a.layout(),
@@ -119,30 +114,30 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     };
     let bodies = Bodies::new(request.a.clone(), request.b.clone(), request.old_c.clone());
     let plan = decision.plan.clone();
-    let ran = run(plan, operands, bodies, request.output, sessions, request.credits, watch).await?;
+    let ran = run(plan, operands, bodies, request.output, sessions, watch).await?;
     let sealed = ran.output.seal()?;
     watch.verifying();
     let verify = checked.verify(&sealed).await?;
     let wire = |f: fn(&crate::MachineReport) -> u64| ran.machines.iter().map(f).sum();
-    let grid = decision.plan.grid;
+    let grid = decision.plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth]);
     let suspect = verify.verdict.fault.as_ref().and_then(|fault| {
-        let (row, col) = (fault.row / grid.tile_rows, fault.col / grid.tile_cols);
-        let mut pairs = decision.plan.shares.iter().zip(&ran.machines);
-        let owner = pairs.find(|(s, _)| s.tiles.rows.contains(row) && s.tiles.cols.contains(col));
-        owner.map(|(_, machine)| machine.name.clone())
+        let owner = decision.plan.owner_of(fault.row, fault.col)?;
+        Some(ran.machines[owner].name.clone())
     });
     let report = Report {
         m: problem.m,
         n: problem.n,
         k: problem.k,
         dtype: problem.dtype,
-        strategy: decision.plan.strategy,
-        grid: [grid.tile_rows, grid.tile_cols, grid.depth],
+        strategy: decision.plan.strategy.to_string(),
+        sums: decision.plan.sums,
+        grid,
         seconds: ran.seconds,
         opening_seconds: ran.first_job.saturating_duration_since(request.began).as_secs_f64(),
         peak_gflops: decision.plan.peak_gflops,
         bound: decision.plan.bound,
-        predicted: decision.plan.predicted,
+        predicted: decision.plan.predicted.clone(),
+        aside_bytes_max: to_u64(ran.aside_bytes_max),
         bytes_sent: wire(|m| m.bytes_in),
         bytes_received: wire(|m| m.bytes_out),
         alone: decision.alone,
@@ -185,14 +180,14 @@ async fn open_all(
     problem: &Problem,
     ends: Ends,
 ) -> Result<(Session, Vec<Session>), PrimaryError> {
-    // The grid does not depend on who answers, so what there is to hold is known before anybody is asked.
-    let grid = Grid::new(problem, request.cut).map_err(PlanError::from)?;
+    // The grids do not depend on who answers, so what there is to hold is known before anybody is asked.
+    let memory_bytes = memory_to_ask(problem, request.cut, &request.wish)?;
     let opening = Opening {
         dtype: problem.dtype,
         alpha: request.alpha,
         beta: request.beta,
         flops: problem.flops(),
-        memory_bytes: memory_wanted(problem, &grid),
+        memory_bytes,
         kernel: request.kernel.clone(),
         name: request.name.clone(),
     };
@@ -221,10 +216,11 @@ async fn open_all(
     }
 }
 
-/// The sessions of a plan's shares, in their order; the others are dismissed.
-async fn chosen(decision: &Decision, workers: Vec<Session>) -> Vec<Session> {
-    let mut slots: Vec<Option<Session>> = workers.into_iter().map(Some).collect();
-    let sessions = decision.plan.shares.iter().filter_map(|s| slots[s.machine].take()).collect();
+/// The sessions of a plan's members, in their order; the others are dismissed.
+async fn chosen(decision: &Decision, local: Session, workers: Vec<Session>) -> Vec<Session> {
+    // As in the decision: first the primary, then the workers.
+    let mut slots: Vec<Option<Session>> = std::iter::once(local).chain(workers).map(Some).collect();
+    let sessions = decision.plan.members.iter().filter_map(|m| slots[m.machine].take()).collect();
     dismiss(slots.into_iter().flatten().collect()).await;
     sessions
 }
@@ -258,13 +254,15 @@ async fn without_product(request: Request, problem: &Problem) -> Result<Finished
         n: problem.n,
         k: problem.k,
         dtype: problem.dtype,
-        strategy: "none",
+        strategy: "none".to_owned(),
+        sums: bramble_plan::Sums::Merged,
         grid: [0; 3],
         seconds,
         opening_seconds: began.saturating_duration_since(request.began).as_secs_f64(),
         peak_gflops: 0.0,
         bound: bramble_plan::Bound { seconds: 0.0, by: bramble_plan::Binding::Compute },
         predicted: bramble_plan::Prediction::default(),
+        aside_bytes_max: 0,
         bytes_sent: 0,
         bytes_received: 0,
         alone: true,

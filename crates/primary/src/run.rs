@@ -6,13 +6,14 @@
 mod carry;
 
 use crate::PrimaryError;
+use crate::aside::{AsideLines, Asides, bytes_of, copy_lines};
 use crate::account::{MachineReport, Progress, ThreadUse, report_stubs};
 use crate::bodies::{Bodies, Tile};
 use crate::opening::Session;
 use crate::product::Watch;
 use bramble_link::{Arrived, ArrivedBody, Body, Frame, Landing, LinkError};
 use bramble_matrix::number::{nearest_f64, to_usize};
-use bramble_matrix::{Lent, Output};
+use bramble_matrix::{Buffer, Lent, Output, Rect};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Bye, Kind, ResultHead, decode_error, decode_number, encode_number};
 use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
@@ -39,10 +40,24 @@ struct Peer {
     shares_memory: bool,
     bytes_sent: Rc<Cell<u64>>,
     bytes_received: Rc<Cell<u64>>,
+    /// What the opening of the session had sent and received: greetings and measurements are not the product's.
+    before: (u64, u64),
     /// Counts bytes as they come, and what it said when it was last looked at.
     arriving: Rc<Cell<u64>>,
     arrived_bytes: u64,
     goodbye: Option<Bye>,
+}
+
+impl Peer {
+    /// Bytes of the product that were sent to it.
+    fn sent(&self) -> u64 {
+        self.bytes_sent.get().saturating_sub(self.before.0)
+    }
+
+    /// Bytes of the product that came from it.
+    fn received(&self) -> u64 {
+        self.bytes_received.get().saturating_sub(self.before.1)
+    }
 }
 
 /// What all tasks of a product share.
@@ -53,8 +68,11 @@ struct Core {
     /// Hints to the disk under way, each on a thread of its own: a busy disk makes them wait.
     hints: JoinSet<()>,
     peers: Vec<Peer>,
-    /// Tiles of which some rows have landed.
-    partial: BTreeMap<u32, Lent>,
+    /// Tiles of which some rows have landed, by peer and id.
+    partial: BTreeMap<(usize, u32), Lent>,
+    /// Sums that wait for those before them.
+    asides: Asides,
+    /// Tiles that are missing in each row of tiles; empty where C is not cut into one grid of tiles.
     tiles_left_in_row: Vec<u64>,
     began: Instant,
     /// Time that this process has run, and when it was last looked at.
@@ -72,37 +90,40 @@ pub(crate) struct Ran {
     pub(crate) seconds: f64,
     pub(crate) first_job: Instant,
     pub(crate) machines: Vec<MachineReport>,
+    /// Most bytes of sums that were put aside.
+    pub(crate) aside_bytes_max: usize,
 }
 
-/// Runs a plan on the sessions of its shares, in their order.
+/// Runs a plan on the sessions of its members, in their order.
 pub(crate) async fn run(
     plan: bramble_plan::Plan,
     operands: Operands,
     bodies: Bodies,
     output: Output,
     sessions: Vec<Session>,
-    credits: Option<u64>,
     watch: &dyn Watch,
 ) -> Result<Ran, PrimaryError> {
     let machines = report_stubs(&plan, &sessions);
     let infos = sessions
         .iter()
-        .map(|s| PeerInfo {
+        .zip(&plan.members)
+        .map(|(s, member)| PeerInfo {
             name: s.name.clone(),
-            // Credit is about what is sent; within the process nothing is.
-            credit_bytes: s.machine(if s.link.shares_memory { None } else { credits }).memory_bytes,
+            // The plan's promise; what the worker granted is at least that.
+            credit_bytes: member.memory_bytes.min(s.welcome.memory_bytes),
             shares_memory: s.link.shares_memory,
         })
         .collect();
     let changed = Rc::new(Notify::new());
     let core = Rc::new(RefCell::new(Core {
-        tiles_left_in_row: tiles_by_row(&plan.grid)?,
+        tiles_left_in_row: tiles_by_row(&plan)?,
         state: Primary::new(plan, operands, infos),
         bodies,
         output: Arc::new(output),
         hints: JoinSet::new(),
         peers: Vec::new(),
         partial: BTreeMap::new(),
+        asides: Asides::default(),
         began: Instant::now(),
         clock: Duration::ZERO,
         looked: Instant::now(),
@@ -116,12 +137,14 @@ pub(crate) async fn run(
         // Bounded by who fills it: stores by the link's window, pings by the silence after which a peer is lost.
         let (to, frames) = mpsc::unbounded_channel();
         let (sent, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        let before = (session.link.sender.bytes_sent(), session.link.receiver.bytes_received());
         core.borrow_mut().peers.push(Peer {
             name: session.name,
             to: Some(to),
             shares_memory: session.link.shares_memory,
             bytes_sent: sent.clone(),
             bytes_received: received.clone(),
+            before,
             arriving: session.link.receiver.arriving(),
             arrived_bytes: 0,
             goodbye: None,
@@ -195,7 +218,11 @@ impl Core {
                     }
                 }
                 Action::Ping(peer, nonce) => self.send(peer, Kind::Ping, encode_number(nonce), Body::Empty),
-                Action::Committed { row, .. } => self.committed(row),
+                Action::Merge { peer, tile, rect } => {
+                    let c = self.output.lend(rect);
+                    assert!(self.asides.merge((peer, tile), c), "tile {tile} of peer {peer} was not put aside");
+                }
+                Action::Committed(rect) => self.committed(rect),
                 Action::Finished => {
                     self.finished = Some(Instant::now());
                     self.changed.notify_one();
@@ -235,14 +262,14 @@ impl Core {
     }
 
     /// A row of tiles that is complete may go to the disk while the next is computed.
-    fn committed(&mut self, row: u64) {
-        let Some(left) = usize::try_from(row).ok().and_then(|row| self.tiles_left_in_row.get_mut(row)) else {
-            unreachable!("the state commits tiles of its own grid, but here is one in row {row}")
-        };
+    fn committed(&mut self, rect: Rect) {
+        let tile_rows = self.state.plan().regions.first().map_or(1, |r| r.grid.tile_rows.max(1));
+        let row = usize::try_from(rect.rows.start / tile_rows);
+        let Some(left) = row.ok().and_then(|row| self.tiles_left_in_row.get_mut(row)) else { return };
         *left -= 1;
         if *left == 0 {
-            let (output, rows) = (self.output.clone(), self.state.plan().grid.row_span(row));
-            self.hints.spawn_blocking(move || output.start_writeback(rows));
+            let output = self.output.clone();
+            self.hints.spawn_blocking(move || output.start_writeback(rect.rows));
         }
     }
 
@@ -259,37 +286,42 @@ impl Core {
     }
 
     fn place(&mut self, peer: usize, head: &ResultHead, bytes: usize) -> Result<Box<dyn Landing>, String> {
-        let (row, col) = self.state.expect(peer, head).map_err(|e| e.0)?;
-        let lent = match self.partial.remove(&head.c) {
-            Some(lent) => lent,
-            None => self.output.lend(self.state.plan().grid.tile(row, col)),
-        };
-        let first = to_usize(head.first_line);
-        let tile = Tile::rows(lent, first..first + to_usize(head.lines));
-        if tile.len() != bytes {
+        let destination = self.state.expect(peer, head).map_err(|e| e.0)?;
+        let rect = destination.rect;
+        let line_bytes = to_usize(head.lines).checked_mul(self.line_bytes(rect)).filter(|b| *b == bytes);
+        if line_bytes.is_none() {
             return Err(format!("{} rows of tile {} came with {bytes} bytes", head.lines, head.c));
         }
-        Ok(Box::new(tile))
+        if !destination.in_place {
+            let buffer = self.aside(peer, head, rect)?;
+            let from = to_usize(head.first_line) * self.line_bytes(rect);
+            return Ok(Box::new(AsideLines { buffer, from, len: bytes }));
+        }
+        let lent = match self.partial.remove(&(peer, head.c)) {
+            Some(lent) => lent,
+            None => self.output.lend(rect),
+        };
+        let first = to_usize(head.first_line);
+        Ok(Box::new(Tile::rows(lent, first..first + to_usize(head.lines))))
+    }
+
+    /// Bytes of one row of a rectangle of C.
+    fn line_bytes(&self, rect: Rect) -> usize {
+        let row = Rect::new(bramble_matrix::Span::new(0, 1), rect.cols);
+        bytes_of(row, self.output.dtype()).unwrap_or(usize::MAX)
+    }
+
+    /// The buffer for lines that have to wait.
+    fn aside(&mut self, peer: usize, head: &ResultHead, rect: Rect) -> Result<Buffer, String> {
+        let bytes = bytes_of(rect, self.output.dtype()).ok_or("a tile that is larger than memory")?;
+        self.asides.take((peer, head.c), bytes).map_err(|e| e.to_string())
     }
 
     fn arrived(&mut self, peer: usize, arrived: Arrived) -> Result<(), ProtocolError> {
         match Kind::from_code(arrived.kind)? {
             Kind::Result => {
                 let head = ResultHead::decode(&arrived.head)?;
-                let landing = match arrived.body {
-                    ArrivedBody::Landed(landing) | ArrivedBody::Lent(landing) => landing.into_any(),
-                    ArrivedBody::Empty | ArrivedBody::Shared(_) => {
-                        return Err(ProtocolError::new("it sent a result without rows"));
-                    }
-                };
-                let lent = landing.downcast::<Lent>();
-                let lent = lent.map_err(|_| ProtocolError::new("it returned memory that is no part of C"))?;
-                let rows = lent.rect().rows.len();
-                if u64::from(head.first_line) + u64::from(head.lines) < rows {
-                    self.partial.insert(head.c, *lent);
-                } else {
-                    drop(lent);
-                }
+                self.keep(peer, &head, arrived.body)?;
                 self.happened(Event::Landed { peer, head });
             }
             Kind::Credit => {
@@ -315,21 +347,64 @@ impl Core {
         Ok(())
     }
 
+    /// Lines of a result have come, or the memory that was lent for them.
+    fn keep(&mut self, peer: usize, head: &ResultHead, body: ArrivedBody) -> Result<(), ProtocolError> {
+        let landing = match body {
+            ArrivedBody::Landed(landing) | ArrivedBody::Lent(landing) => landing.into_any(),
+            ArrivedBody::Shared(region) => return self.keep_shared(peer, head, &region),
+            ArrivedBody::Empty => return Err(ProtocolError::new("it sent a result without rows")),
+        };
+        let landing = match landing.downcast::<Buffer>() {
+            Ok(buffer) => {
+                self.asides.put((peer, head.c), *buffer);
+                return Ok(());
+            }
+            Err(other) => other,
+        };
+        let lent = landing.downcast::<Lent>();
+        let lent = lent.map_err(|_| ProtocolError::new("it returned memory that is no part of C"))?;
+        let rows = lent.rect().rows.len();
+        if u64::from(head.first_line) + u64::from(head.lines) < rows {
+            self.partial.insert((peer, head.c), *lent);
+        } else {
+            drop(lent);
+        }
+        Ok(())
+    }
+
+    /// Lines of a sum that this process's own threads made, where they lie.
+    fn keep_shared(
+        &mut self,
+        peer: usize,
+        head: &ResultHead,
+        region: &bramble_link::Region,
+    ) -> Result<(), ProtocolError> {
+        let destination = self.state.expect(peer, head)?;
+        if destination.in_place {
+            return Err(ProtocolError::new("it returned a copy of what was lent to it"));
+        }
+        let mut buffer = self.aside(peer, head, destination.rect).map_err(ProtocolError::new)?;
+        let from = to_usize(head.first_line) * self.line_bytes(destination.rect);
+        if !copy_lines(&mut buffer, from, region) {
+            return Err(ProtocolError::new("it returned more than a tile"));
+        }
+        self.asides.put((peer, head.c), buffer);
+        Ok(())
+    }
+
     fn progress(&self) -> Progress {
         let plan = self.state.plan();
-        let tiles = plan.grid.tiles();
+        let tiles = plan.tiles();
         let tiles_done = tiles - self.state.tiles_left();
         let flops = plan.problem.flops();
-        let wire = |bytes: fn(&Peer) -> &Rc<Cell<u64>>| {
-            self.peers.iter().filter(|p| !p.shares_memory).map(|p| bytes(p).get()).sum()
-        };
+        let wire = |bytes: fn(&Peer) -> u64| self.peers.iter().filter(|p| !p.shares_memory).map(bytes).sum();
         Progress {
             tiles_done,
             tiles,
             fraction: self.state.progress(),
             flops,
-            bytes_sent: wire(|p| &p.bytes_sent),
-            bytes_received: wire(|p| &p.bytes_received),
+            bytes_sent: wire(Peer::sent),
+            bytes_received: wire(Peer::received),
             elapsed: self.first_job.map_or(Duration::ZERO, |t| t.elapsed()),
         }
     }
@@ -343,7 +418,7 @@ impl Core {
         let mut machines = machines;
         for (machine, peer) in machines.iter_mut().zip(self.peers) {
             if !peer.shares_memory {
-                (machine.bytes_in, machine.bytes_out) = (peer.bytes_sent.get(), peer.bytes_received.get());
+                (machine.bytes_in, machine.bytes_out) = (peer.sent(), peer.received());
             }
             let goodbye = peer.goodbye.unwrap_or_default();
             machine.memory_bytes = goodbye.held_bytes_max;
@@ -356,12 +431,18 @@ impl Core {
         let seconds = finished.saturating_duration_since(first_job).as_secs_f64();
         let output = Arc::into_inner(self.output);
         let output = output.ok_or_else(|| PrimaryError::Failed("a hint outlived its product".to_owned()))?;
-        Ok(Ran { output, seconds, first_job, machines })
+        let aside_bytes_max = self.asides.bytes_max();
+        Ok(Ran { output, seconds, first_job, machines, aside_bytes_max })
     }
 }
 
-/// How many tiles each row of tiles has.
-fn tiles_by_row(grid: &bramble_plan::Grid) -> Result<Vec<u64>, PrimaryError> {
+/// How many tiles each row of tiles has, where C is one grid of tiles.
+fn tiles_by_row(plan: &bramble_plan::Plan) -> Result<Vec<u64>, PrimaryError> {
+    let [region] = plan.regions[..] else { return Ok(Vec::new()) };
+    if region.levels > 0 {
+        return Ok(Vec::new());
+    }
+    let grid = region.grid;
     let too_many =
         || PrimaryError::Failed(format!("{} rows of tiles are too many for this machine", grid.rows()));
     let rows = usize::try_from(grid.rows()).map_err(|_| too_many())?;

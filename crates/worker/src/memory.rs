@@ -1,7 +1,8 @@
 //! The matrix store: operands and tiles by id, and the buffers that they leave behind for the next ones.
 //!
 //! Invariants: buffers in use and spare ones together stay within the grant; an operand is written before
-//! anyone reads it and never after; a tile is in one place at a time (here, at a compute thread, or leaving).
+//! anyone reads it and never after; what jobs write, a tile or an operand that they make, is in one place at a time
+//! (here, at a compute thread, or leaving).
 
 use bramble_kernel::KernelElement;
 use bramble_link::{Landing, Region};
@@ -52,7 +53,7 @@ impl Operand {
     }
 }
 
-/// A tile of C, wherever it is accumulated.
+/// A tile of C, or an operand that jobs make, wherever it is accumulated.
 pub(crate) enum Tile {
     /// In a buffer of ours, by rows.
     Owned(MatrixHeader, Buffer),
@@ -125,7 +126,7 @@ fn in_memory(bytes: u64) -> Result<usize, MatrixError> {
     usize::try_from(bytes).map_err(|_| MatrixError::OutOfMemory { bytes })
 }
 
-/// A matrix that is arriving, or a tile that waits for its next job.
+/// A matrix that is arriving, or waits for the first of the jobs that write it.
 struct Slot {
     header: MatrixHeader,
     /// `None` while bytes land in it.
@@ -194,7 +195,7 @@ impl Store {
             let (from, buffer) = match header.source {
                 // How it is made: a few bytes that are read before the matrix's own buffer is written.
                 Source::Generated => (0, Some(Buffer::zeroed(len)?)),
-                Source::Data | Source::Vacant => {
+                Source::Data | Source::Partial | Source::Vacant => {
                     let from = to_usize(header.first_line) * header.lines_total().1;
                     (from, self.arriving.get_mut(&header.id).and_then(|slot| slot.buffer.take()))
                 }
@@ -243,16 +244,19 @@ impl Store {
         self.tiles.insert(id, tile);
     }
 
-    /// An operand for a job. It is whole, so it is taken out of the slot that it arrived in.
+    /// An operand for a job. It is whole, so it is taken from where it arrived, or was made.
     pub(crate) fn operand(&mut self, id: u32) -> Option<Arc<Operand>> {
         if let Some(mut slot) = self.arriving.remove(&id) {
             let operand = Operand::Owned(slot.header, slot.buffer.take()?);
             self.operands.insert(id, Arc::new(operand));
         }
+        if let Some(Tile::Owned(header, buffer)) = self.tiles.remove(&id) {
+            self.operands.insert(id, Arc::new(Operand::Owned(header, buffer)));
+        }
         self.operands.get(&id).cloned()
     }
 
-    /// A tile for its next job, or for its way back.
+    /// What a job writes, for the next of its jobs or, if it is a tile, for its way back.
     pub(crate) fn take_tile(&mut self, id: u32) -> Option<Tile> {
         if let Some(mut slot) = self.arriving.remove(&id) {
             return Some(Tile::Owned(slot.header, slot.buffer.take()?));

@@ -8,7 +8,8 @@ use bramble_link::{
 };
 use bramble_matrix::{DType, Generator, Layout};
 use bramble_schedule::message::{
-    Generated, Hello, Job, Kind, MatrixHeader, Source, StoreHead, Welcome, decode_error, decode_number,
+    Generated, Hello, Job, Kind, MatrixHeader, Operation, Source, StoreHead, Then, Welcome, decode_error,
+    decode_number,
 };
 use bramble_worker::{Config, Ledger, WorkerError, serve_link};
 use std::sync::Arc;
@@ -134,7 +135,8 @@ fn matrix(id: u32, uses: u16, source: Source) -> MatrixHeader {
     }
 }
 
-const JOB: Job = Job { a: 1, b: 2, c: 3, step: 0, epoch: 0, returns: true };
+const JOB: Job =
+    Job { operation: Operation::Multiply, a: 1, b: 2, c: 3, step: 0, epoch: 0, then: Then::Return };
 
 /// Twice the identity, or any other number of times.
 fn times(x: f64) -> Vec<u8> {

@@ -1,11 +1,11 @@
 //! The catalogue of what a member can send that is well formed and wrong, one test for each class.
 
 use crate::client::Client;
-use crate::support::{data, elements, generated, hello, how, job, last_job, store, tile};
+use crate::support::{data, elements, generated, hello, how, job, last_job, made, store, tile};
 use crate::worker::{BOTH, IDLE_BYTES_MAX, MEMORY_MIB, Trust, Worker};
 use bramble_matrix::{DType, Layout};
 use bramble_schedule::limits::MATRICES_MAX;
-use bramble_schedule::message::{Kind, MatrixHeader};
+use bramble_schedule::message::{Job, Kind, MatrixHeader, Operation, encode_number};
 
 const STORE: u8 = Kind::Store.code();
 
@@ -35,7 +35,7 @@ fn unchecked_enum() {
             assert!(client.last_words().contains("an element type that is unknown"));
         }
         let head = store(&[data(1, 2, 2, 1)], &[]);
-        for source in 3..32 {
+        for source in 4..32 {
             let mut head = head.clone();
             head[4 + 22] = 1 | source << 3;
             refused(&worker, &["a matrix of unknown kind"], |c| c.send(STORE, &head, &elements(4)));
@@ -45,7 +45,7 @@ fn unchecked_enum() {
         refused(&worker, &["a matrix of unknown kind"], |c| c.send(STORE, &reserved, &elements(4)));
         let other = MatrixHeader { dtype: DType::I64, ..data(1, 2, 2, 1) };
         refused_store(&worker, "another element type", &[other], &elements(4));
-        for (at, value) in [(0, 1), (0, 255), (1, 2), (2, 1), (3, 1)] {
+        for (at, value) in [(0, 3), (0, 255), (1, 3), (1, 255), (2, 1), (3, 1)] {
             let mut head = store(&[], &[job(1, 2, 3, 0)]);
             head[4 + at] = value;
             refused(&worker, &["a job of unknown operation"], |c| c.send(STORE, &head, &[]));
@@ -71,8 +71,6 @@ fn zero_sizes() {
         &[MatrixHeader { lines: 0, ..data(1, 5, 5, 1) }],
         &[],
     );
-    let vacant = MatrixHeader { uses: 3, ..tile(1, 2, 2) };
-    refused_store(&worker, "has no elements", &[vacant], &[]);
     let no_uses = MatrixHeader { uses: 0, ..generated(1, 2, 2, 1) };
     refused_store(&worker, "or generated", &[no_uses], &how(0, 0));
     // A store of nothing is nothing.
@@ -155,20 +153,55 @@ fn grant_exceeded_by_one_element() {
 #[test]
 fn very_many_tiny_matrices() {
     const STORES: u32 = 4000;
+    for tiny in [|id| tile(id, 1, 1), |id| made(id, 1, 1, 1)] {
+        let worker = Worker::start(Trust::Keyed);
+        let mut client = worker.session();
+        for number in 0..STORES {
+            let first = number * MATRICES_MAX as u32;
+            let matrices: Vec<_> = (first..).take(MATRICES_MAX).map(tiny).collect();
+            let bytes = crate::client::frame(STORE, client.session, &store(&matrices, &[]), &[]);
+            if client.try_send_raw(&bytes).is_err() {
+                break;
+            }
+        }
+        client.last_words();
+        worker.says("exceeds the grant");
+        let most = worker.rss_bytes_max() >> 20;
+        assert!(most < MEMORY_MIB + 32, "{most} MiB for matrices of one element");
+        worker.is_well_below(MEMORY_MIB << 20);
+    }
+}
+
+/// Jobs that wait for ever, as many as the uses of their operands pay for: half of them read what the other half makes,
+/// and each half waits for the other.
+#[test]
+fn very_many_jobs_that_wait_for_each_other() {
     let worker = Worker::start(Trust::Keyed);
     let mut client = worker.session();
-    for number in 0..STORES {
-        let first = number * MATRICES_MAX as u32;
-        let tiles: Vec<_> = (first..).take(MATRICES_MAX).map(|id| tile(id, 1, 1)).collect();
-        let bytes = crate::client::frame(STORE, client.session, &store(&tiles, &[]), &[]);
-        if client.try_send_raw(&bytes).is_err() {
-            break;
+    let uses = u16::MAX;
+    let grant = client.grant_bytes;
+    let charged: u64 = [data(1, 1, 1, uses), made(2, 1, 1, uses), made(3, 1, 1, uses)]
+        .iter()
+        .map(MatrixHeader::charged_bytes)
+        .sum();
+    // Each circle of two has an operand of its own that is there.
+    let circles = u32::try_from(grant / charged).unwrap();
+    for ids in (0..circles).map(|at| 3 * at) {
+        let matrices = [data(ids, 1, 1, uses), made(ids + 1, 1, 1, uses), made(ids + 2, 1, 1, uses)];
+        client.send(STORE, &store(&matrices, &[]), &elements(1));
+        // The operand that is there is read by all jobs of both.
+        for step in (0..u32::from(uses) / 2).step_by(600) {
+            let jobs: Vec<_> = (step..(step + 600).min(u32::from(uses) / 2))
+                .flat_map(|step| [job(ids, ids + 2, ids + 1, step), job(ids, ids + 1, ids + 2, step)])
+                .collect();
+            client.send(STORE, &store(&[], &jobs), &[]);
         }
     }
-    client.last_words();
-    worker.says("exceeds the grant");
+    client.send(Kind::Ping.code(), &encode_number(7), &[]);
+    assert_eq!(client.receive_kind(Kind::Pong).head, encode_number(7));
     let most = worker.rss_bytes_max() >> 20;
-    assert!(most < MEMORY_MIB + 32, "{most} MiB for matrices of one element");
+    assert!(most < MEMORY_MIB + 32, "{most} MiB for jobs that wait");
+    drop(client);
     worker.is_well_below(MEMORY_MIB << 20);
 }
 
@@ -193,6 +226,17 @@ fn shapes_that_do_not_fit() {
             c.send(STORE, &store(&matrices, &[last_job(1, 2, 3, 0)]), &elements(count as usize));
         });
     }
+    // What fits a product fits no sum.
+    for operation in [Operation::Add, Operation::Subtract] {
+        let sum = Job { operation, ..last_job(1, 2, 3, 0) };
+        for sides in [(3, 5, 7), (3, 5, 5), (5, 3, 5), (1, 9, 9)] {
+            let (m, k, n) = sides;
+            let matrices = [data(1, m, k, 1), data(2, k, n, 1), tile(3, m, n)];
+            refused(&worker, &["the shapes or types of its matrices do not fit"], |c| {
+                c.send(STORE, &store(&matrices, &[sum]), &elements((m * k + k * n) as usize));
+            });
+        }
+    }
     worker.is_well();
 }
 
@@ -201,6 +245,7 @@ fn column_and_row_layout_confused() {
     let worker = Worker::start(Trust::Keyed);
     let by_columns = |m: MatrixHeader| MatrixHeader { layout: Layout::ColMajor, ..m };
     refused_store(&worker, "or not by rows", &[by_columns(tile(3, 4, 4))], &[]);
+    refused_store(&worker, "but not by rows", &[by_columns(made(3, 4, 4, 1))], &[]);
     // Lines of a matrix by columns are columns.
     let narrow = MatrixHeader { lines: 8, ..by_columns(data(1, 8, 3, 1)) };
     refused_store(&worker, "lines 0+8 of a matrix of 3", &[narrow], &elements(24));

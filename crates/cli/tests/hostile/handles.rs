@@ -1,9 +1,9 @@
 //! Ids are names within a session, not handles into the worker: those of others, of nothing, and used wrongly.
 
 use crate::client::Client;
-use crate::support::{data, elements, generated, hello, how, job, last_job, store, tile};
+use crate::support::{closing_sum, data, elements, generated, hello, how, job, last_job, made, store, tile};
 use crate::worker::{Trust, Worker};
-use bramble_schedule::message::{Hello, Job, Kind, MatrixHeader, ResultHead};
+use bramble_schedule::message::{Hello, Job, Kind, MatrixHeader, ResultHead, Source};
 
 const STORE: u8 = Kind::Store.code();
 
@@ -30,11 +30,13 @@ fn send_three(client: &mut Client, uses: u16, jobs: &[Job]) {
 #[test]
 fn a_job_that_names_what_is_not_there() {
     let worker = Worker::start(Trust::Keyed);
-    let absent = "a matrix of it is not stored here";
+    let absent = "an operand of it is not stored here";
     refused(&worker, absent, |c| c.send(STORE, &store(&[], &[job(1, 2, 3, 0)]), &[]));
-    for wrong in [job(9, 2, 3, 0), job(1, 9, 3, 0), job(1, 2, 9, 0), job(3, 2, 3, 0), job(1, 2, 1, 0)] {
+    for wrong in [job(9, 2, 3, 0), job(1, 9, 3, 0), job(3, 2, 3, 0)] {
         refused(&worker, absent, |c| send_three(c, 1, &[wrong]));
     }
+    refused(&worker, "what it writes is not stored here", |c| send_three(c, 1, &[job(1, 2, 9, 0)]));
+    refused(&worker, "it writes an operand that no job makes", |c| send_three(c, 1, &[job(1, 2, 1, 0)]));
     refused(&worker, "uses one operand twice", |c| send_three(c, 2, &[job(1, 1, 3, 0)]));
     // Operands that were used up are gone.
     refused(&worker, absent, |c| {
@@ -51,7 +53,7 @@ fn ids_of_another_live_session_are_nobodys() {
     let small = Hello { memory_bytes: 16 << 20, ..hello() };
     let mut owner = Client::welcomed(worker.trust, worker.address, &small).unwrap();
     send_three(&mut owner, 1, &[]);
-    refused(&worker, "a matrix of it is not stored here", |c| {
+    refused(&worker, "an operand of it is not stored here", |c| {
         c.send(STORE, &store(&[tile(3, 3, 3)], &[job(1, 2, 3, 0)]), &[]);
     });
     let mut thief = worker.session();
@@ -132,10 +134,10 @@ fn steps_rise_and_nothing_follows_the_last() {
     let order = "its step is not after the one before";
     refused(&worker, order, |c| send_three(c, 9, &[job(1, 2, 3, 1), job(1, 2, 3, 0)]));
     refused(&worker, order, |c| send_three(c, 9, &[job(1, 2, 3, 4), job(1, 2, 3, 4)]));
-    refused(&worker, "it comes after the tile was sent back", |c| {
+    refused(&worker, "it comes after the job that sent it back, or closed it", |c| {
         send_three(c, 9, &[last_job(1, 2, 3, 0), job(1, 2, 3, 1)]);
     });
-    refused(&worker, "a matrix of it is not stored here", |c| {
+    refused(&worker, "an operand of it is not stored here", |c| {
         send_three(c, 9, &[last_job(1, 2, 3, 0)]);
         c.receive_kind(Kind::Credit);
         c.send(STORE, &store(&[], &[job(1, 2, 3, 1)]), &[]);
@@ -160,8 +162,66 @@ fn an_operand_is_used_as_often_as_it_was_announced() {
         send_three(c, 1, &[job(1, 2, 3, 0), job(1, 2, 3, 1)]);
     });
     // No use at all is a tile's number: it is one, and no operand.
-    refused(&worker, "a matrix of it is not stored here", |c| {
+    refused(&worker, "an operand of it is not stored here", |c| {
         c.send(STORE, &store(&[data(1, 3, 3, 0)], &[job(1, 2, 3, 0)]), &elements(9));
     });
+    worker.is_well();
+}
+
+/// Operands of 3 x 3: one with elements for each of 1 and 2, and 3, which jobs make.
+fn send_made(client: &mut Client, jobs: &[Job]) {
+    let matrices = [data(1, 3, 3, 9), data(2, 3, 3, 9), made(3, 3, 3, 1), tile(4, 3, 3)];
+    client.send(STORE, &store(&matrices, jobs), &elements(18));
+}
+
+#[test]
+fn an_operand_that_jobs_make_is_made_once_and_only_read_after() {
+    let worker = Worker::start(Trust::Keyed);
+    let mut client = worker.session();
+    // The job that reads it comes first, and waits.
+    send_made(&mut client, &[last_job(1, 3, 4, 0), closing_sum(1, 2, 3, 0)]);
+    assert_eq!(client.receive_kind(Kind::Result).body, elements(9));
+    drop(client);
+    let ended = "it comes after the job that sent it back, or closed it";
+    refused(&worker, ended, |c| send_made(c, &[closing_sum(1, 2, 3, 0), job(1, 2, 3, 1)]));
+    refused(&worker, "it comes after the job that closed it", |c| {
+        send_made(c, &[closing_sum(1, 2, 3, 0), last_job(1, 2, 4, 0)]);
+        // The tile comes when both are done, or nearly.
+        c.receive_kind(Kind::Result);
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        c.send(STORE, &store(&[], &[job(1, 2, 3, 1)]), &[]);
+    });
+    refused(&worker, "it sends back an operand", |c| send_made(c, &[last_job(1, 2, 3, 0)]));
+    refused(&worker, "it closes a tile", |c| send_made(c, &[closing_sum(1, 2, 4, 0)]));
+    refused(&worker, "or reads what it writes", |c| send_made(c, &[closing_sum(3, 2, 3, 0)]));
+    refused(&worker, "was announced for fewer jobs", |c| {
+        send_made(c, &[job(1, 3, 4, 0), last_job(2, 3, 4, 1)]);
+    });
+    refused(&worker, "comes twice, or out of order", |c| {
+        send_made(c, &[]);
+        c.send(STORE, &store(&[made(3, 3, 3, 1)], &[]), &[]);
+    });
+    refused(&worker, "came with 144", |c| {
+        c.send(STORE, &store(&[data(1, 3, 3, 1), made(3, 3, 3, 1)], &[]), &elements(18));
+    });
+    worker.is_well();
+}
+
+#[test]
+fn a_sum_of_earlier_steps_is_a_tiles_and_comes_with_its_elements() {
+    let worker = Worker::start(Trust::Keyed);
+    let partial = |m: MatrixHeader| MatrixHeader { source: Source::Partial, ..m };
+    refused(&worker, "is a tile, or the sum of one", |c| {
+        c.send(STORE, &store(&[partial(data(1, 3, 3, 1))], &[]), &elements(9));
+    });
+    refused(&worker, "without its bytes", |c| c.send(STORE, &store(&[partial(tile(1, 3, 3))], &[]), &[]));
+    let mut client = worker.session();
+    let matrices = [partial(tile(4, 3, 3)), data(1, 3, 3, 1), data(2, 3, 3, 1)];
+    let body = [vec![1; 9 * 8], elements(18)].concat();
+    client.send(STORE, &store(&matrices, &[last_job(1, 2, 4, 7)]), &body);
+    let came = client.receive_kind(Kind::Result);
+    assert_eq!(ResultHead::decode(&came.head).unwrap().step_start, 7);
+    assert_eq!(came.body, vec![1; 9 * 8], "the hello's beta is 0, and does not scale it");
+    drop(client);
     worker.is_well();
 }

@@ -1,7 +1,7 @@
 //! Messages that tests send: hellos, matrices, jobs, stores; and numbers that look random.
 
 use bramble_matrix::{DType, Layout};
-use bramble_schedule::message::{Generated, Hello, Job, MatrixHeader, Source, StoreHead};
+use bramble_schedule::message::{Generated, Hello, Job, MatrixHeader, Operation, Source, StoreHead, Then};
 
 /// The hello of every session here: f64, a product of no great size.
 pub(crate) fn hello() -> Hello {
@@ -33,12 +33,17 @@ pub(crate) fn tile(id: u32, rows: u32, cols: u32) -> MatrixHeader {
     MatrixHeader { source: Source::Vacant, ..data(id, rows, cols, 0) }
 }
 
-/// An operand that the worker makes.
+/// An operand that the worker generates.
 pub(crate) fn generated(id: u32, rows: u32, cols: u32, uses: u16) -> MatrixHeader {
     MatrixHeader { source: Source::Generated, ..data(id, rows, cols, uses) }
 }
 
-/// How it makes it: random numbers from element (row, col) on.
+/// An operand that jobs make.
+pub(crate) fn made(id: u32, rows: u32, cols: u32, uses: u16) -> MatrixHeader {
+    MatrixHeader { source: Source::Vacant, ..data(id, rows, cols, uses) }
+}
+
+/// How it generates it: random numbers from element (row, col) on.
 pub(crate) fn how(row: u64, col: u64) -> Vec<u8> {
     let mut generator = [0; 16];
     (generator[0], generator[8]) = (1, 7);
@@ -47,12 +52,17 @@ pub(crate) fn how(row: u64, col: u64) -> Vec<u8> {
 
 /// One step of a tile.
 pub(crate) fn job(a: u32, b: u32, c: u32, step: u32) -> Job {
-    Job { a, b, c, step, epoch: 0, returns: false }
+    Job { operation: Operation::Multiply, a, b, c, step, epoch: 0, then: Then::Continue }
 }
 
 /// A step after which the tile comes back.
 pub(crate) fn last_job(a: u32, b: u32, c: u32, step: u32) -> Job {
-    Job { returns: true, ..job(a, b, c, step) }
+    Job { then: Then::Return, ..job(a, b, c, step) }
+}
+
+/// A sum that makes an operand whole.
+pub(crate) fn closing_sum(a: u32, b: u32, c: u32, step: u32) -> Job {
+    Job { operation: Operation::Add, then: Then::Close, ..job(a, b, c, step) }
 }
 
 /// The head of a store.

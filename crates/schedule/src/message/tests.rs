@@ -16,13 +16,13 @@ fn matrix() -> impl Strategy<Value = MatrixHeader> {
         any::<u16>(),
         dtype(),
         any::<bool>(),
-        0usize..3,
+        0usize..4,
         any::<u32>(),
         any::<u32>(),
     )
         .prop_map(|(id, rows, cols, uses, dtype, col_major, source, x, y)| {
             let layout = if col_major { Layout::ColMajor } else { Layout::RowMajor };
-            let source = [Source::Data, Source::Vacant, Source::Generated][source];
+            let source = [Source::Data, Source::Vacant, Source::Generated, Source::Partial][source];
             let total = if col_major { cols } else { rows };
             let first_line = x % total;
             let lines = 1 + y % (total - first_line);
@@ -31,13 +31,14 @@ fn matrix() -> impl Strategy<Value = MatrixHeader> {
 }
 
 fn job() -> impl Strategy<Value = Job> {
-    (any::<[u32; 5]>(), any::<bool>()).prop_map(|([a, b, c, step, epoch], returns)| Job {
+    (any::<[u32; 5]>(), 0usize..3, 0usize..3).prop_map(|([a, b, c, step, epoch], operation, then)| Job {
+        operation: [Operation::Multiply, Operation::Add, Operation::Subtract][operation],
         a,
         b,
         c,
         step,
         epoch,
-        returns,
+        then: [Then::Continue, Then::Return, Then::Close][then],
     })
 }
 
@@ -112,7 +113,7 @@ fn the_hello_of_the_page_is_this() {
         name: "laptop".into(),
         ..hello()
     };
-    let want = b"BRMB\x02\x00\x050.1.0\x77\x56\x34\x12\x00\
+    let want = b"BRMB\x03\x00\x050.1.0\x77\x56\x34\x12\x00\
         \x00\x00\x00\x00\x00\x00\xf0\x3f\x00\x00\x00\x00\x00\x00\x00\x00\
         \x00\x00\x00\x00\x00\x00\x30\x40\x00\x00\x80\x0a\x00\x00\x00\x00\x00\x00\x04auto\x06laptop";
     assert_eq!(hello.encode(), want);

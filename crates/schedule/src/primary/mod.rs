@@ -3,25 +3,34 @@
 //! Place in the flow: the primary's shell calls `handle` with what happened and does what comes out; for
 //! the lines of a result it asks `expect` first where they belong.
 //!
+//! Tiles that come back with all their steps land in C itself. Where k is cut, a sum of later steps is put aside until
+//! those before are in (`Merge`), or its worker was sent the sum so far and goes on from it.
+//!
 //! Invariants: a worker's credit is spent before anything is sent to it and never below 0; at most
-//! `LINK_WINDOW_BYTES` and one frame wait in a link; workers are served in turn; a tile is committed once,
-//! by its owner, whole, and with all its steps. The plan is walked lazily: what is in memory is what is in
+//! `LINK_WINDOW_BYTES` and one frame wait in a link; workers are served in turn; each (tile, step) is added to C
+//! once, in the order of the steps. The plan is walked lazily: what is in memory is what is in
 //! flight.
 //!
 //! Deliberately absent: bytes of matrices, frames, sockets, clocks.
 
+mod cell;
+mod outgoing;
 mod peer;
+mod sums;
 mod walk;
 
-pub use walk::{Operands, Outgoing, Piece, Which};
+pub use outgoing::{Operands, Outgoing, Piece, Which};
 
 use crate::ProtocolError;
 use crate::limits::{PING_AFTER, SILENCE_MAX};
 use crate::message::ResultHead;
 use bramble_matrix::number::{nearest_f64, to_u64};
-use bramble_plan::Plan;
-use peer::Peer;
+use bramble_matrix::Rect;
+use bramble_plan::{Plan, Recipe};
+use peer::{Owed, Peer};
 use std::time::Duration;
+use sums::{Came, PartialSums};
+use walk::{Course, recipes};
 
 /// One machine of the plan, as the shell reaches it.
 #[derive(Clone, Debug)]
@@ -34,7 +43,16 @@ pub struct PeerInfo {
     pub shares_memory: bool,
 }
 
-/// What happened. Peers are indices of the plan's shares.
+/// Where lines of a result belong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// The whole tile, in C.
+    pub rect: Rect,
+    /// Whether they land in C itself; otherwise they are put aside until `Merge` names the peer and the tile.
+    pub in_place: bool,
+}
+
+/// What happened. Peers are indices of the plan's members.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The session is open everywhere: begin.
@@ -83,13 +101,17 @@ pub enum Action {
     Send(usize, Outgoing),
     /// Ask whether a worker is there.
     Ping(usize, u64),
-    /// A tile of C is complete.
-    Committed {
-        /// Tile row.
-        row: u64,
-        /// Tile column.
-        col: u64,
+    /// Add a tile that was put aside to C, and forget it.
+    Merge {
+        /// Who sent it.
+        peer: usize,
+        /// Under which id.
+        tile: u32,
+        /// Where it belongs.
+        rect: Rect,
     },
+    /// A tile of C is complete.
+    Committed(Rect),
     /// Every tile of C is there.
     Finished,
     /// The product cannot be finished.
@@ -100,7 +122,10 @@ pub enum Action {
 pub struct Primary {
     plan: Plan,
     operands: Operands,
+    /// How cells are multiplied, by region.
+    recipes: Vec<Recipe>,
     peers: Vec<Peer>,
+    sums: PartialSums,
     tiles_left: u64,
     /// What workers have given back, of the `stored_bytes` that all they will have had counts for.
     freed_bytes: u64,
@@ -110,13 +135,24 @@ pub struct Primary {
 }
 
 impl Primary {
-    /// The product of a plan whose shares are at `peers`, in the same order.
+    /// The product of a plan whose members are at `peers`, in the same order.
     pub fn new(plan: Plan, operands: Operands, peers: Vec<PeerInfo>) -> Self {
-        assert_eq!(plan.shares.len(), peers.len(), "one peer for each share");
-        let tiles_left = plan.grid.tiles();
+        assert_eq!(plan.members.len(), peers.len(), "one peer for each member");
+        let tiles_left = plan.tiles();
         let peers = peers.into_iter().enumerate().map(|(i, info)| Peer::new(i, info)).collect();
         let stored_bytes = plan.stored_bytes();
-        Self { plan, operands, peers, tiles_left, freed_bytes: 0, stored_bytes, next_peer: 0, over: false }
+        Self {
+            recipes: recipes(&plan),
+            plan,
+            operands,
+            peers,
+            sums: PartialSums::default(),
+            tiles_left,
+            freed_bytes: 0,
+            stored_bytes,
+            next_peer: 0,
+            over: false,
+        }
     }
 
     /// The plan that is walked.
@@ -177,39 +213,60 @@ impl Primary {
         actions
     }
 
-    /// Where lines of a result belong: (tile row, tile column). An error where nobody asked for them.
-    pub fn expect(&self, peer: usize, head: &ResultHead) -> Result<(u64, u64), ProtocolError> {
-        let Some((row, col)) = self.plan.grid.tile_of(head.c) else {
-            return Err(ProtocolError::new(format!("it returned matrix {}, which is no tile", head.c)));
-        };
-        let rows = self.plan.grid.tile(row, col).shape().rows;
-        self.peers[peer].expect(head, rows, self.plan.grid.steps())?;
-        Ok((row, col))
+    /// Where lines of a result belong. An error where nobody asked for them.
+    pub fn expect(&self, peer: usize, head: &ResultHead) -> Result<Destination, ProtocolError> {
+        let owed = self.peers[peer].expect(&self.course(), head)?;
+        Ok(Destination { rect: owed.rect, in_place: owed.goes_on || owed.steps.start == 0 })
+    }
+
+    fn course(&self) -> Course<'_> {
+        Course { plan: &self.plan, operands: &self.operands, recipes: &self.recipes, sums: &self.sums }
     }
 
     fn landed(&mut self, peer: usize, head: &ResultHead, actions: &mut Vec<Action>) {
-        let (row, col) = match self.expect(peer, head) {
-            Ok(place) => place,
+        let owed = match self.peers[peer].expect(&self.course(), head) {
+            Ok(owed) => owed,
             Err(e) => return self.fail(peer, &e.0, actions),
         };
-        if self.peers[peer].landed(&self.plan, head, row, col) {
+        if self.peers[peer].landed(head, owed.rect.rows.len()) {
+            self.returned(Came { peer, id: head.c }, &owed, actions);
+            // What is back makes room for more.
+            self.serve(actions);
+        }
+    }
+
+    /// A tile, or a sum of some of its steps, has come back whole.
+    fn returned(&mut self, came: Came, owed: &Owed, actions: &mut Vec<Action>) {
+        let all = self.plan.regions[owed.region].steps();
+        let whole = owed.steps.start == 0 && owed.steps.end == all;
+        let complete = if whole {
+            true
+        } else {
+            let tile = (owed.region, owed.tile);
+            let added = self.sums.came(tile, owed.steps, came, all);
+            // What landed in C itself is there.
+            let aside = if owed.goes_on || owed.steps.start == 0 { 1 } else { 0 };
+            let merge = |c: &Came| Action::Merge { peer: c.peer, tile: c.id, rect: owed.rect };
+            actions.extend(added.iter().skip(aside.min(added.len())).map(merge));
+            !added.is_empty() && !self.sums.is_begun(tile)
+        };
+        if complete {
             self.tiles_left -= 1;
-            actions.push(Action::Committed { row, col });
+            actions.push(Action::Committed(owed.rect));
             if self.tiles_left == 0 {
                 self.finish(actions);
-            } else {
-                // A block that is back makes room for the next.
-                self.serve(actions);
             }
         }
     }
 
     /// Gives every peer what its credit and its link have room for, one message at a time in turn.
     fn serve(&mut self, actions: &mut Vec<Action>) {
+        let (plan, operands, recipes) = (&self.plan, &self.operands, &self.recipes);
+        let course = Course { plan, operands, recipes, sums: &self.sums };
         let mut idle = 0;
-        while idle < self.peers.len() {
+        while idle < self.peers.len() && !self.over {
             let peer = &mut self.peers[self.next_peer];
-            match peer.next(&self.plan, &self.operands) {
+            match peer.next(&course) {
                 Some(message) => {
                     actions.push(Action::Send(self.next_peer, message));
                     idle = 0;
@@ -248,15 +305,14 @@ impl Primary {
         actions.push(Action::Fail(format!("worker {}: {why}", self.peers[peer].info.name)));
     }
 
+    /// Sums that wait for those of earlier steps, and tiles that have some of their steps.
+    pub fn sums_under_way(&self) -> (usize, usize) {
+        (self.sums.waiting(), self.sums.begun())
+    }
+
     /// Cross-checks; for tests and the simulator, after each event.
     pub fn validate(&self) {
-        let mut owned = std::collections::BTreeSet::new();
-        for peer in &self.peers {
-            peer.validate(&self.plan);
-            for tile in peer.tiles() {
-                assert!(owned.insert(tile), "tile {tile} is at two workers");
-            }
-        }
-        assert!(to_u64(owned.len()) <= self.tiles_left);
+        self.peers.iter().for_each(Peer::validate);
+        assert!(to_u64(self.sums.begun()) <= self.tiles_left);
     }
 }

@@ -1,11 +1,12 @@
 //! What the primary knows of one worker: its credit, what waits in its link, which tiles it owes.
 
 use super::PeerInfo;
-use super::walk::{Operands, Outgoing, Walk};
+use super::outgoing::Outgoing;
+use super::walk::{Course, Walk, tile_number};
 use crate::ProtocolError;
 use crate::limits::{LINK_WINDOW_BYTES, PING_AFTER};
 use crate::message::ResultHead;
-use bramble_plan::Plan;
+use bramble_matrix::{Rect, Span};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -23,10 +24,23 @@ pub(super) struct Peer {
     pings: u64,
 }
 
+/// A tile that a worker owes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owed {
+    pub(super) region: usize,
+    /// Number in its region.
+    pub(super) tile: u64,
+    pub(super) rect: Rect,
+    /// Steps of k that are summed in it (with those before, where the block goes on from a sum).
+    pub(super) steps: Span,
+    /// Whether the block went on from the sum of the steps before.
+    pub(super) goes_on: bool,
+}
+
 impl Peer {
-    pub(super) fn new(share: usize, info: PeerInfo) -> Self {
+    pub(super) fn new(member: usize, info: PeerInfo) -> Self {
         Self {
-            walk: Walk::new(share, info.shares_memory),
+            walk: Walk::new(member, info.shares_memory),
             credit_left: info.credit_bytes,
             in_link_bytes: 0,
             tiles: BTreeMap::new(),
@@ -70,11 +84,11 @@ impl Peer {
     }
 
     /// The next message for this worker, if credit and window allow one.
-    pub(super) fn next(&mut self, plan: &Plan, operands: &Operands) -> Option<Outgoing> {
+    pub(super) fn next(&mut self, course: &Course<'_>) -> Option<Outgoing> {
         if self.in_link_bytes >= LINK_WINDOW_BYTES {
             return None;
         }
-        let message = self.walk.next(plan, operands, &mut self.credit_left)?;
+        let message = self.walk.next(course, &mut self.credit_left)?;
         for matrix in message.head.matrices.iter().filter(|m| m.uses == 0 && m.first_line == 0) {
             self.tiles.entry(matrix.id).or_insert(0);
         }
@@ -82,44 +96,46 @@ impl Peer {
         Some(message)
     }
 
-    /// Whether these lines of a result are the ones that have to come next.
-    pub(super) fn expect(&self, head: &ResultHead, rows: u64, steps: u64) -> Result<(), ProtocolError> {
-        let Some(have) = self.tiles.get(&head.c) else {
+    /// The tile that these lines of a result belong to, if they are the ones that have to come next.
+    pub(super) fn expect(&self, course: &Course<'_>, head: &ResultHead) -> Result<Owed, ProtocolError> {
+        let found = self.tiles.get(&head.c).zip(self.walk.find(head.c));
+        let Some((have, (out, at))) = found else {
             return Err(ProtocolError::new(format!("it returned tile {}, which it was not given", head.c)));
         };
-        let all_steps = head.step_start == 0 && u64::from(head.step_end) == steps && head.epoch == 0;
+        let region = &course.plan.regions[out.block.region];
+        let (tile, i, j, u, v) = tile_number(region, &out.block, at);
+        let rect = region.tile(i, j, u, v);
+        let steps = Walk::result_steps(course, out);
+        let as_asked = u64::from(head.step_start) == steps.start && u64::from(head.step_end) == steps.end;
         let next = head.first_line == *have && head.lines > 0;
-        let inside = u64::from(head.first_line) + u64::from(head.lines) <= rows;
-        if !(all_steps && next && inside) {
+        let inside = u64::from(head.first_line) + u64::from(head.lines) <= rect.rows.len();
+        if !(as_asked && head.epoch == 0 && next && inside) {
             let what = format!("it returned lines {}+{} of tile {}", head.first_line, head.lines, head.c);
             return Err(ProtocolError::new(format!(
                 "{what} with steps {}..{}",
                 head.step_start, head.step_end
             )));
         }
-        Ok(())
+        let goes_on = course.plan.continues(&out.block);
+        Ok(Owed { region: out.block.region, tile, rect, steps: out.block.steps, goes_on })
     }
 
-    /// Lines have landed; true when the tile is whole.
-    pub(super) fn landed(&mut self, plan: &Plan, head: &ResultHead, row: u64, col: u64) -> bool {
+    /// Lines of a tile with so many rows have landed; true when it is whole.
+    pub(super) fn landed(&mut self, head: &ResultHead, rows: u64) -> bool {
         let Some(have) = self.tiles.get_mut(&head.c) else { return false };
         *have += head.lines;
-        let whole = u64::from(*have) == plan.grid.tile(row, col).shape().rows;
+        let whole = u64::from(*have) == rows;
         if whole {
             self.tiles.remove(&head.c);
-            self.walk.committed(plan, row, col);
+            self.walk.returned(head.c);
         }
         whole
     }
 
-    pub(super) fn tiles(&self) -> impl Iterator<Item = u32> + '_ {
-        self.tiles.keys().copied()
-    }
-
-    pub(super) fn validate(&self, plan: &Plan) {
+    pub(super) fn validate(&self) {
         assert!(self.credit_left <= self.info.credit_bytes);
-        for tile in self.tiles.keys() {
-            assert!(plan.grid.tile_of(*tile).is_some());
+        for (tile, rows) in &self.tiles {
+            assert!(self.walk.find(*tile).is_some(), "tile {tile} ({rows} rows are back) belongs to no block");
         }
     }
 }

@@ -1,348 +1,275 @@
-//! Walking a share of the plan: which panel comes next, what memory it takes, which jobs it makes possible.
+//! Walking a member's part of the plan: which panel comes next, what memory it takes, which jobs it makes possible.
 //!
-//! Invariants: blocks in order, steps in order, and in a step panels of A and B alternate, so that the
-//! first job can start after two panels and every further panel starts about as many jobs as there are
-//! panels on the other side. The jobs behind a panel are in the frame that carries its last lines. A panel
-//! is begun only when the credit covers all of it and of the tiles that its jobs begin. At most two blocks
-//! are at a worker at once; their panels, which may be the same ones, have different ids.
+//! Invariants: blocks in order. In a block either step by step, panels of A and B in turn, so that the first job can
+//! start after two panels and every further panel starts about as many jobs as there are panels on the other side; or
+//! column by column, with the panels of A first. The jobs behind a panel are in the frame that carries its last lines.
+//! A panel is begun only when the credit covers all that it brings. The next block is begun only when the last panel of
+//! the one before has been sent, so that the older one can always finish; a block that goes on from the sum of others
+//! only when that is there. Ids are names in one session: they are counted up.
 
-use crate::limits::lines_per_frame;
-use crate::message::{Job, MatrixHeader, Operation, Source, StoreHead, Then};
-use bramble_matrix::{Layout, Rect, Span};
-use bramble_plan::{Block, Plan};
+use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
+use super::outgoing::{Operands, Outgoing};
+use super::sums::PartialSums;
+use bramble_matrix::Span;
+use bramble_plan::{Block, Cursor, Order, Plan, Recipe};
 use std::collections::VecDeque;
 
-/// What the walk has to know of the operands.
-#[derive(Clone, Copy, Debug)]
-pub struct Operands {
-    /// How A lies.
-    pub a_layout: Layout,
-    /// How B lies.
-    pub b_layout: Layout,
-    /// Whether the worker makes A itself.
-    pub a_generated: bool,
-    /// Whether the worker makes B itself.
-    pub b_generated: bool,
-    /// Whether the old C's tiles are sent (β ≠ 0); always by rows.
-    pub reads_c: bool,
+/// What all walks of a product share.
+pub(super) struct Course<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) operands: &'a Operands,
+    /// How cells are multiplied, by region.
+    pub(super) recipes: &'a [Recipe],
+    pub(super) sums: &'a PartialSums,
 }
 
-/// Which matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
-    /// The left operand.
-    A,
-    /// The right operand.
-    B,
-    /// C: the old one, or (where memory is shared) the tile to be lent.
-    C,
-}
-
-/// The rectangle of a matrix that a message's body consists of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// Of which matrix.
-    pub which: Which,
-    /// Which part.
-    pub rect: Rect,
-    /// Its bytes in the body.
-    pub bytes: usize,
-    /// Whether the memory itself is lent (tiles of C where memory is shared).
-    pub lent: bool,
-}
-
-/// One store message: the head, and what its body is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outgoing {
-    /// The head.
-    pub head: StoreHead,
-    /// The body, if there is one.
-    pub piece: Option<Piece>,
-}
-
-impl Outgoing {
-    /// Bytes of head and body, as the link window counts them.
-    pub fn wire_bytes(&self) -> usize {
-        4 + 24 * (self.head.matrices.len() + self.head.jobs.len()) + self.piece.map_or(0, |p| p.bytes)
-    }
-}
-
-/// Where in its share a worker's stream is.
+/// Where in its part a worker's stream is.
 pub(super) struct Walk {
-    share: usize,
+    member: usize,
     shares_memory: bool,
-    next_block: u64,
-    block: Option<Block>,
+    cursor: Cursor,
+    /// The block that comes next but has to wait for the sum that it goes on from.
+    waiting: Option<Block>,
+    sending: Option<Sending>,
     /// The blocks that were begun and are not all back.
     out: Vec<OutBlock>,
-    step: u64,
-    a_sent: u64,
-    b_sent: u64,
+    next_id: u32,
     /// Messages of the panel that was begun.
     ready: VecDeque<Outgoing>,
 }
 
-/// Blocks that a worker may have at once: one that is finishing while the next arrives.
-const BLOCKS_AT_ONCE: usize = 2;
-
 /// A block that is at the worker.
-struct OutBlock {
-    index: u64,
-    tiles_left: u64,
-    /// Whether its panels have the second set of ids.
-    second_ids: bool,
+#[derive(Clone, Copy)]
+pub(super) struct OutBlock {
+    pub(super) block: Block,
+    ids: BlockIds,
+    tiles: u32,
+    tiles_left: u32,
 }
 
-/// A panel of the current step.
-#[derive(Clone, Copy)]
-enum Panel {
-    A(u64),
-    B(u64),
+/// The block that is being sent.
+struct Sending {
+    block: Block,
+    ids: BlockIds,
+    step: u64,
+    /// Rows of cells whose panels of this step were sent; in column order, once all are, for every step.
+    a_sent: u64,
+    /// Columns of cells whose panels of this step were sent.
+    b_sent: u64,
+    /// Ids of A's panels: of this step by row, in column order of all steps.
+    a: Vec<Ids>,
+    /// Ids of B's panels of this step by column.
+    b: Vec<Ids>,
 }
 
 impl Walk {
-    pub(super) fn new(share: usize, shares_memory: bool) -> Self {
+    pub(super) fn new(member: usize, shares_memory: bool) -> Self {
         Self {
-            share,
+            member,
             shares_memory,
-            next_block: 0,
-            block: None,
+            cursor: Cursor::default(),
+            waiting: None,
+            sending: None,
             out: Vec::new(),
-            step: 0,
-            a_sent: 0,
-            b_sent: 0,
+            next_id: 0,
             ready: VecDeque::new(),
         }
     }
 
-    /// The next message, taking what it needs from `credit`; `None` at the end or where credit is short.
-    pub(super) fn next(&mut self, plan: &Plan, operands: &Operands, credit: &mut u64) -> Option<Outgoing> {
+    /// The next message, taking what it needs from `credit`; `None` at the end or where something has to come back
+    /// first.
+    pub(super) fn next(&mut self, course: &Course<'_>, credit: &mut u64) -> Option<Outgoing> {
         if self.ready.is_empty() {
-            self.begin_panel(plan, operands, credit)?;
+            self.begin_panel(course, credit)?;
         }
         self.ready.pop_front()
     }
 
-    /// The current block, entering the next one where the last is over.
-    fn block(&mut self, plan: &Plan) -> Option<Block> {
-        if self.block.is_none() && self.out.len() < BLOCKS_AT_ONCE {
-            let block = plan.block(self.share, self.next_block)?;
-            // Blocks may come back in any order, so take whichever set of ids is free.
-            let second_ids = self.out.iter().any(|o| !o.second_ids);
-            self.out.push(OutBlock { index: self.next_block, tiles_left: block.tiles(), second_ids });
-            self.next_block += 1;
-            self.step = block.steps.start;
-            (self.a_sent, self.b_sent) = (0, 0);
-            self.block = Some(block);
+    /// Enters the next block where the last one has been sent.
+    fn enter_block(&mut self, course: &Course<'_>) -> Option<()> {
+        if self.sending.is_some() {
+            return Some(());
         }
-        self.block
-    }
-
-    /// A tile has come back whole.
-    pub(super) fn committed(&mut self, plan: &Plan, row: u64, col: u64) {
-        let index = plan.shares[self.share].block_of(row, col);
-        for block in &mut self.out {
-            block.tiles_left -= u64::from(block.index == index);
+        let member = &course.plan.members[self.member];
+        if self.out.len() >= member.blocks_at_once {
+            return None;
         }
-        self.out.retain(|block| block.tiles_left > 0);
-    }
-
-    /// What to add to the ids of the current block's panels: it is the last that was begun.
-    fn id_offset(&self, plan: &Plan) -> u32 {
-        if self.out.last().is_some_and(|o| o.second_ids) { plan.grid.ids() } else { 0 }
-    }
-
-    fn begin_panel(&mut self, plan: &Plan, operands: &Operands, credit: &mut u64) -> Option<()> {
-        let block = self.block(plan)?;
-        let a_count = block.tile_rows.len();
-        let panel = if self.a_sent < a_count
-            && (self.a_sent <= self.b_sent || self.b_sent == block.tile_cols.len())
-        {
-            Panel::A(block.tile_rows.start + self.a_sent)
-        } else {
-            Panel::B(block.tile_cols.start + self.b_sent)
+        let block = match self.waiting.take() {
+            Some(block) => block,
+            None => member.next_block(&mut self.cursor)?,
         };
-        let tiles = self.tiles_of(&block, panel);
-        let ids = self.id_offset(plan);
-        let mut header = panel_header(plan, operands, &block, panel, self.step);
-        header.id += ids;
-        let first = self.step == block.steps.start;
-        let tile_headers: Vec<MatrixHeader> = if first {
-            tiles.iter().map(|(i, j)| tile_header(plan, operands, *i, *j)).collect()
-        } else {
-            Vec::new()
-        };
-        let cost = header.charged_bytes() + tile_headers.iter().map(MatrixHeader::charged_bytes).sum::<u64>();
-        *credit = credit.checked_sub(cost)?;
-        let jobs = tiles.iter().map(|(i, j)| job(plan, &block, *i, *j, self.step, ids)).collect();
-        let vacant = self.announce_tiles(plan, tile_headers);
-        self.cut_panel(plan, header, panel, vacant, jobs);
-        self.advance(&block, panel);
+        if course.plan.continues(&block) && !is_reached(course, &block) {
+            self.waiting = Some(block);
+            return None;
+        }
+        let region = &course.plan.regions[block.region];
+        let (tiles, products, parts) = block_ids(region, &course.recipes[block.region], &block);
+        let ids = BlockIds { tiles: self.ids(tiles), products: self.ids(products), parts: self.ids(parts) };
+        self.out.push(OutBlock { block, ids, tiles, tiles_left: tiles });
+        let step = block.steps.start;
+        self.sending = Some(Sending { block, ids, step, a_sent: 0, b_sent: 0, a: Vec::new(), b: Vec::new() });
         Some(())
     }
 
-    /// Tiles that have both panels of this step once this one is there.
-    fn tiles_of(&self, block: &Block, panel: Panel) -> Vec<(u64, u64)> {
-        let (rows, cols) = (block.tile_rows.start, block.tile_cols.start);
-        match panel {
-            Panel::A(i) => Span::new(cols, cols + self.b_sent).iter().map(|j| (i, j)).collect(),
-            Panel::B(j) => Span::new(rows, rows + self.a_sent).iter().map(|i| (i, j)).collect(),
-        }
+    /// So many fresh ids, one after another.
+    fn ids(&mut self, count: u32) -> u32 {
+        let first = self.next_id;
+        self.next_id = self.next_id.wrapping_add(count);
+        first
     }
 
-    /// Messages for tiles that come with elements or lent memory; gives back those that are only announced.
-    fn announce_tiles(&mut self, plan: &Plan, headers: Vec<MatrixHeader>) -> Vec<MatrixHeader> {
-        let mut vacant = Vec::new();
-        for header in headers {
-            let Some((i, j)) = plan.grid.tile_of(header.id) else { continue };
-            let rect = plan.grid.tile(i, j);
-            if self.shares_memory {
-                let piece = Piece { which: Which::C, rect, bytes: here(header.bytes()), lent: true };
-                let head = StoreHead { matrices: vec![header], jobs: Vec::new() };
-                self.ready.push_back(Outgoing { head, piece: Some(piece) });
-            } else if header.source == Source::Data {
-                self.cut(header, Which::C, rect, Vec::new(), Vec::new());
-            } else {
-                vacant.push(header);
-            }
-        }
-        vacant
-    }
-
-    fn cut_panel(
-        &mut self,
-        plan: &Plan,
-        header: MatrixHeader,
-        panel: Panel,
-        tiles: Vec<MatrixHeader>,
-        jobs: Vec<Job>,
-    ) {
-        let (which, rect) = match panel {
-            Panel::A(i) => (Which::A, plan.grid.a_panel(i, self.step)),
-            Panel::B(j) => (Which::B, plan.grid.b_panel(self.step, j)),
+    fn begin_panel(&mut self, course: &Course<'_>, credit: &mut u64) -> Option<()> {
+        self.enter_block(course)?;
+        let Some(sending) = self.sending.as_ref() else { return None };
+        let scene = Scene {
+            plan: course.plan,
+            operands: course.operands,
+            recipe: &course.recipes[sending.block.region],
+            block: sending.block,
+            ids: sending.ids,
+            lends: self.shares_memory,
         };
-        self.cut(header, which, rect, tiles, jobs);
+        let (panel, others) = sending.next_panel();
+        let step = sending.step;
+        let (matrices, sums) = scene.id_counts(panel, step);
+        let ids = Ids { panels: self.next_id, sums: self.next_id.wrapping_add(matrices) };
+        let delivery = scene.deliver(panel, step, ids, others, &|at| sending.other_ids(panel, at));
+        *credit = credit.checked_sub(delivery.charged_bytes())?;
+        self.next_id = self.next_id.wrapping_add(matrices + sums);
+        delivery.into_messages(self.shares_memory, &mut self.ready);
+        if let Some(sending) = self.sending.as_mut()
+            && sending.advance(panel, ids)
+        {
+            self.sending = None;
+        }
+        Some(())
     }
 
-    /// Cuts a matrix into frames of whole lines. New tiles go with the first, jobs with the last.
-    fn cut(
-        &mut self,
-        header: MatrixHeader,
-        which: Which,
-        rect: Rect,
-        tiles: Vec<MatrixHeader>,
-        jobs: Vec<Job>,
-    ) {
-        let (lines, line_bytes) = header.lines_total();
-        let whole = self.shares_memory || header.source == Source::Generated;
-        let per_frame = if whole { lines } else { lines_per_frame(line_bytes) };
-        let mut first_line = 0;
-        let mut tiles = tiles;
-        while first_line < lines {
-            let count = per_frame.min(lines - first_line);
-            let part = MatrixHeader { first_line, lines: count, ..header };
-            let bytes = here(part.body_bytes());
-            let last = first_line + count == lines;
-            let mut matrices = std::mem::take(&mut tiles);
-            matrices.push(part);
-            self.ready.push_back(Outgoing {
-                head: StoreHead { matrices, jobs: if last { jobs.clone() } else { Vec::new() } },
-                piece: Some(Piece { which, rect: lines_of(rect, &part), bytes, lent: false }),
-            });
-            first_line += count;
+    /// The block that a tile's id belongs to, and the tile's number in it.
+    pub(super) fn find(&self, id: u32) -> Option<(&OutBlock, u32)> {
+        let at = |out: &OutBlock| id.wrapping_sub(out.ids.tiles);
+        let out = self.out.iter().find(|out| at(out) < out.tiles)?;
+        Some((out, at(out)))
+    }
+
+    /// The steps that a result of that block has to name.
+    pub(super) fn result_steps(course: &Course<'_>, out: &OutBlock) -> Span {
+        let recipe = &course.recipes[out.block.region];
+        let (plan, operands) = (course.plan, course.operands);
+        Scene { plan, operands, recipe, block: out.block, ids: out.ids, lends: false }.result_steps()
+    }
+
+    /// A tile has come back whole.
+    pub(super) fn returned(&mut self, id: u32) {
+        for out in &mut self.out {
+            let mine = id.wrapping_sub(out.ids.tiles) < out.tiles;
+            out.tiles_left -= u32::from(mine);
+        }
+        self.out.retain(|out| out.tiles_left > 0);
+    }
+}
+
+/// Whether all tiles of a block have the steps before it.
+fn is_reached(course: &Course<'_>, block: &Block) -> bool {
+    let region = &course.plan.regions[block.region];
+    let tiles = region.q() * region.q();
+    let mut cells = block.cells.rows.iter().flat_map(|i| block.cells.cols.iter().map(move |j| (i, j)));
+    cells.all(|(i, j)| {
+        let first = (i * region.grid.cols() + j) * tiles;
+        (first..first + tiles).all(|tile| course.sums.done((block.region, tile)) == block.steps.start)
+    })
+}
+
+impl Sending {
+    /// The next panel, and the cells on the other side that then have both.
+    fn next_panel(&self) -> (Panel, Span) {
+        let (rows, cols) = (self.block.cells.rows, self.block.cells.cols);
+        let a = Panel::A(rows.start + self.a_sent);
+        let b = Panel::B(cols.start + self.b_sent);
+        let a_is_next = self.a_sent < rows.len();
+        match self.block.order {
+            Order::Columns if a_is_next => (a, Span::new(cols.start, cols.start)),
+            Order::Columns => (b, rows),
+            Order::Steps if a_is_next && (self.a_sent <= self.b_sent || self.b_sent == cols.len()) => {
+                (a, Span::new(cols.start, cols.start + self.b_sent))
+            }
+            Order::Steps => (b, Span::new(rows.start, rows.start + self.a_sent)),
         }
     }
 
-    /// Past this panel, and where that ends a step or a block, past that.
-    fn advance(&mut self, block: &Block, panel: Panel) {
+    /// Ids of the panel on the other side.
+    fn other_ids(&self, panel: Panel, at: u64) -> Ids {
+        let place = |span: Span| usize::try_from(at - span.start).unwrap_or(usize::MAX);
+        match (panel, self.block.order) {
+            (Panel::A(_), _) => self.b[place(self.block.cells.cols)],
+            (Panel::B(_), Order::Steps) => self.a[place(self.block.cells.rows)],
+            (Panel::B(_), Order::Columns) => {
+                let step = usize::try_from(self.step - self.block.steps.start).unwrap_or(usize::MAX);
+                self.a[step * rows_of(&self.block) + place(self.block.cells.rows)]
+            }
+        }
+    }
+
+    /// Past this panel, and where that ends a step or a column, past that; true at the end of the block.
+    fn advance(&mut self, panel: Panel, ids: Ids) -> bool {
         match panel {
-            Panel::A(_) => self.a_sent += 1,
-            Panel::B(_) => self.b_sent += 1,
+            Panel::A(_) => {
+                self.a_sent += 1;
+                self.a.push(ids);
+            }
+            Panel::B(_) => {
+                self.b_sent += 1;
+                self.b.push(ids);
+            }
         }
-        if self.a_sent == block.tile_rows.len() && self.b_sent == block.tile_cols.len() {
-            (self.a_sent, self.b_sent) = (0, 0);
-            self.step += 1;
-            if self.step == block.steps.end {
-                self.block = None;
+        let (rows, cols) = (self.block.cells.rows.len(), self.block.cells.cols.len());
+        match self.block.order {
+            Order::Steps => {
+                if self.a_sent < rows || self.b_sent < cols {
+                    return false;
+                }
+                self.step += 1;
+                (self.a_sent, self.b_sent) = (0, 0);
+                self.a.clear();
+                self.b.clear();
+                self.step == self.block.steps.end
+            }
+            Order::Columns => {
+                if matches!(panel, Panel::A(_)) {
+                    return false;
+                }
+                // One panel of a column has been sent; `b_sent` counts whole columns.
+                self.b_sent -= 1;
+                self.b.clear();
+                self.step += 1;
+                if self.step < self.block.steps.end {
+                    let first_column = self.b_sent == 0;
+                    self.a_sent = if first_column { 0 } else { rows };
+                    return false;
+                }
+                self.step = self.block.steps.start;
+                self.b_sent += 1;
+                self.b_sent == cols
             }
         }
     }
 }
 
-/// A side or a step of the plan, which has a limit far below 2^32.
-fn small(x: u64) -> u32 {
-    u32::try_from(x).unwrap_or_else(|_| panic!("the grid limits sides and steps, but here is {x}"))
+fn rows_of(block: &Block) -> usize {
+    usize::try_from(block.cells.rows.len()).unwrap_or(usize::MAX)
 }
 
-/// Bytes of something that lies in this process's memory.
-fn here(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or_else(|_| panic!("a piece of {bytes} bytes is said to be in memory"))
+/// Number of a tile in its region: cell by cell.
+pub(super) fn tile_number(region: &bramble_plan::Region, block: &Block, at: u32) -> (u64, u64, u64, u64, u64) {
+    let tiles = region.q() * region.q();
+    let (cell, inner) = (u64::from(at) / tiles, u64::from(at) % tiles);
+    let cols = block.cells.cols.len();
+    let (i, j) = (block.cells.rows.start + cell / cols, block.cells.cols.start + cell % cols);
+    let number = (i * region.grid.cols() + j) * tiles + inner;
+    (number, i, j, inner / region.q(), inner % region.q())
 }
 
-/// The lines of a rectangle that a header's frame carries.
-fn lines_of(rect: Rect, part: &MatrixHeader) -> Rect {
-    let (from, count) = (u64::from(part.first_line), u64::from(part.lines));
-    let cut = |span: Span| Span::new(span.start + from, span.start + from + count);
-    match part.layout {
-        Layout::RowMajor => Rect::new(cut(rect.rows), rect.cols),
-        Layout::ColMajor => Rect::new(rect.rows, cut(rect.cols)),
-    }
-}
-
-fn whole_header(id: u32, rect: Rect, plan: &Plan, layout: Layout, source: Source) -> MatrixHeader {
-    let shape = rect.shape();
-    let mut header = MatrixHeader {
-        id,
-        rows: small(shape.rows),
-        cols: small(shape.cols),
-        first_line: 0,
-        lines: 0,
-        uses: 0,
-        dtype: plan.problem.dtype,
-        layout,
-        source,
-    };
-    header.lines = header.lines_total().0;
-    header
-}
-
-fn panel_header(plan: &Plan, operands: &Operands, block: &Block, panel: Panel, step: u64) -> MatrixHeader {
-    let source = |generated: bool| if generated { Source::Generated } else { Source::Data };
-    let (id, rect, layout, generated, uses) = match panel {
-        Panel::A(i) => (
-            plan.grid.a_id(i, step),
-            plan.grid.a_panel(i, step),
-            operands.a_layout,
-            operands.a_generated,
-            block.tile_cols.len(),
-        ),
-        Panel::B(j) => (
-            plan.grid.b_id(step, j),
-            plan.grid.b_panel(step, j),
-            operands.b_layout,
-            operands.b_generated,
-            block.tile_rows.len(),
-        ),
-    };
-    let Ok(uses) = u16::try_from(uses) else {
-        panic!("a block of {uses} tiles across; plans make at most 1024")
-    };
-    MatrixHeader { uses, ..whole_header(id, rect, plan, layout, source(generated)) }
-}
-
-fn tile_header(plan: &Plan, operands: &Operands, i: u64, j: u64) -> MatrixHeader {
-    let source = if operands.reads_c { Source::Data } else { Source::Vacant };
-    whole_header(plan.grid.c_id(i, j), plan.grid.tile(i, j), plan, Layout::RowMajor, source)
-}
-
-fn job(plan: &Plan, block: &Block, i: u64, j: u64, step: u64, ids: u32) -> Job {
-    Job {
-        operation: Operation::Multiply,
-        a: plan.grid.a_id(i, step) + ids,
-        b: plan.grid.b_id(step, j) + ids,
-        c: plan.grid.c_id(i, j),
-        step: small(step),
-        epoch: 0,
-        then: if step + 1 == block.steps.end { Then::Return } else { Then::Continue },
-    }
+/// Recipes by region.
+pub(super) fn recipes(plan: &Plan) -> Vec<Recipe> {
+    plan.regions.iter().map(|r| Recipe::new(r.levels)).collect()
 }

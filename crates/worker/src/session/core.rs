@@ -6,14 +6,14 @@ use super::WorkerError;
 use crate::ledger::Grant;
 use crate::memory::{Operand, Parts, Returning, Store, Tile};
 use crate::pool::{Pool, Task};
-use bramble_kernel::{Kernel, KernelElement, Product};
+use bramble_kernel::{Kernel, KernelElement, Product, Sign, combine};
 use bramble_link::{Arrived, ArrivedBody, Body, Frame, Region};
 use bramble_matrix::number::to_usize;
 use bramble_matrix::{Buffer, DType, Generator, Lent, Rect, Span};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{
-    Bye, Generated, Hello, Kind, MatrixHeader, ResultHead, Source, StoreHead, encode_number,
+    Bye, Generated, Hello, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, encode_number,
 };
 use bramble_schedule::worker::{Action, Event, Run, Worker};
 use std::cell::Cell;
@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 
 /// What a task gives back.
 pub(super) enum Done {
-    Multiplied(Run, Tile),
+    Ran(Run, Tile),
     Filled(MatrixHeader, Buffer),
 }
 
@@ -115,7 +115,8 @@ impl Core {
         self.act(actions)
     }
 
-    /// A store message without bytes, or of a link that shares memory.
+    /// A store message without bytes, or of a link that shares memory. There the body is that of the last matrix; those
+    /// before it have none.
     fn stored_by_reference(&mut self, store: &StoreHead, body: ArrivedBody) -> Result<(), WorkerError> {
         if matches!(body, ArrivedBody::Empty) {
             if store.body_bytes() > 0 {
@@ -123,16 +124,28 @@ impl Core {
             }
             return self.reserve(store);
         }
-        // The state counts these matrices against the grant, but no memory is taken for them.
-        let actions = self.state.handle(Event::Announced(store))?;
-        let Some(header) = store.matrices.last().copied() else { return Ok(()) };
+        let Some((header, others)) = store.matrices.split_last() else { return Ok(()) };
+        if others.iter().any(|other| other.body_bytes() > 0) {
+            return Err(ProtocolError::new("two matrices with elements, and one body").into());
+        }
+        let mut actions = self.state.handle(Event::Announced(store))?;
+        if header.source != Source::Generated {
+            // The state counts it against the grant, but no memory is taken for it.
+            actions.retain(|action| *action != Action::Reserve(*header));
+        }
+        self.act(actions)?;
         match body {
             ArrivedBody::Shared(region) if header.source == Source::Generated => {
-                self.act(actions)?;
                 self.store.set_generated(header.id, Generated::decode(region.run(0))?);
             }
+            ArrivedBody::Shared(_) if header.uses == 0 || header.source == Source::Vacant => {
+                return Err(ProtocolError::new("what jobs write came as memory that may only be read").into());
+            }
             ArrivedBody::Shared(region) => {
-                self.store.put_operand(header.id, Operand::borrowed(&header, region));
+                self.store.put_operand(header.id, Operand::borrowed(header, region));
+            }
+            ArrivedBody::Lent(_) if header.uses > 0 => {
+                return Err(ProtocolError::new("an operand in lent memory").into());
             }
             ArrivedBody::Lent(landing) => {
                 let lent = landing.into_any().downcast::<Lent>();
@@ -187,26 +200,26 @@ impl Core {
     }
 
     fn start(&mut self, run: Run) -> Result<(), WorkerError> {
-        let missing = || WorkerError::Here(format!("tile {} lost a matrix", run.job.c));
+        let missing = || WorkerError::Here(format!("matrix {} lost one of its operands", run.job.c));
         let a = self.store.operand(run.job.a).ok_or_else(missing)?;
         let b = self.store.operand(run.job.b).ok_or_else(missing)?;
-        let tile = self.store.take_tile(run.job.c).ok_or_else(missing)?;
-        let kernel = self.kernel.clone();
+        let target = self.store.take_tile(run.job.c).ok_or_else(missing)?;
         let beta = match run {
             Run { reads_tile: false, .. } => 0.0,
             Run { scales_tile: true, .. } => self.hello.beta,
             Run { .. } => 1.0,
         };
+        let (kernel, operation) = (self.kernel.clone(), run.job.operation);
         let (dtype, alpha) = (self.hello.dtype, self.hello.alpha);
         self.submit(Box::new(move || {
-            let mut tile = tile;
+            let (mut target, kernel) = (target, &*kernel);
             match dtype {
-                DType::F32 => multiply::<f32>(&*kernel, alpha, &a, &b, beta, &mut tile),
-                DType::F64 => multiply::<f64>(&*kernel, alpha, &a, &b, beta, &mut tile),
-                DType::I32 => multiply::<i32>(&*kernel, alpha, &a, &b, beta, &mut tile),
-                DType::I64 => multiply::<i64>(&*kernel, alpha, &a, &b, beta, &mut tile),
+                DType::F32 => compute::<f32>(operation, kernel, alpha, &a, &b, beta, &mut target),
+                DType::F64 => compute::<f64>(operation, kernel, alpha, &a, &b, beta, &mut target),
+                DType::I32 => compute::<i32>(operation, kernel, alpha, &a, &b, beta, &mut target),
+                DType::I64 => compute::<i64>(operation, kernel, alpha, &a, &b, beta, &mut target),
             }
-            Done::Multiplied(run, tile)
+            Done::Ran(run, target)
         }))
     }
 
@@ -266,14 +279,20 @@ impl Core {
     }
 }
 
-fn multiply<T: KernelElement>(
+fn compute<T: KernelElement>(
+    operation: Operation,
     kernel: &dyn Kernel,
     alpha: f64,
     a: &Operand,
     b: &Operand,
     beta: f64,
-    tile: &mut Tile,
+    target: &mut Tile,
 ) {
+    let (a, b, c) = (a.view(), b.view(), target.view_mut());
     let (alpha, beta) = (T::from_f64(alpha), T::from_f64(beta));
-    kernel.multiply(T::any(Product::new(alpha, a.view(), b.view(), beta, tile.view_mut())));
+    match operation {
+        Operation::Multiply => kernel.multiply(T::any(Product::new(alpha, a, b, beta, c))),
+        Operation::Add => combine(a, Sign::Plus, b, beta, c),
+        Operation::Subtract => combine(a, Sign::Minus, b, beta, c),
+    }
 }

@@ -198,8 +198,8 @@ async fn collect(
     while let Some(result) = done.recv().await {
         let mut core = core.borrow_mut();
         let actions = match result {
-            Ok(Done::Multiplied(run, tile)) => {
-                core.store.put_tile(run.job.c, tile);
+            Ok(Done::Ran(run, target)) => {
+                core.store.put_tile(run.job.c, target);
                 core.state.handle(Event::Finished(&run.job))?
             }
             Ok(Done::Filled(header, buffer)) => {

@@ -1,0 +1,357 @@
+//! What one panel of a block brings: its matrices, the sums that are made of them, and the jobs that become possible.
+//!
+//! Place in the flow: the walk says which panel comes next; this file knows ids, shapes and uses. Without levels of
+//! Strassen–Winograd a cell of C is one tile, and a panel is one matrix; with them the recipe says what is added to
+//! what (`bramble_plan::Recipe`).
+//!
+//! Invariants: every matrix is announced with exactly the uses that the jobs make of it; every job's matrices are
+//! announced before it.
+
+use super::outgoing::{Delivery, Operands, Stored, Which, small, uses};
+use crate::message::{Job, MatrixHeader, Operation, Source, Then};
+use bramble_matrix::number::{to_u64, to_usize};
+use bramble_matrix::{Layout, Rect, Span};
+use bramble_plan::{Block, Part, Plan, Recipe, Region, Side, Term};
+
+/// A panel of the current step, for one row or column of cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Panel {
+    /// Row of cells.
+    A(u64),
+    /// Column of cells.
+    B(u64),
+}
+
+/// Ids of one panel: of the matrices that are sent, and of the sums that are made of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ids {
+    pub(super) panels: u32,
+    pub(super) sums: u32,
+}
+
+impl Ids {
+    fn of(self, term: Term) -> u32 {
+        match term {
+            Term::Panel(at) => self.panels.wrapping_add(count(at)),
+            Term::Sum(at) => self.sums.wrapping_add(count(at)),
+        }
+    }
+}
+
+fn count(at: usize) -> u32 {
+    small(to_u64(at))
+}
+
+/// The ids that a block has for its cells: tiles, and with levels products and their sums.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockIds {
+    pub(super) tiles: u32,
+    pub(super) products: u32,
+    pub(super) parts: u32,
+}
+
+/// Everything that does not change while a block is sent.
+pub(super) struct Scene<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) operands: &'a Operands,
+    pub(super) recipe: &'a Recipe,
+    pub(super) block: Block,
+    pub(super) ids: BlockIds,
+    /// Tiles of C are lent where they lie (links that share memory), unless they are sums that have to wait.
+    pub(super) lends: bool,
+}
+
+impl Scene<'_> {
+    pub(super) fn region(&self) -> &Region {
+        &self.plan.regions[self.block.region]
+    }
+
+    fn q(&self) -> u64 {
+        self.region().q()
+    }
+
+    /// Place of a cell in its block.
+    fn at(&self, i: u64, j: u64) -> u64 {
+        (i - self.block.cells.rows.start) * self.block.cells.cols.len() + j - self.block.cells.cols.start
+    }
+
+    fn tile_id(&self, i: u64, j: u64, u: u64, v: u64) -> u32 {
+        let q = self.q();
+        self.ids.tiles.wrapping_add(small(self.at(i, j) * q * q + u * q + v))
+    }
+
+    fn product_id(&self, i: u64, j: u64, product: usize) -> u32 {
+        if self.region().levels == 0 {
+            return self.tile_id(i, j, 0, 0);
+        }
+        let products = to_u64(self.recipe.products());
+        self.ids.products.wrapping_add(small(self.at(i, j) * products + to_u64(product)))
+    }
+
+    fn part_id(&self, i: u64, j: u64, part: Part) -> u32 {
+        match part {
+            Part::Product(product) => self.product_id(i, j, product),
+            Part::Sum(sum) => match self.recipe.results.tiles.iter().position(|t| *t == part) {
+                Some(tile) => self.ids.tiles.wrapping_add(small(self.at(i, j) * self.q() * self.q() + to_u64(tile))),
+                None => {
+                    let sums = to_u64(self.recipe.results.sums.len());
+                    self.ids.parts.wrapping_add(small(self.at(i, j) * sums + to_u64(sum)))
+                }
+            },
+        }
+    }
+
+    /// The last step of the block that is no rim; `None` where it has only the rim.
+    fn last_core(&self) -> Option<u64> {
+        let core = self.region().grid.steps();
+        (self.block.steps.start < core).then(|| self.block.steps.end.min(core) - 1)
+    }
+
+    /// The steps that a result of this block says are in it.
+    pub(super) fn result_steps(&self) -> Span {
+        match self.last_core() {
+            Some(last) if self.region().levels > 0 => Span::new(last, self.block.steps.end),
+            _ => self.block.steps,
+        }
+    }
+
+    /// A panel, its sums, and the jobs for the cells `others` on the other side, whose ids `other` gives.
+    pub(super) fn deliver(
+        &self,
+        panel: Panel,
+        step: u64,
+        ids: Ids,
+        others: Span,
+        other: &dyn Fn(u64) -> Ids,
+    ) -> Delivery {
+        let mut delivery = Delivery::default();
+        let rim = self.region().is_rim(step);
+        self.panels(panel, step, ids, &mut delivery);
+        if !rim {
+            self.side_sums(panel, step, ids, &mut delivery);
+        }
+        for there in others.iter() {
+            let (i, j, a, b) = match panel {
+                Panel::A(i) => (i, there, ids, other(there)),
+                Panel::B(j) => (there, j, other(there), ids),
+            };
+            if rim {
+                self.rim_jobs(i, j, step, a, b, &mut delivery);
+            } else {
+                self.jobs(i, j, step, a, b, &mut delivery);
+            }
+        }
+        delivery
+    }
+
+    /// Cells on the other side of a panel.
+    fn across(&self, panel: Panel) -> u64 {
+        match panel {
+            Panel::A(_) => self.block.cells.cols.len(),
+            Panel::B(_) => self.block.cells.rows.len(),
+        }
+    }
+
+    fn side(&self, panel: Panel) -> &Side {
+        match panel {
+            Panel::A(_) => &self.recipe.left,
+            Panel::B(_) => &self.recipe.right,
+        }
+    }
+
+    /// How many ids a panel takes: (of matrices, of sums).
+    pub(super) fn id_counts(&self, panel: Panel, step: u64) -> (u32, u32) {
+        let q = small(self.q());
+        if self.region().is_rim(step) { (q, 0) } else { (q * q, count(self.side(panel).sums.len())) }
+    }
+
+    fn panels(&self, panel: Panel, step: u64, ids: Ids, delivery: &mut Delivery) {
+        let (q, region) = (self.q(), self.region());
+        let rim = region.is_rim(step);
+        let (layout, generated, which) = match panel {
+            Panel::A(_) => (self.operands.a_layout, self.operands.a_generated, Which::A),
+            Panel::B(_) => (self.operands.b_layout, self.operands.b_generated, Which::B),
+        };
+        let source = if generated { Source::Generated } else { Source::Data };
+        let across = to_usize(small(self.across(panel)));
+        for at in 0..(if rim { q } else { q * q }) {
+            let (rect, uses_made) = match (panel, rim) {
+                (Panel::A(i), true) => (region.a_panel(i, step, at, 0), across * to_usize(small(q))),
+                (Panel::B(j), true) => (region.b_panel(step, j, 0, at), across * to_usize(small(q))),
+                (Panel::A(i), false) => (region.a_panel(i, step, at / q, at % q), self.uses_of(panel, at, across)),
+                (Panel::B(j), false) => (region.b_panel(step, j, at / q, at % q), self.uses_of(panel, at, across)),
+            };
+            let id = ids.panels.wrapping_add(small(at));
+            let header = MatrixHeader { uses: uses(uses_made), ..self.header(id, rect, layout, source) };
+            delivery.stored.push(Stored { header, which, rect, lent: false });
+        }
+    }
+
+    fn uses_of(&self, panel: Panel, at: u64, across: usize) -> usize {
+        if self.region().levels == 0 {
+            return across;
+        }
+        self.uses(panel, Term::Panel(to_usize(small(at))), across)
+    }
+
+    fn uses(&self, panel: Panel, term: Term, across: usize) -> usize {
+        let side = self.side(panel);
+        side.uses_in_sums(term) + side.uses_in_products(term) * across
+    }
+
+    /// The sums of a panel's matrices that the recipe needs.
+    fn side_sums(&self, panel: Panel, step: u64, ids: Ids, delivery: &mut Delivery) {
+        let across = to_usize(small(self.across(panel)));
+        let region = self.region();
+        let rect = match panel {
+            Panel::A(i) => region.a_panel(i, step, 0, 0),
+            Panel::B(j) => region.b_panel(step, j, 0, 0),
+        };
+        for (at, sum) in self.side(panel).sums.iter().enumerate() {
+            let term = Term::Sum(at);
+            let header = self.header(ids.of(term), rect, Layout::RowMajor, Source::Vacant);
+            delivery.vacant.push(MatrixHeader { uses: uses(self.uses(panel, term, across)), ..header });
+            delivery.jobs.push(Job {
+                operation: if sum.subtracts { Operation::Subtract } else { Operation::Add },
+                a: ids.of(sum.a),
+                b: ids.of(sum.b),
+                c: ids.of(term),
+                step: 0,
+                epoch: 0,
+                then: Then::Close,
+            });
+        }
+    }
+
+    /// The products of one cell in one step, and after the last step its results.
+    fn jobs(&self, i: u64, j: u64, step: u64, a: Ids, b: Ids, delivery: &mut Delivery) {
+        let levels = self.region().levels;
+        let first = step == self.block.steps.start;
+        if first && levels == 0 {
+            self.tile(i, j, 0, 0, delivery);
+        }
+        let last = self.last_core() == Some(step);
+        let rect = self.region().tile(i, j, 0, 0);
+        let factors = self.recipe.left.factors.iter().zip(&self.recipe.right.factors);
+        for (product, (left, right)) in factors.enumerate() {
+            let id = self.product_id(i, j, product);
+            if first && levels > 0 {
+                let header = self.header(id, rect, Layout::RowMajor, Source::Vacant);
+                let uses = uses(self.recipe.results.uses(Part::Product(product)));
+                delivery.vacant.push(MatrixHeader { uses, ..header });
+            }
+            let then = match (last, levels) {
+                (false, _) => Then::Continue,
+                (true, 0) => Then::Return,
+                (true, _) => Then::Close,
+            };
+            delivery.jobs.push(Job {
+                operation: Operation::Multiply,
+                a: a.of(*left),
+                b: b.of(*right),
+                c: id,
+                step: small(step),
+                epoch: 0,
+                then,
+            });
+        }
+        if last && levels > 0 {
+            self.results(i, j, step, delivery);
+        }
+    }
+
+    /// Puts the products of a cell together.
+    fn results(&self, i: u64, j: u64, step: u64, delivery: &mut Delivery) {
+        let q = self.q();
+        let rect = self.region().tile(i, j, 0, 0);
+        let ends = step + 1 == self.block.steps.end;
+        for (at, sum) in self.recipe.results.sums.iter().enumerate() {
+            let part = Part::Sum(at);
+            let tile = self.recipe.results.tiles.iter().position(|t| *t == part).map(to_u64);
+            match tile {
+                Some(tile) => self.tile(i, j, tile / q, tile % q, delivery),
+                None => {
+                    let header = self.header(self.part_id(i, j, part), rect, Layout::RowMajor, Source::Vacant);
+                    let uses = uses(self.recipe.results.uses(part));
+                    delivery.vacant.push(MatrixHeader { uses, ..header });
+                }
+            }
+            delivery.jobs.push(Job {
+                operation: if sum.subtracts { Operation::Subtract } else { Operation::Add },
+                a: self.part_id(i, j, sum.a),
+                b: self.part_id(i, j, sum.b),
+                c: self.part_id(i, j, part),
+                step: small(step),
+                epoch: 0,
+                then: match (tile, ends) {
+                    (None, _) => Then::Close,
+                    (Some(_), true) => Then::Return,
+                    (Some(_), false) => Then::Continue,
+                },
+            });
+        }
+    }
+
+    /// In the rim each tile of a cell is multiplied by itself.
+    fn rim_jobs(&self, i: u64, j: u64, step: u64, a: Ids, b: Ids, delivery: &mut Delivery) {
+        let q = self.q();
+        for (u, v) in (0..q).flat_map(|u| (0..q).map(move |v| (u, v))) {
+            if self.last_core().is_none() {
+                self.tile(i, j, u, v, delivery);
+            }
+            delivery.jobs.push(Job {
+                operation: Operation::Multiply,
+                a: a.panels.wrapping_add(small(u)),
+                b: b.panels.wrapping_add(small(v)),
+                c: self.tile_id(i, j, u, v),
+                step: small(step),
+                epoch: 0,
+                then: Then::Return,
+            });
+        }
+    }
+
+    /// Announces a tile of C.
+    fn tile(&self, i: u64, j: u64, u: u64, v: u64, delivery: &mut Delivery) {
+        let rect = self.region().tile(i, j, u, v);
+        let goes_on = self.plan.continues(&self.block);
+        let (source, which) = match (goes_on, self.block.steps.start == 0 && self.operands.reads_c) {
+            (true, _) => (Source::Partial, Which::Sum),
+            (false, true) => (Source::Data, Which::C),
+            (false, false) => (Source::Vacant, Which::C),
+        };
+        let header = self.header(self.tile_id(i, j, u, v), rect, Layout::RowMajor, source);
+        // A sum of later steps has to wait for the earlier ones, so it is not made in C itself.
+        let lent = self.lends && (goes_on || self.block.steps.start == 0);
+        if lent || source != Source::Vacant {
+            delivery.stored.insert(0, Stored { header, which, rect, lent });
+        } else {
+            delivery.vacant.push(header);
+        }
+    }
+
+    fn header(&self, id: u32, rect: Rect, layout: Layout, source: Source) -> MatrixHeader {
+        let shape = rect.shape();
+        let mut header = MatrixHeader {
+            id,
+            rows: small(shape.rows),
+            cols: small(shape.cols),
+            first_line: 0,
+            lines: 0,
+            uses: 0,
+            dtype: self.plan.problem.dtype,
+            layout,
+            source,
+        };
+        header.lines = header.lines_total().0;
+        header
+    }
+}
+
+/// How many ids a block's cells take: (tiles, products, parts).
+pub(super) fn block_ids(region: &Region, recipe: &Recipe, block: &Block) -> (u32, u32, u32) {
+    let cells = block.count();
+    let many = |each: usize| small(cells * to_u64(each));
+    let tiles = small(cells * region.q() * region.q());
+    if region.levels == 0 { (tiles, 0, 0) } else { (tiles, many(recipe.products()), many(recipe.results.sums.len())) }
+}
