@@ -47,10 +47,12 @@ impl Watch for Progress {
         }
         if self.verbose {
             let plan = &decision.plan;
-            let grid = &plan.grid;
-            let (tiles, steps) = (grid.tiles(), grid.steps());
-            let (rows, cols, depth) = (grid.tile_rows, grid.tile_cols, grid.depth);
-            self.say(&format!("{tiles} tiles of {rows}x{cols}, {steps} steps of {depth}"));
+            for region in &plan.regions {
+                let grid = &region.grid;
+                let (tiles, steps) = (grid.tiles() * region.q() * region.q(), region.steps());
+                let (rows, cols, depth) = (grid.tile_rows, grid.tile_cols, grid.depth);
+                self.say(&format!("{tiles} tiles of {rows}x{cols}, {steps} steps of {depth}"));
+            }
             let memory = plan.predicted.worker_memory_bytes as f64 / 1e6;
             self.say(&format!("at most {memory:.0} MB of matrices at any one machine"));
         }

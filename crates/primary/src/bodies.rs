@@ -152,7 +152,8 @@ fn sum_so_far(piece: &Piece, output: &Output) -> Result<Body, MatrixError> {
     let mut lent = output.lend(piece.rect);
     let mut buffer = Buffer::zeroed(piece.bytes)?;
     let line_bytes = lent.line_bytes().max(1);
-    for (line, row) in lent.lines_mut(0..here(piece.rect.rows.len())).zip(buffer.bytes_mut().chunks_exact_mut(line_bytes))
+    for (line, row) in
+        lent.lines_mut(0..here(piece.rect.rows.len())).zip(buffer.bytes_mut().chunks_exact_mut(line_bytes))
     {
         row.copy_from_slice(line);
     }

@@ -119,7 +119,8 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     watch.verifying();
     let verify = checked.verify(&sealed).await?;
     let wire = |f: fn(&crate::MachineReport) -> u64| ran.machines.iter().map(f).sum();
-    let grid = decision.plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth]);
+    let grid =
+        decision.plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth]);
     let suspect = verify.verdict.fault.as_ref().and_then(|fault| {
         let owner = decision.plan.owner_of(fault.row, fault.col)?;
         Some(ran.machines[owner].name.clone())

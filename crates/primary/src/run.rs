@@ -6,8 +6,8 @@
 mod carry;
 
 use crate::PrimaryError;
-use crate::aside::{AsideLines, Asides, bytes_of, copy_lines};
 use crate::account::{MachineReport, Progress, ThreadUse, report_stubs};
+use crate::aside::{AsideLines, Asides, bytes_of, copy_lines};
 use crate::bodies::{Bodies, Tile};
 use crate::opening::Session;
 use crate::product::Watch;
@@ -220,7 +220,10 @@ impl Core {
                 Action::Ping(peer, nonce) => self.send(peer, Kind::Ping, encode_number(nonce), Body::Empty),
                 Action::Merge { peer, tile, rect } => {
                     let c = self.output.lend(rect);
-                    assert!(self.asides.merge((peer, tile), c), "tile {tile} of peer {peer} was not put aside");
+                    assert!(
+                        self.asides.merge((peer, tile), c),
+                        "tile {tile} of peer {peer} was not put aside"
+                    );
                 }
                 Action::Committed(rect) => self.committed(rect),
                 Action::Finished => {

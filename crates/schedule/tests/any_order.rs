@@ -1,237 +1,63 @@
 //! The real state machines of both ends, joined by queues whose deliveries, job completions and fills come
-//! in any order that a link allows: every (tile, step) is done once and in step order, whatever happens
-//! first, and no worker ever holds more than its grant.
+//! in any order that a link allows, with real numbers in the matrices: whatever happens first, C is the product, to the
+//! bit, by every strategy; and no worker ever holds more than its grant, no two write the same part of C at once.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
-use bramble_matrix::{DType, Layout};
-use bramble_plan::{Cut, LinkRate, Machine, Preference, Problem, decide};
-use bramble_schedule::message::{Job, ResultHead, StoreHead};
-use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary};
-use bramble_schedule::worker::{Action as WorkerAction, Event as WorkerEvent, Worker};
+mod world;
+
+use bramble_matrix::DType;
+use bramble_plan::{Base, Cut, Problem, Strategy as Cutting, Sums, Wish};
+use bramble_schedule::message::ResultHead;
+use bramble_schedule::primary::{Action, Event, Outgoing};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-
-/// One worker with everything that is on its way to and from it.
-struct End {
-    worker: Worker,
-    inbox: VecDeque<Outgoing>,
-    outbox: VecDeque<Event>,
-    running: Vec<Job>,
-    filling: Vec<u32>,
-    leaving: Vec<(u32, u32, u32)>,
-}
-
-struct World {
-    primary: Primary,
-    ends: Vec<End>,
-    /// Steps done of each tile.
-    done: BTreeMap<u32, Vec<u32>>,
-    finished: bool,
-    failed: Option<String>,
-    progress: f64,
-    /// What all matrices that workers were sent count for.
-    stored_bytes: u64,
-}
-
-impl World {
-    fn new(primary: Primary, grants: &[u64]) -> Self {
-        let end = |grant: &u64| End {
-            worker: Worker::new(*grant),
-            inbox: VecDeque::new(),
-            outbox: VecDeque::new(),
-            running: Vec::new(),
-            filling: Vec::new(),
-            leaving: Vec::new(),
-        };
-        let ends = grants.iter().map(end).collect();
-        Self {
-            primary,
-            ends,
-            done: BTreeMap::new(),
-            finished: false,
-            failed: None,
-            progress: 0.0,
-            stored_bytes: 0,
-        }
-    }
-
-    fn primary(&mut self, event: Event) {
-        for action in self.primary.handle(event, Duration::ZERO) {
-            match action {
-                Action::Send(peer, message) => self.ends[peer].inbox.push_back(message),
-                Action::Finished => self.finished = true,
-                Action::Fail(why) => self.failed = Some(why),
-                Action::Committed { .. } | Action::Ping(..) => {}
-            }
-        }
-        self.primary.validate();
-        let progress = self.primary.progress();
-        assert!(self.progress <= progress && progress <= 1.0, "progress went back");
-        self.progress = progress;
-    }
-
-    fn worker(&mut self, peer: usize, actions: Vec<WorkerAction>) {
-        let end = &mut self.ends[peer];
-        for action in actions {
-            match action {
-                WorkerAction::Start(run) => {
-                    let first = self.done.entry(run.job.c).or_default().is_empty();
-                    let reads_c = self.primary.plan().problem.reads_c;
-                    assert_eq!(run.reads_tile, !first || reads_c, "only the first job overwrites");
-                    assert_eq!(run.scales_tile, first && reads_c, "the old C is scaled once");
-                    end.running.push(run.job);
-                }
-                WorkerAction::Fill(id) => end.filling.push(id),
-                WorkerAction::Return { tile, step_start, step_end, .. } => {
-                    end.leaving.push((tile, step_start, step_end));
-                }
-                WorkerAction::Credit(bytes) => end.outbox.push_back(Event::Credit { peer, bytes }),
-                WorkerAction::Reserve(_) | WorkerAction::Release(_) => {}
-            }
-        }
-        end.worker.validate();
-    }
-
-    /// Does one of the things that may happen at `peer`; false where that one cannot happen now.
-    fn step(&mut self, peer: usize, what: usize, which: usize) -> bool {
-        let end = &mut self.ends[peer];
-        match what {
-            0 if !end.inbox.is_empty() => {
-                let message = end.inbox.pop_front().unwrap();
-                let head = StoreHead::decode(&message.head.encode()).unwrap();
-                let new = head.matrices.iter().filter(|m| m.first_line == 0);
-                self.stored_bytes += new.map(|m| m.charged_bytes()).sum::<u64>();
-                let mut actions = end.worker.handle(WorkerEvent::Announced(&head)).unwrap();
-                actions.extend(end.worker.handle(WorkerEvent::Landed(&head)).unwrap());
-                self.worker(peer, actions);
-                self.primary(Event::Sent { peer, bytes: message.wire_bytes() });
-            }
-            1 if !end.outbox.is_empty() => {
-                let event = end.outbox.pop_front().unwrap();
-                self.primary(event);
-            }
-            2 if !end.running.is_empty() => {
-                let job = end.running.swap_remove(which % end.running.len());
-                self.done.entry(job.c).or_default().push(job.step);
-                let actions = self.ends[peer].worker.handle(WorkerEvent::Finished(&job)).unwrap();
-                self.worker(peer, actions);
-            }
-            3 if !end.filling.is_empty() => {
-                let id = end.filling.swap_remove(which % end.filling.len());
-                let actions = end.worker.handle(WorkerEvent::Filled(id)).unwrap();
-                self.worker(peer, actions);
-            }
-            4 if !end.leaving.is_empty() => {
-                let (tile, start, stop) = end.leaving.swap_remove(which % end.leaving.len());
-                self.result(peer, tile, start, stop, which);
-                let actions = self.ends[peer].worker.handle(WorkerEvent::Returned(tile)).unwrap();
-                self.worker(peer, actions);
-            }
-            _ => return false,
-        }
-        true
-    }
-
-    /// A tile comes back in two pieces where it has two rows.
-    fn result(&mut self, peer: usize, c: u32, step_start: u32, step_end: u32, which: usize) {
-        let grid = self.primary.plan().grid;
-        let (i, j) = grid.tile_of(c).unwrap();
-        let rows = grid.tile(i, j).shape().rows as u32;
-        let cut = if rows > 1 { 1 + which as u32 % (rows - 1) } else { rows };
-        for (first_line, lines) in [(0, cut), (cut, rows - cut)] {
-            if lines > 0 {
-                let head = ResultHead { c, epoch: 0, step_start, step_end, first_line, lines };
-                self.primary.expect(peer, &head).unwrap();
-                self.ends[peer].outbox.push_back(Event::Landed { peer, head });
-                // Deliver at once: the second piece is checked against the first.
-                while let Some(event) = self.ends[peer].outbox.pop_front() {
-                    self.primary(event);
-                }
-            }
-        }
-    }
-
-    fn run(&mut self, choices: &[u32]) {
-        self.primary(Event::Start);
-        let mut quiet = 0;
-        for n in 0..2_000_000usize {
-            if self.finished || self.failed.is_some() {
-                return;
-            }
-            // A fixed list of choices, then round robin, so that every run ends.
-            let c = choices.get(n).map_or(n, |c| *c as usize);
-            let peers = self.ends.len();
-            let moved = self.step(c % peers, (c / peers) % 5, c / peers / 5);
-            quiet = if moved { 0 } else { quiet + 1 };
-            assert!(quiet < 5 * peers * 4 + choices.len(), "nothing can happen any more, and C is not there");
-        }
-        panic!("the run does not end");
-    }
-}
+use world::{Setting, World};
 
 fn problem(m: u64, n: u64, k: u64, reads_c: bool, generated: bool) -> Problem {
-    Problem { m, n, k, dtype: DType::F64, reads_c, sends_a: !generated, sends_b: true }
+    Problem { m, n, k, dtype: DType::I64, reads_c, sends_a: !generated, sends_b: true }
 }
 
-fn world(
-    p: &Problem,
-    tile: u64,
-    depth: u64,
-    memories: &[u64],
-    shared: bool,
-    col_major: bool,
-) -> Option<World> {
-    let machine = |memory: &u64| Machine {
-        name: "w".to_owned(),
-        threads: 1,
-        gflops: 1.0,
-        peak_gflops: 1.0,
-        memory_bytes: *memory,
-        link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
-    };
-    let machines: Vec<Machine> = memories.iter().map(machine).collect();
-    let cut = Cut { tile: Some(tile), depth: Some(depth) };
-    let decision = decide(p, cut, &machines[0], &machines, Preference::Workers).ok()?;
-    let peers: Vec<PeerInfo> = decision
-        .plan
-        .shares
-        .iter()
-        .map(|s| PeerInfo { name: "w".into(), credit_bytes: memories[s.machine], shares_memory: shared })
-        .collect();
-    let grants: Vec<u64> = peers.iter().map(|p| p.credit_bytes).collect();
-    let layout = if col_major { Layout::ColMajor } else { Layout::RowMajor };
-    let operands = Operands {
-        a_layout: layout,
-        b_layout: Layout::RowMajor,
-        a_generated: !p.sends_a,
-        b_generated: false,
-        reads_c: p.reads_c,
-    };
-    Some(World::new(Primary::new(decision.plan, operands, peers), &grants))
+/// Any strategy.
+fn cutting() -> impl Strategy<Value = Cutting> {
+    let base = prop_oneof![
+        Just(Base::Naive),
+        (1u32..5).prop_map(Base::Row),
+        (1u32..5).prop_map(Base::Square),
+        Just(Base::Reuse),
+        Just(Base::Cuboid),
+        (1u32..4, 1u32..4, 1u32..4).prop_map(|(a, b, c)| Base::Box3(a, b, c)),
+        (1u32..4, 1u32..4).prop_map(|(r, c)| Base::Summa(r, c)),
+    ];
+    (base, 0u32..3).prop_map(|(base, levels)| Cutting { base, levels })
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(250))]
     #[test]
-    fn every_step_of_every_tile_is_done_once_in_order(
+    fn c_is_the_product_by_every_strategy_whatever_happens_first(
         m in 1u64..40, n in 1u64..40, k in 1u64..40, tile in 1u64..12, depth in 1u64..12,
-        memories in proptest::collection::vec(2_500u64..200_000, 1..5),
-        shared in any::<bool>(), col_major in any::<bool>(), reads_c in any::<bool>(), generated in any::<bool>(),
+        memories in proptest::collection::vec(10_000u64..400_000, 1..6),
+        strategy in cutting(), reproducible in any::<bool>(), shared in 0u8..3,
+        col_major in any::<bool>(), reads_c in any::<bool>(), generated in any::<bool>(),
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        if let Some(mut world) = world(&p, tile, depth, &memories, shared, col_major) {
+        let setting = Setting { cut: Cut { tile: Some(tile), depth: Some(depth) }, memories, shared, col_major };
+        let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
+        if let Some(mut world) = World::new(&p, &setting, &wish) {
             world.run(&choices);
             prop_assert_eq!(&world.failed, &None);
-            let grid = world.primary.plan().grid;
-            let steps: Vec<u32> = (0..grid.steps() as u32).collect();
-            prop_assert_eq!(world.done.len() as u64, grid.tiles());
-            prop_assert!(world.done.values().all(|s| *s == steps));
             prop_assert_eq!(world.primary.tiles_left(), 0);
-            prop_assert_eq!(world.stored_bytes, world.primary.plan().stored_bytes());
+            prop_assert_eq!(world.primary.sums_under_way(), (0, 0));
             prop_assert_eq!(world.primary.progress(), 1.0);
+            prop_assert_eq!(&world.c, &world.expected);
+            let predicted = &world.primary.plan().predicted;
+            prop_assert!(world.aside_bytes_max as u64 <= predicted.primary_memory_bytes);
+            if wish.reproducible {
+                prop_assert_eq!(world.primary.plan().sums, Sums::Chained);
+                prop_assert!(world.steps_were_in_order);
+            }
         }
     }
 }
@@ -241,27 +67,34 @@ fn blocks_that_come_back_in_any_order_keep_their_panels_apart() {
     // Blocks of one tile each: the second may be back long before the first.
     for seed in 0..200u32 {
         let p = problem(24, 24, 16, false, false);
-        let mut world = world(&p, 4, 4, &[5 * 512 + 4 * 32 + 100], false, false).unwrap();
-        let blocks = world.primary.plan().shares[0].blocks();
+        let mut world = world(&p, 4, 4, &[5 * 512 + 4 * 32 + 100]).unwrap();
+        let blocks = world.primary.plan().members[0].blocks().count();
         assert!(blocks >= 18, "{blocks}");
         let choices: Vec<u32> =
             (0..4000u32).map(|i| (i ^ seed).wrapping_mul(2_654_435_761).rotate_left(7)).collect();
         world.run(&choices);
-        assert_eq!((world.failed, world.primary.tiles_left()), (None, 0));
+        assert_eq!((&world.failed, world.primary.tiles_left()), (&None, 0));
+        assert_eq!(world.c, world.expected);
     }
+}
+
+/// Workers over links that move bytes, `reuse`.
+fn world(p: &Problem, tile: u64, depth: u64, memories: &[u64]) -> Option<World> {
+    let cut = Cut { tile: Some(tile), depth: Some(depth) };
+    let setting = Setting { cut, memories: memories.to_vec(), shared: 0, col_major: false };
+    World::new(p, &setting, &Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO })
 }
 
 #[test]
 fn answers_that_nobody_asked_for_are_refused() {
     let p = problem(8, 8, 8, false, false);
-    let mut world = world(&p, 4, 4, &[100_000], false, false).unwrap();
+    let mut world = world(&p, 4, 4, &[100_000]).unwrap();
     world.primary(Event::Start);
-    let grid = world.primary.plan().grid;
-    let good =
-        ResultHead { c: grid.c_id(0, 0), epoch: 0, step_start: 0, step_end: 2, first_line: 0, lines: 4 };
+    let store = world.announced_tile();
+    let good = ResultHead { c: store, epoch: 0, step_start: 0, step_end: 2, first_line: 0, lines: 4 };
     assert!(world.primary.expect(0, &good).is_ok());
     let bad = [
-        ResultHead { c: grid.a_id(0, 0), ..good },
+        ResultHead { c: good.c + 1000, ..good },
         ResultHead { c: u32::MAX, ..good },
         ResultHead { epoch: 1, ..good },
         ResultHead { step_start: 1, ..good },
@@ -281,7 +114,7 @@ fn answers_that_nobody_asked_for_are_refused() {
 #[test]
 fn more_credit_than_was_given_is_refused() {
     let p = problem(8, 8, 8, false, false);
-    let mut world = world(&p, 4, 4, &[100_000], false, false).unwrap();
+    let mut world = world(&p, 4, 4, &[100_000]).unwrap();
     world.primary(Event::Start);
     world.primary(Event::Credit { peer: 0, bytes: 1 << 40 });
     assert!(world.failed.unwrap().contains("credit"));
@@ -290,7 +123,7 @@ fn more_credit_than_was_given_is_refused() {
 #[test]
 fn a_silent_worker_is_asked_and_then_given_up() {
     let p = problem(8, 8, 8, false, false);
-    let mut world = world(&p, 4, 4, &[100_000], false, false).unwrap();
+    let mut world = world(&p, 4, 4, &[100_000]).unwrap();
     world.primary(Event::Start);
     let asked = world.primary.handle(Event::Tick, Duration::from_secs(3));
     assert!(asked.iter().any(|a| matches!(a, Action::Ping(0, _))), "{asked:?}");
@@ -307,8 +140,52 @@ fn a_silent_worker_is_asked_and_then_given_up() {
 #[test]
 fn a_million_blocks_cost_no_more_than_what_is_in_flight() {
     let p = problem(2_000_000, 2_000_000, 1000, false, false);
-    let mut world = world(&p, 2000, 1000, &[4 << 30], false, false).unwrap();
-    world.primary(Event::Start);
-    let queued: usize = world.ends[0].inbox.iter().map(Outgoing::wire_bytes).sum();
-    assert!(queued < 6 << 20, "{queued} bytes in the link");
+    let mut primary = world::primary(
+        &p,
+        2000,
+        1000,
+        4 << 30,
+        &Wish { strategy: Some(Cutting::plain(Base::Naive)), ..Wish::AUTO },
+    );
+    assert_eq!(primary.plan().results(), 1_000_000);
+    let sent = primary.handle(Event::Start, Duration::ZERO);
+    let bytes = |a: &Action| match a {
+        Action::Send(_, message) => Outgoing::wire_bytes(message),
+        _ => 0,
+    };
+    let queued: usize = sent.iter().map(bytes).sum();
+    assert!(queued > 0 && queued < 6 << 20, "{queued} bytes in the link");
+}
+
+#[test]
+fn every_strategy_runs_on_small_machines_and_large_ones() {
+    // The property above skips what does not fit; here nothing may be skipped.
+    let bases = [
+        Base::Naive,
+        Base::Row(3),
+        Base::Square(2),
+        Base::Reuse,
+        Base::Cuboid,
+        Base::Box3(2, 1, 3),
+        Base::Summa(2, 2),
+    ];
+    let kinds = (0..3u32).flat_map(|levels| bases.map(|base| Cutting { base, levels }));
+    for (number, strategy) in kinds.enumerate() {
+        for (shared, reproducible) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)] {
+            let wish = Wish {
+                strategy: Some(strategy),
+                reproducible: reproducible && strategy.levels == 0,
+                ..Wish::AUTO
+            };
+            let p = problem(29, 23, 31, number % 2 == 0, number % 3 == 0);
+            let cut = Cut { tile: Some(5), depth: Some(4) };
+            let memories = vec![500_000, 300_000, 900_000];
+            let setting = Setting { cut, memories, shared, col_major: number % 4 == 0 };
+            let mut world =
+                World::new(&p, &setting, &wish).unwrap_or_else(|| panic!("{strategy} does not fit"));
+            world.run(&[]);
+            assert_eq!(world.failed, None, "{strategy}");
+            assert!(world.c == world.expected, "{strategy} {shared} {reproducible}");
+        }
+    }
 }

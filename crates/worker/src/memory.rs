@@ -126,12 +126,13 @@ fn in_memory(bytes: u64) -> Result<usize, MatrixError> {
     usize::try_from(bytes).map_err(|_| MatrixError::OutOfMemory { bytes })
 }
 
-/// A matrix that is arriving, or waits for the first of the jobs that write it.
+/// A matrix that is arriving, or has arrived and was not asked for yet.
 struct Slot {
     header: MatrixHeader,
     /// `None` while bytes land in it.
     buffer: Option<Buffer>,
-    generated: Option<Generated>,
+    /// In a box, since most have none, and many small matrices are to take little.
+    generated: Option<Box<Generated>>,
 }
 
 /// Everything a session holds.
@@ -183,7 +184,11 @@ impl Store {
     /// Takes memory for a matrix before its bytes come.
     pub(crate) fn reserve(&mut self, header: &MatrixHeader) -> Result<(), MatrixError> {
         let buffer = self.buffer(in_memory(header.bytes())?)?;
-        self.arriving.insert(header.id, Slot { header: *header, buffer: Some(buffer), generated: None });
+        if header.source == Source::Vacant {
+            self.tiles.insert(header.id, Tile::Owned(*header, buffer));
+        } else {
+            self.arriving.insert(header.id, Slot { header: *header, buffer: Some(buffer), generated: None });
+        }
         Ok(())
     }
 
@@ -218,7 +223,7 @@ impl Store {
             if slot.buffer.is_none() {
                 slot.buffer = Some(part.buffer);
             } else {
-                slot.generated = Generated::decode(part.buffer.bytes()).ok();
+                slot.generated = Generated::decode(part.buffer.bytes()).ok().map(Box::new);
             }
         }
     }
@@ -226,13 +231,13 @@ impl Store {
     /// How to make a generated matrix, and the memory for it.
     pub(crate) fn take_generated(&mut self, id: u32) -> Option<(MatrixHeader, Generated, Buffer)> {
         let mut slot = self.arriving.remove(&id)?;
-        Some((slot.header, slot.generated?, slot.buffer.take()?))
+        Some((slot.header, *slot.generated?, slot.buffer.take()?))
     }
 
     /// Notes how a generated matrix is made (on links that share memory).
     pub(crate) fn set_generated(&mut self, id: u32, generated: Generated) {
         if let Some(slot) = self.arriving.get_mut(&id) {
-            slot.generated = Some(generated);
+            slot.generated = Some(Box::new(generated));
         }
     }
 

@@ -167,6 +167,7 @@ fn very_many_tiny_matrices() {
         client.last_words();
         worker.says("exceeds the grant");
         let most = worker.rss_bytes_max() >> 20;
+        println!("{most} MiB");
         assert!(most < MEMORY_MIB + 32, "{most} MiB for matrices of one element");
         worker.is_well_below(MEMORY_MIB << 20);
     }
@@ -200,6 +201,7 @@ fn very_many_jobs_that_wait_for_each_other() {
     client.send(Kind::Ping.code(), &encode_number(7), &[]);
     assert_eq!(client.receive_kind(Kind::Pong).head, encode_number(7));
     let most = worker.rss_bytes_max() >> 20;
+    println!("{most} MiB");
     assert!(most < MEMORY_MIB + 32, "{most} MiB for jobs that wait");
     drop(client);
     worker.is_well_below(MEMORY_MIB << 20);

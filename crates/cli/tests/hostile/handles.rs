@@ -137,7 +137,7 @@ fn steps_rise_and_nothing_follows_the_last() {
     refused(&worker, "it comes after the job that sent it back, or closed it", |c| {
         send_three(c, 9, &[last_job(1, 2, 3, 0), job(1, 2, 3, 1)]);
     });
-    refused(&worker, "an operand of it is not stored here", |c| {
+    refused(&worker, "what it writes is not stored here", |c| {
         send_three(c, 9, &[last_job(1, 2, 3, 0)]);
         c.receive_kind(Kind::Credit);
         c.send(STORE, &store(&[], &[job(1, 2, 3, 1)]), &[]);

@@ -92,7 +92,9 @@ impl Scene<'_> {
         match part {
             Part::Product(product) => self.product_id(i, j, product),
             Part::Sum(sum) => match self.recipe.results.tiles.iter().position(|t| *t == part) {
-                Some(tile) => self.ids.tiles.wrapping_add(small(self.at(i, j) * self.q() * self.q() + to_u64(tile))),
+                Some(tile) => {
+                    self.ids.tiles.wrapping_add(small(self.at(i, j) * self.q() * self.q() + to_u64(tile)))
+                }
                 None => {
                     let sums = to_u64(self.recipe.results.sums.len());
                     self.ids.parts.wrapping_add(small(self.at(i, j) * sums + to_u64(sum)))
@@ -178,8 +180,12 @@ impl Scene<'_> {
             let (rect, uses_made) = match (panel, rim) {
                 (Panel::A(i), true) => (region.a_panel(i, step, at, 0), across * to_usize(small(q))),
                 (Panel::B(j), true) => (region.b_panel(step, j, 0, at), across * to_usize(small(q))),
-                (Panel::A(i), false) => (region.a_panel(i, step, at / q, at % q), self.uses_of(panel, at, across)),
-                (Panel::B(j), false) => (region.b_panel(step, j, at / q, at % q), self.uses_of(panel, at, across)),
+                (Panel::A(i), false) => {
+                    (region.a_panel(i, step, at / q, at % q), self.uses_of(panel, at, across))
+                }
+                (Panel::B(j), false) => {
+                    (region.b_panel(step, j, at / q, at % q), self.uses_of(panel, at, across))
+                }
             };
             let id = ids.panels.wrapping_add(small(at));
             let header = MatrixHeader { uses: uses(uses_made), ..self.header(id, rect, layout, source) };
@@ -271,7 +277,8 @@ impl Scene<'_> {
             match tile {
                 Some(tile) => self.tile(i, j, tile / q, tile % q, delivery),
                 None => {
-                    let header = self.header(self.part_id(i, j, part), rect, Layout::RowMajor, Source::Vacant);
+                    let header =
+                        self.header(self.part_id(i, j, part), rect, Layout::RowMajor, Source::Vacant);
                     let uses = uses(self.recipe.results.uses(part));
                     delivery.vacant.push(MatrixHeader { uses, ..header });
                 }
@@ -353,5 +360,9 @@ pub(super) fn block_ids(region: &Region, recipe: &Recipe, block: &Block) -> (u32
     let cells = block.count();
     let many = |each: usize| small(cells * to_u64(each));
     let tiles = small(cells * region.q() * region.q());
-    if region.levels == 0 { (tiles, 0, 0) } else { (tiles, many(recipe.products()), many(recipe.results.sums.len())) }
+    if region.levels == 0 {
+        (tiles, 0, 0)
+    } else {
+        (tiles, many(recipe.products()), many(recipe.results.sums.len()))
+    }
 }

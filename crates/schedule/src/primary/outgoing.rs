@@ -107,7 +107,10 @@ impl Delivery {
             cut(matrix, by_reference, std::mem::take(&mut vacant), last, out);
         }
         for jobs in more.chunks(JOBS_MAX) {
-            out.push_back(Outgoing { head: StoreHead { matrices: Vec::new(), jobs: jobs.to_vec() }, piece: None });
+            out.push_back(Outgoing {
+                head: StoreHead { matrices: Vec::new(), jobs: jobs.to_vec() },
+                piece: None,
+            });
         }
     }
 }

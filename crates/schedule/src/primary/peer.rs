@@ -135,7 +135,10 @@ impl Peer {
     pub(super) fn validate(&self) {
         assert!(self.credit_left <= self.info.credit_bytes);
         for (tile, rows) in &self.tiles {
-            assert!(self.walk.find(*tile).is_some(), "tile {tile} ({rows} rows are back) belongs to no block");
+            assert!(
+                self.walk.find(*tile).is_some(),
+                "tile {tile} ({rows} rows are back) belongs to no block"
+            );
         }
     }
 }

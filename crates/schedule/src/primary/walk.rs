@@ -260,7 +260,11 @@ fn rows_of(block: &Block) -> usize {
 }
 
 /// Number of a tile in its region: cell by cell.
-pub(super) fn tile_number(region: &bramble_plan::Region, block: &Block, at: u32) -> (u64, u64, u64, u64, u64) {
+pub(super) fn tile_number(
+    region: &bramble_plan::Region,
+    block: &Block,
+    at: u32,
+) -> (u64, u64, u64, u64, u64) {
     let tiles = region.q() * region.q();
     let (cell, inner) = (u64::from(at) / tiles, u64::from(at) % tiles);
     let cols = block.cells.cols.len();

@@ -1,0 +1,386 @@
+//! A product with real numbers in memory: the primary's and the workers' states, and everything that is on its way.
+
+use bramble_matrix::{Layout, Rect};
+use bramble_plan::{Cut, LinkRate, Machine, Plan, Problem, Wish, decide};
+use bramble_schedule::message::{Job, MatrixHeader, Operation, ResultHead, Source, StoreHead};
+use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary, Which};
+use bramble_schedule::worker::{Action as WorkerAction, Event as WorkerEvent, Run, Worker};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// β of products that read C.
+const BETA: i64 = 3;
+/// α of all products.
+const ALPHA: i64 = 5;
+
+/// The machines and how things lie.
+pub(crate) struct Setting {
+    pub(crate) cut: Cut,
+    pub(crate) memories: Vec<u64>,
+    /// 0: all links move bytes; 1: all share memory; 2: the primary computes alone, in its own memory.
+    pub(crate) shared: u8,
+    pub(crate) col_major: bool,
+}
+
+/// A matrix in a worker's memory, by rows.
+#[derive(Clone, Debug)]
+struct Held {
+    header: MatrixHeader,
+    elements: Vec<i64>,
+    /// It is a part of C, lent.
+    lent: Option<Rect>,
+}
+
+struct End {
+    worker: Worker,
+    inbox: VecDeque<(Outgoing, Vec<i64>)>,
+    outbox: VecDeque<Event>,
+    running: Vec<Run>,
+    filling: Vec<u32>,
+    leaving: Vec<(u32, u32, u32)>,
+    held: BTreeMap<u32, Held>,
+}
+
+pub(crate) struct World {
+    pub(crate) primary: Primary,
+    ends: Vec<End>,
+    p: Problem,
+    a: Vec<i64>,
+    b: Vec<i64>,
+    pub(crate) c: Vec<i64>,
+    old_c: Vec<i64>,
+    pub(crate) expected: Vec<i64>,
+    /// Parts of C that are lent.
+    lent: Vec<Rect>,
+    /// Sums that were put aside, by peer and id.
+    asides: BTreeMap<(usize, u32), Vec<i64>>,
+    pub(crate) aside_bytes_max: usize,
+    /// Steps that have been computed for each element's tile: whether they came one after the other.
+    pub(crate) steps_were_in_order: bool,
+    last_step: BTreeMap<(u64, u64), u32>,
+    finished: bool,
+    pub(crate) failed: Option<String>,
+    progress: f64,
+}
+
+fn machine(memory_bytes: u64, at: usize) -> Machine {
+    Machine {
+        name: format!("w{at}"),
+        threads: 1 + at as u32 % 3,
+        gflops: 1.0 + at as f64 * 0.7,
+        peak_gflops: 3.0 + at as f64,
+        memory_bytes,
+        link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
+        shares_cores: false,
+    }
+}
+
+fn plan(p: &Problem, cut: Cut, memories: &[u64], alone: bool, wish: &Wish) -> Option<Plan> {
+    let machines: Vec<Machine> = memories.iter().enumerate().map(|(at, m)| machine(*m, at)).collect();
+    let workers = if alone { &[][..] } else { &machines[..] };
+    Some(decide(p, cut, &machines[0], workers, wish).ok()?.plan)
+}
+
+/// A primary with one worker.
+pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wish: &Wish) -> Primary {
+    let plan = plan(p, Cut { tile: Some(tile), depth: Some(depth) }, &[memory_bytes], false, wish).unwrap();
+    let peers = vec![PeerInfo { name: "w".into(), credit_bytes: memory_bytes, shares_memory: false }];
+    Primary::new(plan, operands(p, false), peers)
+}
+
+fn operands(p: &Problem, col_major: bool) -> Operands {
+    Operands {
+        a_layout: if col_major { Layout::ColMajor } else { Layout::RowMajor },
+        b_layout: Layout::RowMajor,
+        a_generated: !p.sends_a,
+        b_generated: false,
+        reads_c: p.reads_c,
+    }
+}
+
+/// Numbers that differ everywhere.
+fn numbers(count: u64, by: u64) -> Vec<i64> {
+    (0..count).map(|i| (i.wrapping_mul(by).wrapping_add(by >> 3) % 201) as i64 - 100).collect()
+}
+
+impl World {
+    /// `None` where the product does not fit those machines.
+    pub(crate) fn new(p: &Problem, setting: &Setting, wish: &Wish) -> Option<Self> {
+        let alone = setting.shared == 2;
+        let plan = plan(p, setting.cut, &setting.memories, alone, wish)?;
+        let peers: Vec<PeerInfo> = plan
+            .members
+            .iter()
+            .map(|m| PeerInfo {
+                name: format!("machine {}", m.machine),
+                credit_bytes: m.memory_bytes,
+                shares_memory: setting.shared > 0,
+            })
+            .collect();
+        let end = |info: &PeerInfo| End {
+            worker: Worker::new(info.credit_bytes),
+            inbox: VecDeque::new(),
+            outbox: VecDeque::new(),
+            running: Vec::new(),
+            filling: Vec::new(),
+            leaving: Vec::new(),
+            held: BTreeMap::new(),
+        };
+        let ends = peers.iter().map(end).collect();
+        let (a, b) = (numbers(p.m * p.k, 7919), numbers(p.k * p.n, 104_729));
+        let old_c = if p.reads_c { numbers(p.m * p.n, 1_299_709) } else { vec![0; (p.m * p.n) as usize] };
+        let expected = (0..p.m * p.n).map(|at| {
+            let (i, j) = (at / p.n, at % p.n);
+            let sum: i64 = (0..p.k).map(|l| a[(i * p.k + l) as usize] * b[(l * p.n + j) as usize]).sum();
+            ALPHA * sum + BETA * old_c[at as usize]
+        });
+        Some(Self {
+            expected: expected.collect(),
+            primary: Primary::new(plan, operands(p, setting.col_major), peers),
+            ends,
+            p: *p,
+            a,
+            b,
+            // What nobody has written must not be taken for a zero.
+            c: vec![-77_777; (p.m * p.n) as usize],
+            old_c,
+            lent: Vec::new(),
+            asides: BTreeMap::new(),
+            aside_bytes_max: 0,
+            steps_were_in_order: true,
+            last_step: BTreeMap::new(),
+            finished: false,
+            failed: None,
+            progress: 0.0,
+        })
+    }
+
+    /// Some tile that the first worker was told of.
+    pub(crate) fn announced_tile(&self) -> u32 {
+        let heads = self.ends[0].inbox.iter().flat_map(|(message, _)| &message.head.matrices);
+        heads.filter(|m| m.uses == 0).map(|m| m.id).next().unwrap()
+    }
+
+    pub(crate) fn primary(&mut self, event: Event) {
+        for action in self.primary.handle(event, Duration::ZERO) {
+            match action {
+                Action::Send(peer, message) => {
+                    let body = self.body(&message);
+                    self.ends[peer].inbox.push_back((message, body));
+                }
+                Action::Merge { peer, tile, rect } => {
+                    let sum = self.asides.remove(&(peer, tile)).expect("a sum that was put aside");
+                    assert!(self.lent.iter().all(|l| l.disjoint(rect)), "{rect} is lent");
+                    for (at, place) in places(rect, self.p.n).enumerate() {
+                        self.c[place] += sum[at];
+                    }
+                }
+                Action::Finished => self.finished = true,
+                Action::Fail(why) => self.failed = Some(why),
+                Action::Committed(_) | Action::Ping(..) => {}
+            }
+        }
+        self.primary.validate();
+        let progress = self.primary.progress();
+        assert!(self.progress <= progress && progress <= 1.0, "progress went back");
+        self.progress = progress;
+    }
+
+    /// The elements of a message's piece, by rows, as they are when it is given to the link.
+    fn body(&mut self, message: &Outgoing) -> Vec<i64> {
+        let Some(piece) = message.piece else { return Vec::new() };
+        let header = message.head.matrices.last().unwrap();
+        let (from, cols) = match piece.which {
+            Which::A => (&self.a, self.p.k),
+            Which::B => (&self.b, self.p.n),
+            Which::C if piece.lent && header.source == Source::Vacant => (&self.c, self.p.n),
+            Which::C => (&self.old_c, self.p.n),
+            Which::Sum => (&self.c, self.p.n),
+        };
+        let elements = places(piece.rect, cols).map(|at| from[at]).collect();
+        if piece.lent {
+            assert!(self.lent.iter().all(|l| l.disjoint(piece.rect)), "{} is lent twice", piece.rect);
+            self.lent.push(piece.rect);
+        } else if piece.which == Which::Sum {
+            assert!(
+                self.lent.iter().all(|l| l.disjoint(piece.rect)),
+                "{} is read while it is lent",
+                piece.rect
+            );
+        }
+        elements
+    }
+
+    fn worker(&mut self, peer: usize, actions: Vec<WorkerAction>) {
+        let end = &mut self.ends[peer];
+        for action in actions {
+            match action {
+                WorkerAction::Start(run) => end.running.push(run),
+                WorkerAction::Fill(id) => end.filling.push(id),
+                WorkerAction::Return { tile, step_start, step_end, .. } => {
+                    end.leaving.push((tile, step_start, step_end));
+                }
+                WorkerAction::Credit(bytes) => end.outbox.push_back(Event::Credit { peer, bytes }),
+                WorkerAction::Release(id) => {
+                    end.held.remove(&id);
+                }
+                WorkerAction::Reserve(_) => {}
+            }
+        }
+        end.worker.validate();
+    }
+
+    /// A message arrives: its elements go where they belong.
+    fn deliver(&mut self, peer: usize) {
+        let (message, body) = self.ends[peer].inbox.pop_front().unwrap();
+        let head = StoreHead::decode(&message.head.encode()).unwrap();
+        let mut actions = self.ends[peer].worker.handle(WorkerEvent::Announced(&head)).unwrap();
+        for header in &head.matrices {
+            let count = (header.rows * header.cols) as usize;
+            let fresh = || Held { header: *header, elements: vec![-55_555; count], lent: None };
+            self.ends[peer].held.entry(header.id).or_insert_with(fresh);
+        }
+        if let (Some(piece), Some(header)) = (message.piece, head.matrices.last()) {
+            let held = self.ends[peer].held.get_mut(&header.id).unwrap();
+            held.lent = piece.lent.then_some(piece.rect);
+            let (rows, cols) = (piece.rect.rows.len() as usize, piece.rect.cols.len() as usize);
+            let whole = piece.lent || header.source == Source::Generated;
+            let first = if whole { 0 } else { header.first_line as usize };
+            for (i, j) in (0..rows).flat_map(|i| (0..cols).map(move |j| (i, j))) {
+                let (row, col) = match header.layout {
+                    Layout::RowMajor => (first + i, j),
+                    Layout::ColMajor => (i, first + j),
+                };
+                held.elements[row * header.cols as usize + col] = body[i * cols + j];
+            }
+        }
+        actions.extend(self.ends[peer].worker.handle(WorkerEvent::Landed(&head)).unwrap());
+        self.worker(peer, actions);
+        self.primary(Event::Sent { peer, bytes: message.wire_bytes() });
+    }
+
+    /// A job is done.
+    fn compute(&mut self, peer: usize, run: Run) {
+        let Job { operation, a, b, c, .. } = run.job;
+        let held = &mut self.ends[peer].held;
+        let (left, right) = (held[&a].clone(), held[&b].clone());
+        let tile = held.get_mut(&c).unwrap();
+        let (rows, cols) = (tile.header.rows as usize, tile.header.cols as usize);
+        let depth = left.header.cols as usize;
+        for (i, j) in (0..rows).flat_map(|i| (0..cols).map(move |j| (i, j))) {
+            let at = i * cols + j;
+            let product: i64 = match operation {
+                Operation::Multiply => {
+                    let terms =
+                        (0..depth).map(|l| left.elements[i * depth + l] * right.elements[l * cols + j]);
+                    ALPHA * terms.sum::<i64>()
+                }
+                Operation::Add => left.elements[at] + right.elements[at],
+                Operation::Subtract => left.elements[at] - right.elements[at],
+            };
+            let before = match (run.reads_tile, run.scales_tile) {
+                (false, _) => 0,
+                (true, true) => BETA * tile.elements[at],
+                (true, false) => tile.elements[at],
+            };
+            tile.elements[at] = before + product;
+        }
+        let actions = self.ends[peer].worker.handle(WorkerEvent::Finished(&run.job)).unwrap();
+        self.worker(peer, actions);
+    }
+
+    /// Does one of the things that may happen at `peer`; false where that one cannot happen now.
+    fn step(&mut self, peer: usize, what: usize, which: usize) -> bool {
+        let end = &mut self.ends[peer];
+        match what {
+            0 if !end.inbox.is_empty() => self.deliver(peer),
+            1 if !end.outbox.is_empty() => {
+                let event = end.outbox.pop_front().unwrap();
+                self.primary(event);
+            }
+            2 if !end.running.is_empty() => {
+                let run = end.running.swap_remove(which % end.running.len());
+                self.compute(peer, run);
+            }
+            3 if !end.filling.is_empty() => {
+                let id = end.filling.swap_remove(which % end.filling.len());
+                let actions = end.worker.handle(WorkerEvent::Filled(id)).unwrap();
+                self.worker(peer, actions);
+            }
+            4 if !end.leaving.is_empty() => {
+                let (tile, start, stop) = end.leaving.swap_remove(which % end.leaving.len());
+                self.result(peer, tile, start, stop, which);
+                self.ends[peer].held.remove(&tile);
+                let actions = self.ends[peer].worker.handle(WorkerEvent::Returned(tile)).unwrap();
+                self.worker(peer, actions);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// A tile comes back, in two pieces where it has two rows and is not lent.
+    fn result(&mut self, peer: usize, c: u32, step_start: u32, step_end: u32, which: usize) {
+        let held = self.ends[peer].held[&c].clone();
+        let rows = held.header.rows;
+        let cut = if rows > 1 && held.lent.is_none() { 1 + which as u32 % (rows - 1) } else { rows };
+        for (first_line, lines) in [(0, cut), (cut, rows - cut)] {
+            if lines == 0 {
+                continue;
+            }
+            let head = ResultHead { c, epoch: 0, step_start, step_end, first_line, lines };
+            let destination = self.primary.expect(peer, &head).unwrap();
+            let cols = held.header.cols as usize;
+            let range = first_line as usize * cols..(first_line + lines) as usize * cols;
+            if destination.in_place {
+                self.check_order(destination.rect, step_start, step_end);
+                self.lent.retain(|l| Some(*l) != held.lent);
+                assert!(self.lent.iter().all(|l| l.disjoint(destination.rect)), "it is lent to another");
+                let places: Vec<usize> = places(destination.rect, self.p.n).collect();
+                for at in range {
+                    self.c[places[at]] = held.elements[at];
+                }
+            } else {
+                assert_eq!(held.lent, None, "what has to wait was lent");
+                let sum = self.asides.entry((peer, c)).or_default();
+                sum.extend(&held.elements[range]);
+                let bytes = self.asides.values().map(|s| s.len() * 8).sum();
+                self.aside_bytes_max = self.aside_bytes_max.max(bytes);
+            }
+            self.ends[peer].outbox.push_back(Event::Landed { peer, head });
+            // Deliver at once: the second piece is checked against the first.
+            while let Some(event) = self.ends[peer].outbox.pop_front() {
+                self.primary(event);
+            }
+        }
+    }
+
+    /// Notes that steps of a tile have come in place.
+    fn check_order(&mut self, rect: Rect, start: u32, end: u32) {
+        let done = self.last_step.entry((rect.rows.start, rect.cols.start)).or_insert(0);
+        self.steps_were_in_order &= *done == start || *done == end;
+        *done = end;
+    }
+
+    pub(crate) fn run(&mut self, choices: &[u32]) {
+        self.primary(Event::Start);
+        let mut quiet = 0;
+        for n in 0..4_000_000usize {
+            if self.finished || self.failed.is_some() {
+                return;
+            }
+            // A fixed list of choices, then round robin, so that every run ends.
+            let c = choices.get(n).map_or(n, |c| *c as usize);
+            let peers = self.ends.len();
+            let moved = self.step(c % peers, (c / peers) % 5, c / peers / 5);
+            quiet = if moved { 0 } else { quiet + 1 };
+            assert!(quiet < 5 * peers * 4 + choices.len(), "nothing can happen any more, and C is not there");
+        }
+        panic!("the run does not end");
+    }
+}
+
+/// Where the elements of a rectangle lie in a matrix of so many columns, by rows.
+fn places(rect: Rect, cols: u64) -> impl Iterator<Item = usize> {
+    rect.rows.iter().flat_map(move |i| rect.cols.iter().map(move |j| (i * cols + j) as usize))
+}
