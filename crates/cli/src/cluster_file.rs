@@ -89,10 +89,10 @@ impl Speeds {
         let from_integers = || self.i32.or(self.i64).map(|g| g * 2.0);
         let f64 = self.f64.or_else(|| self.f32.map(|g| g / 2.0)).or_else(from_integers);
         match dtype {
-            DType::F32 => self.f32.or(f64.map(|g| g * 2.0)),
+            DType::F32 => self.f32.or_else(|| f64.map(|g| g * 2.0)),
             DType::F64 => f64,
-            DType::I32 => self.i32.or(f64.map(|g| g / 2.0)),
-            DType::I64 => self.i64.or(f64.map(|g| g / 2.0)),
+            DType::I32 => self.i32.or_else(|| f64.map(|g| g / 2.0)),
+            DType::I64 => self.i64.or_else(|| f64.map(|g| g / 2.0)),
         }
     }
 }

@@ -61,8 +61,11 @@ fn extent(m: u64, n: u64, width_max: usize) -> (usize, usize) {
     (whole(height * wide, width_max), whole(height, HEIGHT_MAX))
 }
 
-/// The lines of the picture, with a legend.
+/// The lines of the picture, with a legend; one line where there is nothing to draw.
 pub(crate) fn lines(plan: &Plan, names: &[&str], look: Look) -> Vec<String> {
+    if let [only] = names {
+        return vec![format!("all of C: {only}")];
+    }
     let owners = Owners::of(plan);
     let layers = owners.layers();
     let shown = &layers[..layers.len().min(LAYERS_MAX)];
