@@ -3,15 +3,14 @@
 use crate::PrimaryError;
 use crate::account::{Progress, Report, VerifyReport};
 use crate::bodies::Bodies;
-use crate::opening::{Opening, Session, open};
+use crate::opening::{Opening, Session, dismiss, even_speeds, open};
 use crate::run::run;
-use bramble_link::{Body, Frame, Link};
+use bramble_link::Link;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{
     Check, DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, scaling, verify,
 };
 use bramble_plan::{Cut, Decision, Machine, Problem, Wish, decide, memory_to_ask};
-use bramble_schedule::message::{Bye, Kind};
 use bramble_schedule::primary::Operands;
 use std::time::Instant;
 
@@ -103,8 +102,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let primary = local.machine(None, false);
     let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits, alike)).collect();
     if alike {
-        let mean = machines.iter().map(|m| m.gflops).sum::<f64>() / machines.len().max(1) as f64;
-        machines.iter_mut().for_each(|m| m.gflops = mean);
+        even_speeds(machines.iter_mut().collect());
     }
     let decision = choose(&request, &problem, &primary, &machines).await?;
     watch.decided(&decision);
@@ -268,15 +266,6 @@ async fn chosen(decision: &Decision, local: Session, workers: Vec<Session>) -> V
     let sessions = decision.plan.members.iter().filter_map(|m| slots[m.machine].take()).collect();
     dismiss(slots.into_iter().flatten().collect()).await;
     sessions
-}
-
-/// Says goodbye without waiting for an answer.
-async fn dismiss(sessions: Vec<Session>) {
-    for mut session in sessions {
-        let frame = Frame::new(Kind::Bye.code(), Bye::default().encode(), Body::Empty);
-        let _ = session.link.sender.send(frame).await;
-        let _ = session.link.sender.close().await;
-    }
 }
 
 /// Products without multiplications: no elements, no depth, or α = 0. C = βC.
