@@ -99,7 +99,7 @@ def test_strassen_is_refused_where_it_cannot_keep_what_is_asked():
     operands = "random:64x64:f64:1", "random:64x64:f64:2"
     for flag in ["--reproducible", "--elementwise"]:
         result = bramble("multiply", *operands, "--strategy", "strassen:1", flag)
-        assert_refused(result, (1, 2), ["strassen:1"])
+        assert_refused(result, 2, ["strassen:1"])
     # Integers are exact either way.
     succeed("multiply", "random:64x64:i64:1", "random:64x64:i64:2", "--strategy", "strassen:1", "--elementwise")
 
