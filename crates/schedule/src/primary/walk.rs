@@ -120,7 +120,7 @@ impl Walk {
 
     fn begin_panel(&mut self, course: &Course<'_>, credit: &mut u64) -> Option<()> {
         self.enter_block(course)?;
-        let Some(sending) = self.sending.as_ref() else { return None };
+        let sending = self.sending.as_ref()?;
         let scene = Scene {
             plan: course.plan,
             operands: course.operands,
