@@ -1,11 +1,13 @@
 //! Measures what verification costs: `cargo run --release -p bramble-matrix --example verify_cost [n] [threads]`.
 //!
+//! And what it costs to look at the operands' scaling, which reads A and B.
+//!
 //! The product itself is not computed: C is such that A B = C holds with A the identity plus zeros, which
 //! costs the check exactly what any other product costs, since no row raises an alarm.
 #![allow(clippy::print_stdout)]
 
 use bramble_matrix::{
-    Buffer, Check, DType, Effort, Element, Layout, Matrix, MatrixError, Shape, SharedBytes, verify,
+    Buffer, Check, DType, Effort, Element, Layout, Matrix, MatrixError, Shape, SharedBytes, scaling, verify,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,9 +37,29 @@ fn measure<T: Element>(n: usize, threads: usize) -> Result<(), MatrixError> {
         let a = matrix::<T>(n, layout, |i, j| if i == j { T::ONE } else { T::ZERO })?;
         let b = matrix::<T>(n, layout, element)?;
         let c = matrix::<T>(n, Layout::RowMajor, element)?;
+        let mut best = f64::INFINITY;
+        for _ in 0..5 {
+            let start = Instant::now();
+            let found = scaling(&a, &b, threads)?;
+            best = best.min(start.elapsed().as_secs_f64());
+            assert!(!found.wild, "{found}");
+        }
+        let read_bytes = (2 * n * n * size_of::<T>()) as f64;
+        let (name, speed) = (T::DTYPE, read_bytes / best / 1e9);
+        println!("{name} n={n} operands {layout:?} scaling: {:.1} ms, {speed:.1} GB/s", best * 1e3);
         for effort in [Effort::Fast, Effort::Full] {
-            let check =
-                Check { a: &a, b: &b, c: &c, c0: None, alpha: 1.0, beta: 0.0, effort, seed: 1, threads };
+            let check = Check {
+                a: &a,
+                b: &b,
+                c: &c,
+                c0: None,
+                alpha: 1.0,
+                beta: 0.0,
+                levels: 0,
+                effort,
+                seed: 1,
+                threads,
+            };
             let mut best = f64::INFINITY;
             let mut ratio = 0.0;
             for _ in 0..5 {

@@ -10,7 +10,7 @@ use bramble_matrix::DType;
 use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::{LinkRate, Machine};
 use bramble_schedule::limits::WELCOME_DEADLINE;
-use bramble_schedule::message::{Hello, Kind, Welcome, decode_error, decode_number, encode_number};
+use bramble_schedule::message::{Bye, Hello, Kind, Welcome, decode_error, decode_number, encode_number};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -78,6 +78,22 @@ pub(crate) async fn open(end: End, opening: &Opening, session: u32) -> Result<Se
             Ok(Session { link, welcome, rate, name })
         }
     }
+}
+
+/// Says goodbye without waiting for an answer.
+pub(crate) async fn dismiss(sessions: Vec<Session>) {
+    for mut session in sessions {
+        let frame = Frame::new(Kind::Bye.code(), Bye::default().encode(), Body::Empty);
+        let _ = session.link.sender.send(frame).await;
+        let _ = session.link.sender.close().await;
+    }
+}
+
+/// Gives machines that are known to be alike the mean of their speeds: they disturb each other's short measurements.
+pub(crate) fn even_speeds(machines: Vec<&mut Machine>) {
+    let count = nearest_f64(to_u64(machines.len().max(1)));
+    let mean = machines.iter().map(|m| m.gflops).sum::<f64>() / count;
+    machines.into_iter().for_each(|m| m.gflops = mean);
 }
 
 async fn greet(end: End, opening: &Opening, session: u32) -> Result<(Link, Welcome), String> {

@@ -38,7 +38,7 @@ proptest! {
     fn c_is_the_product_by_every_strategy_whatever_happens_first(
         m in 1u64..40, n in 1u64..40, k in 1u64..40, tile in 1u64..12, depth in 1u64..12,
         memories in proptest::collection::vec(10_000u64..400_000, 1..6),
-        strategy in cutting(), reproducible in any::<bool>(), shared in 0u8..3,
+        strategy in cutting(), reproducible in any::<bool>(), shared in 0u8..4,
         col_major in any::<bool>(), reads_c in any::<bool>(), generated in any::<bool>(),
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
@@ -171,7 +171,9 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
     ];
     let kinds = (0..3u32).flat_map(|levels| bases.map(|base| Cutting { base, levels }));
     for (number, strategy) in kinds.enumerate() {
-        for (shared, reproducible) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)] {
+        for (shared, reproducible) in
+            [(0, false), (1, false), (2, false), (3, false), (0, true), (1, true), (2, true), (3, true)]
+        {
             let wish = Wish {
                 strategy: Some(strategy),
                 reproducible: reproducible && strategy.levels == 0,

@@ -121,7 +121,7 @@ pub(super) async fn welcome(
         memory_bytes: grant.bytes(),
         gflops,
         peak_gflops,
-        kernel: pick.kernel.name().to_owned(),
+        kernel: bramble_kernel::bits_class(pick.kernel.name()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name: config.name.clone(),
     };
