@@ -185,9 +185,6 @@ fn conclude(
     began: Instant,
 ) -> Result<Exit, Failure> {
     let total_seconds = began.elapsed().as_secs_f64();
-    if args.cut.reproducible {
-        warn_of_kernels(&kept.report);
-    }
     if let Some(digest) = &kept.digest {
         return crate::out(format!("{}\n", report::json(&kept.report, total_seconds, digest)).as_bytes());
     }
@@ -198,17 +195,6 @@ fn conclude(
         insight.print(args, &kept.c)?;
     }
     Ok(Exit::Done)
-}
-
-/// A worker may have been started with a kernel of its own; other machines then give other bits.
-fn warn_of_kernels(report: &Report) {
-    let Some(first) = report.machines.first() else { return };
-    if let Some(other) = report.machines.iter().find(|m| m.kernel != first.kernel) {
-        crate::say(&format!(
-            "--reproducible: {} used {} and {} used {}: other machines may give other bits; start workers without --kernel",
-            first.name, first.kernel, other.name, other.kernel
-        ));
-    }
 }
 
 /// BLAKE3 of C's bytes, in hexadecimal.

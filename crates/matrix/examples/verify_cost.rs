@@ -32,21 +32,29 @@ fn element<T: Element>(i: usize, j: usize) -> T {
     T::from_i64((mixed >> 44) as i64 - (1 << 19))
 }
 
+fn measure_scaling(a: &Matrix, b: &Matrix, threads: usize) -> Result<(), MatrixError> {
+    let mut best = f64::INFINITY;
+    for _ in 0..20 {
+        let start = Instant::now();
+        let found = scaling(a, b, threads)?;
+        best = best.min(start.elapsed().as_secs_f64());
+        assert!(!found.wild, "{found}");
+    }
+    let (name, layout) = (a.dtype(), a.layout());
+    let elements = a.shape().rows * a.shape().cols + b.shape().rows * b.shape().cols;
+    let speed = (elements as usize * name.size_bytes()) as f64 / best / 1e9;
+    println!("{name} operands {layout:?} scaling: {:.1} ms, {speed:.1} GB/s", best * 1e3);
+    Ok(())
+}
+
 fn measure<T: Element>(n: usize, threads: usize) -> Result<(), MatrixError> {
     for layout in [Layout::RowMajor, Layout::ColMajor] {
         let a = matrix::<T>(n, layout, |i, j| if i == j { T::ONE } else { T::ZERO })?;
         let b = matrix::<T>(n, layout, element)?;
         let c = matrix::<T>(n, Layout::RowMajor, element)?;
-        let mut best = f64::INFINITY;
-        for _ in 0..5 {
-            let start = Instant::now();
-            let found = scaling(&a, &b, threads)?;
-            best = best.min(start.elapsed().as_secs_f64());
-            assert!(!found.wild, "{found}");
+        if T::DTYPE.is_float() {
+            measure_scaling(&a, &b, threads)?;
         }
-        let read_bytes = (2 * n * n * size_of::<T>()) as f64;
-        let (name, speed) = (T::DTYPE, read_bytes / best / 1e9);
-        println!("{name} n={n} operands {layout:?} scaling: {:.1} ms, {speed:.1} GB/s", best * 1e3);
         for effort in [Effort::Fast, Effort::Full] {
             let check = Check {
                 a: &a,

@@ -213,30 +213,6 @@ pub(crate) fn recipes(regions: &[Region]) -> Vec<Recipe> {
     regions.iter().map(|r| Recipe::new(r.levels)).collect()
 }
 
-/// Sets what each member is given at once, from its shares: the most that one of them can use.
-pub(crate) fn set_memory(
-    regions: &[Region],
-    element_bytes: u64,
-    machines: &[Machine],
-    members: &mut [Member],
-) {
-    let charges: Vec<CellCharges> = regions.iter().map(|r| CellCharges::of(r, element_bytes)).collect();
-    for member in members {
-        let machine = &machines[member.machine];
-        let (mut blocks, mut bytes) = (2, 0);
-        for share in &member.shares {
-            let charge = &charges[share.region];
-            let (at_once, ideal) = charge.ideal(share.block, share.order, share.blocks(), machine.threads);
-            blocks = blocks.max(at_once);
-            bytes = bytes.max(ideal.max(charge.need(share.block, share.order)));
-        }
-        // Blocks of two shares may meet at the end of one.
-        let shares = member.shares.len().min(2) as u64;
-        member.memory_bytes = bytes.saturating_mul(shares).min(machine.memory_bytes);
-        member.blocks_at_once = blocks as usize;
-    }
-}
-
 /// Seconds and bytes of members' shares.
 pub(crate) fn predict(
     problem: &Problem,
@@ -324,7 +300,8 @@ fn merge_memory(problem: &Problem, regions: &[Region], sums: Sums, members: &[Me
         let region = &regions[share.region];
         let whole = share.steps.start == 0 && share.steps.end == region.steps();
         let (_, _, deep) = share.blocks_each_way();
-        if whole && deep == 1 {
+        // Sums from step 0 on are made in C itself.
+        if share.steps.start == 0 && deep == 1 {
             return 0;
         }
         if whole {

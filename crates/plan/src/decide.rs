@@ -119,7 +119,10 @@ pub fn decide(
     workers: &[Machine],
     wish: &Wish,
 ) -> Result<Decision, PlanError> {
-    let mut machines = vec![Machine { link: None, ..primary.clone() }];
+    // A primary whose speed is not known is taken for a very slow one.
+    let gflops =
+        if unusable(&Machine { link: None, ..primary.clone() }).is_some() { 1e-3 } else { primary.gflops };
+    let mut machines = vec![Machine { link: None, gflops, ..primary.clone() }];
     machines.extend(workers.iter().cloned());
     let search = Search { problem, machines: &machines, wish, regions: regions(problem, cut, wish)? };
     let mut found = Found::default();
@@ -287,12 +290,10 @@ impl Search<'_> {
 
     /// Workers, those that are worth most first.
     fn workers(&self) -> Vec<usize> {
-        let worth = |id: &usize| match self.machines[*id].link {
-            Some(link) if link.bytes_per_s <= 0.0 => 0.0,
-            _ => self.machines[*id].gflops,
-        };
-        let mut order: Vec<usize> = (1..self.machines.len()).collect();
-        order.sort_by(|a, b| worth(b).total_cmp(&worth(a)).then(a.cmp(b)));
+        let speed = |id: &usize| self.machines[*id].gflops;
+        let mut order: Vec<usize> =
+            (1..self.machines.len()).filter(|id| unusable(&self.machines[*id]).is_none()).collect();
+        order.sort_by(|a, b| speed(b).total_cmp(&speed(a)).then(a.cmp(b)));
         order
     }
 
@@ -347,7 +348,9 @@ impl Search<'_> {
             let has_room =
                 self.plan(best.strategy.base, best.strategy.levels, regions, &[id], false).is_some();
             let with_it = ids_of(&used, false).into_iter().chain([id]).collect::<Vec<_>>();
-            let reason = if !has_room {
+            let reason = if let Some(why) = unusable(machine) {
+                why
+            } else if !has_room {
                 format!("its {} bytes of memory have no room for one block", machine.memory_bytes)
             } else if self.wish.strategy.is_some() || self.wish.who == Preference::Workers {
                 "there are too few tiles, or places in the mesh, for a share of its own".to_owned()
@@ -410,6 +413,16 @@ impl Search<'_> {
         let have_bytes = asked.iter().map(|m| m.memory_bytes).max().unwrap_or(0);
         PlanError::NoRoom { strategy, need_bytes, have_bytes }
     }
+}
+
+/// Why a machine cannot be planned with.
+fn unusable(machine: &Machine) -> Option<String> {
+    let known = |x: f64| x.is_finite() && x > 0.0;
+    let rate = machine.link.map_or(1.0, |l| l.bytes_per_s);
+    if !known(machine.gflops) {
+        return Some(format!("its speed, {} Gflop/s, is none to plan with", machine.gflops));
+    }
+    (!known(rate)).then(|| format!("the rate of its link, {rate} bytes/s, is none to plan with"))
 }
 
 /// Machines that are left out are told in numbers why, up to so many.

@@ -55,7 +55,7 @@ pub struct Block {
 impl Block {
     /// Number of cells.
     pub fn count(&self) -> u64 {
-        self.cells.rows.len() * self.cells.cols.len()
+        self.cells.rows.len().saturating_mul(self.cells.cols.len())
     }
 }
 
@@ -89,7 +89,7 @@ impl Share {
     /// How many blocks it is cut into.
     pub fn blocks(&self) -> u64 {
         let (down, across, deep) = self.blocks_each_way();
-        down * across * deep
+        down.saturating_mul(across).saturating_mul(deep)
     }
 
     /// Block number `index`.
@@ -192,9 +192,10 @@ impl Plan {
     pub fn results(&self) -> u64 {
         let share = |s: &Share| {
             let region = &self.regions[s.region];
-            s.cells.rows.len() * s.cells.cols.len() * s.blocks_each_way().2 * region.q() * region.q()
+            let tiles = s.cells.rows.len() * s.cells.cols.len() * region.q() * region.q();
+            tiles.saturating_mul(s.blocks_each_way().2)
         };
-        self.members.iter().flat_map(|m| &m.shares).map(share).sum()
+        self.members.iter().flat_map(|m| &m.shares).map(share).fold(0, u64::saturating_add)
     }
 
     /// What all matrices that workers will have been given count for, about, whether sent or generated: what they have

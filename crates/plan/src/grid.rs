@@ -43,7 +43,43 @@ pub enum GridError {
         /// Largest allowed.
         max: u64,
     },
+    /// Matrices that no file can hold, and whose sizes could not be counted with.
+    #[error(
+        "{m} x {n} x {k}: a matrix may have at most {ELEMENTS_MAX} elements, and as many rows or columns"
+    )]
+    TooLarge {
+        /// Rows of A and C.
+        m: u64,
+        /// Columns of B and C.
+        n: u64,
+        /// Columns of A, rows of B.
+        k: u64,
+    },
+    /// More products of tiles than anybody could wait for.
+    #[error(
+        "{m} x {n} x {k} in tiles of {tile_rows} x {tile_cols} and steps of {depth} are more than {JOBS_MAX} products; \
+         use a larger --tile or --panel"
+    )]
+    TooMany {
+        /// Rows of A and C.
+        m: u64,
+        /// Columns of B and C.
+        n: u64,
+        /// Columns of A, rows of B.
+        k: u64,
+        /// Rows of a tile.
+        tile_rows: u64,
+        /// Columns of a tile.
+        tile_cols: u64,
+        /// Depth of a step.
+        depth: u64,
+    },
 }
+
+/// Most elements of a matrix, and most rows, columns and depth: they are exact in a double, and their bytes in 64 bits.
+const ELEMENTS_MAX: u64 = 1 << 53;
+/// Most products of tiles: a million of them a second would take nine years.
+const JOBS_MAX: u64 = 1 << 48;
 
 /// Largest tile edge: a line of a tile has to fit a 1 MiB frame with 8-byte elements.
 pub(crate) const TILE_MAX: u64 = 65_536;
@@ -63,6 +99,11 @@ impl Grid {
 
     /// The grid for a product of those sizes, which may be a part of another.
     pub fn of(m: u64, n: u64, k: u64, cut: Cut) -> Result<Self, GridError> {
+        let small = |x: u64, y: u64| x.checked_mul(y).is_some_and(|elements| elements <= ELEMENTS_MAX);
+        let sides = [m, n, k].iter().all(|side| *side <= ELEMENTS_MAX);
+        if !(sides && small(m, n) && small(m, k) && small(k, n)) {
+            return Err(GridError::TooLarge { m, n, k });
+        }
         let (tile_rows, tile_cols) = match cut.tile {
             Some(edge) if edge == 0 || edge > TILE_MAX => {
                 return Err(GridError::Option { option: "tile", value: edge, max: TILE_MAX });
@@ -85,6 +126,11 @@ impl Grid {
             tile_cols: tile_cols.min(n.max(1)),
             depth: depth.min(k.max(1)),
         };
+        let jobs = grid.tiles().checked_mul(grid.steps());
+        if jobs.is_none_or(|jobs| jobs > JOBS_MAX) {
+            let Self { tile_rows, tile_cols, depth, .. } = grid;
+            return Err(GridError::TooMany { m, n, k, tile_rows, tile_cols, depth });
+        }
         Ok(grid)
     }
 

@@ -92,12 +92,17 @@ impl CellCharges {
         (a.saturating_mul(size.steps), b.saturating_mul(size.steps).saturating_add(c))
     }
 
-    /// What a machine of so many threads would best be given of a share with `blocks` such blocks: (blocks at once,
-    /// bytes).
+    /// Products that can run at once for so many cells.
+    pub(crate) fn products_of(&self, cells: u64) -> u64 {
+        self.products.saturating_mul(cells)
+    }
+
+    /// What a machine of so many threads that has `blocks` blocks in all would best be given of such ones: (blocks at
+    /// once, bytes).
     pub(crate) fn ideal(&self, size: BlockSize, order: Order, blocks: u64, threads: u32) -> (u64, u64) {
-        let cells = size.rows.saturating_mul(size.cols).max(1);
+        let products = self.products_of(size.rows.saturating_mul(size.cols)).max(1);
         let ahead =
-            (TILES_A_THREAD * u64::from(threads)).div_ceil(cells).clamp(2, BLOCKS_MAX).min(blocks.max(1));
+            (TILES_A_THREAD * u64::from(threads)).div_ceil(products).clamp(2, BLOCKS_MAX).min(blocks.max(1));
         let one = match order {
             Order::Steps => {
                 let (a, b, c) = self.block(size.rows, size.cols);
@@ -105,7 +110,8 @@ impl CellCharges {
             }
             Order::Columns => {
                 let (all_a, column) = self.columns(size);
-                let columns = (TILES_A_THREAD * u64::from(threads)).max(2).min(size.cols);
+                let columns =
+                    (TILES_A_THREAD * u64::from(threads)).div_ceil(size.rows.max(1)).max(2).min(size.cols);
                 all_a.saturating_add(column.saturating_mul(columns))
             }
         };

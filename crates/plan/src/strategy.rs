@@ -38,7 +38,9 @@ pub const LEVELS_MAX: u32 = 3;
 /// Most tiles that `row` and `square` put together in one direction.
 pub(crate) const TOGETHER_MAX: u32 = 1024;
 /// Most places of a mesh in one direction.
-pub(crate) const MESH_MAX: u32 = 4096;
+const MESH_MAX: u32 = 4096;
+/// Most places of a mesh in all.
+pub(crate) const PLACES_MAX: u32 = 65_536;
 
 impl Strategy {
     /// A cut without Strassen.
@@ -91,18 +93,22 @@ impl FromStr for Strategy {
 
 fn base(text: &str) -> Option<Base> {
     let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
-    let numbers = |max| -> Option<Vec<u32>> { rest?.split('x').map(|part| number(part, max)).collect() };
+    let places = || -> Option<Vec<u32>> {
+        let places: Vec<u32> = rest?.split('x').map(|part| number(part, MESH_MAX)).collect::<Option<_>>()?;
+        let all = places.iter().try_fold(1u32, |all, n| all.checked_mul(*n));
+        all.is_some_and(|all| all <= PLACES_MAX).then_some(places)
+    };
     Some(match (name, rest) {
         ("naive", None) => Base::Naive,
         ("reuse", None) => Base::Reuse,
         ("cuboid", None) => Base::Cuboid,
         ("row", Some(n)) => Base::Row(number(n, TOGETHER_MAX)?),
         ("square", Some(n)) => Base::Square(number(n, TOGETHER_MAX)?),
-        ("cuboid", Some(_)) => match numbers(MESH_MAX)?[..] {
+        ("cuboid", Some(_)) => match places()?[..] {
             [a, b, c] => Base::Box3(a, b, c),
             _ => return None,
         },
-        ("summa", Some(_)) => match numbers(MESH_MAX)?[..] {
+        ("summa", Some(_)) => match places()?[..] {
             [r, c] => Base::Summa(r, c),
             _ => return None,
         },
@@ -154,6 +160,8 @@ mod tests {
             "summa:2x",
             "summa:2x2x2",
             "cuboid:1x1",
+            "summa:4096x4096",
+            "cuboid:4096x4096x4096",
             "strassen",
             "strassen:0",
             "strassen:4",

@@ -3,11 +3,11 @@
 //! Invariant: what comes out covers all regions; members are the machines that really have a share.
 
 use crate::bound::bound;
-use crate::cost::{Prediction, predict, recipes, set_memory};
+use crate::cost::{Prediction, predict, recipes};
 use crate::cut::{Seat, shares};
 use crate::memory::CellCharges;
 use crate::winograd::Recipe;
-use crate::{Base, BlockSize, Machine, Member, Order, Plan, Problem, Region, Strategy, Sums};
+use crate::{Base, BlockSize, Machine, Member, Order, Plan, Problem, Region, Share, Strategy, Sums};
 
 /// What a team is to do.
 pub(crate) struct Team<'a> {
@@ -25,7 +25,12 @@ const MANY: usize = 64;
 
 /// The best plan for the machines with those numbers; the number of one that has no room for its share.
 pub(crate) fn plan_team(team: &Team<'_>, ids: &[usize]) -> Result<Plan, usize> {
-    let mut seats: Vec<Seat> = ids.iter().map(|id| Seat::of(&team.machines[*id])).collect();
+    let seat = |id: &usize| {
+        let seat = Seat::of(&team.machines[*id]);
+        // Parts of k that wait for each other keep no threads busy.
+        if team.sums == Sums::Chained { Seat { threads: 1, ..seat } } else { seat }
+    };
+    let mut seats: Vec<Seat> = ids.iter().map(seat).collect();
     let recipes = recipes(team.regions);
     let mut best: Option<(Prediction, Vec<Member>)> = None;
     let rounds = if ids.len() == 1 {
@@ -82,8 +87,27 @@ fn members(team: &Team<'_>, ids: &[usize], seats: &[Seat]) -> Result<Vec<Member>
         }
     }
     members.retain(|m| !m.shares.is_empty());
-    set_memory(team.regions, team.problem.element_bytes(), team.machines, &mut members);
+    set_memory(team, &mut members);
     Ok(members)
+}
+
+/// Sets what each member is given at once, from its shares: the most that it can use.
+fn set_memory(team: &Team<'_>, members: &mut [Member]) {
+    let element_bytes = team.problem.element_bytes();
+    let charges: Vec<CellCharges> = team.regions.iter().map(|r| CellCharges::of(r, element_bytes)).collect();
+    for member in members {
+        let machine = &team.machines[member.machine];
+        let blocks = member.shares.iter().map(Share::blocks).fold(0, u64::saturating_add);
+        let (mut at_once, mut bytes) = (1, 0);
+        for share in &member.shares {
+            let (ahead, ideal) =
+                charges[share.region].ideal(share.block, share.order, blocks, machine.threads);
+            at_once = at_once.max(ahead);
+            bytes = bytes.max(ideal);
+        }
+        member.memory_bytes = bytes.min(machine.memory_bytes);
+        member.blocks_at_once = usize::try_from(at_once).unwrap_or(usize::MAX);
+    }
 }
 
 /// Makes the parts of machines that would take longer than the mean smaller. True where there is nothing to gain.

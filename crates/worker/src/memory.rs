@@ -1,6 +1,6 @@
 //! The matrix store: operands and tiles by id, and the buffers that they leave behind for the next ones.
 //!
-//! Invariants: buffers in use and spare ones together stay within the grant; an operand is written before
+//! Invariants: buffers in use and spare ones together stay within what the primary has needed at once so far; an operand is written before
 //! anyone reads it and never after; what jobs write, a tile or an operand that they make, is in one place at a time
 //! (here, at a compute thread, or leaving).
 
@@ -137,7 +137,8 @@ struct Slot {
 
 /// Everything a session holds.
 pub(crate) struct Store {
-    grant_bytes: u64,
+    /// What buffers in use and spare ones may take together.
+    limit_bytes: u64,
     /// Bytes of all buffers, in use or spare.
     allocated_bytes: u64,
     allocated_bytes_max: u64,
@@ -148,9 +149,9 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) fn new(grant_bytes: u64) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            grant_bytes,
+            limit_bytes: 0,
             allocated_bytes: 0,
             allocated_bytes_max: 0,
             arriving: BTreeMap::new(),
@@ -158,6 +159,11 @@ impl Store {
             tiles: BTreeMap::new(),
             spare: Vec::new(),
         }
+    }
+
+    /// Sets how much buffers may take, spare ones included: what the primary has needed at once, as it is charged.
+    pub(crate) fn set_limit(&mut self, limit_bytes: u64) {
+        self.limit_bytes = limit_bytes;
     }
 
     /// A buffer of `len` bytes: a spare one of just that size (panels and tiles have few sizes), else a new
@@ -170,7 +176,7 @@ impl Store {
             buffer.set_len(len);
             return Ok(buffer);
         }
-        while self.allocated_bytes + to_u64(capacity) > self.grant_bytes
+        while self.allocated_bytes + to_u64(capacity) > self.limit_bytes
             && let Some(dropped) = self.spare.pop()
         {
             self.allocated_bytes -= to_u64(dropped.capacity());
@@ -285,6 +291,11 @@ impl Store {
         } else {
             self.allocated_bytes -= to_u64(buffer.capacity());
         }
+    }
+
+    /// A buffer that somebody else will free.
+    pub(crate) fn part_with(&mut self, buffer: &Buffer) {
+        self.allocated_bytes -= to_u64(buffer.capacity());
     }
 
     /// Most bytes in buffers, in use or spare, so far: what the process really took for matrices.

@@ -24,6 +24,10 @@ pub(crate) fn text(view: &View, look: Look) -> String {
         format!("C         {}x{} {}, k = {}", problem.m, problem.n, problem.dtype, problem.k),
         format!("strategy  {}{}", plan.strategy, if decision.alone { ", alone" } else { "" }),
     ];
+    if plan.strategy.levels > 0 && problem.dtype.is_float() {
+        let looks = "multiply looks at the elements first";
+        out.push(format!("          {looks}, and leaves Strassen's method where it would lose small ones"));
+    }
     if let Some(region) = region {
         let (grid, parts) = (&region.grid, if region.levels > 0 { " of each part" } else { "" });
         let (tiles, steps) = (grid.tiles(), grid.steps());

@@ -136,6 +136,11 @@ struct Sizes<X> {
 
 impl Sizes<f64> {
     fn of<T: Magnitude>(matrix: &Matrix, threads: usize) -> Result<Self, MatrixError> {
+        if matrix.layout() == Layout::ColMajor {
+            // Runs are longest along the lines.
+            let Self { rows, cols, wild } = Self::of::<T>(&matrix.clone().transposed(), threads)?;
+            return Ok(Self { rows: cols, cols: rows, wild });
+        }
         let shape = matrix.shape();
         let found = if matrix.generator().is_some() {
             let corner = Shape::new(shape.rows.min(CORNER), shape.cols.min(CORNER));
@@ -184,19 +189,17 @@ impl<T: Magnitude> Sizes<T> {
         Ok(all)
     }
 
+    /// Adds a rectangle of contiguous rows.
     fn add(&mut self, loader: &mut Loader, matrix: &Matrix, rect: Rect) -> Result<(), MatrixError> {
         let tile = loader.load::<T>(matrix, rect, None)?;
-        let (rows, cols) = (part(&mut self.rows, rect.rows), part(&mut self.cols, rect.cols));
-        let (lines, along) = match matrix.layout() {
-            Layout::RowMajor => (rows, cols),
-            Layout::ColMajor => (cols, rows),
-        };
-        if !along.is_empty() {
-            for (i, size) in lines.iter_mut().enumerate() {
-                let (most, wild) = largest_of_line(tile.line::<T>(i), along);
-                *size = larger(most, *size);
-                self.wild |= wild;
-            }
+        let along = part(&mut self.cols, rect.cols);
+        if along.is_empty() {
+            return Ok(());
+        }
+        for (i, size) in part(&mut self.rows, rect.rows).iter_mut().enumerate() {
+            let (most, wild) = largest_of_line(tile.line::<T>(i), along);
+            *size = larger(most, *size);
+            self.wild |= wild;
         }
         Ok(())
     }

@@ -1,8 +1,9 @@
-//! Boxes of C and k: by halving the longest side (CARMA), and by a mesh of equal places.
+//! Boxes of C and k by halving the longest side (CARMA).
 
 use super::Seat;
 use super::partition::apportion;
 use crate::Region;
+use crate::memory::{CellCharges, largest_block};
 use bramble_matrix::{Rect, Span};
 
 /// Cells of a region and steps of k.
@@ -13,11 +14,16 @@ pub(crate) struct Cells3 {
 }
 
 impl Cells3 {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.cells.rows.is_empty() || self.cells.cols.is_empty() || self.steps.is_empty()
     }
 
-    fn whole(region: &Region) -> Self {
+    /// Cells of C.
+    fn count(&self) -> u64 {
+        self.cells.rows.len().saturating_mul(self.cells.cols.len())
+    }
+
+    pub(super) fn whole(region: &Region) -> Self {
         Self { cells: region.cells(), steps: Span::new(0, region.steps()) }
     }
 
@@ -42,7 +48,7 @@ impl Cells3 {
     }
 
     /// Lengths in cells and steps, and in elements.
-    fn lengths(&self, region: &Region) -> [(u64, u64); 3] {
+    pub(super) fn lengths(&self, region: &Region) -> [(u64, u64); 3] {
         let q = region.q();
         [
             (self.cells.rows.len(), region.grid.rows_of(self.cells.rows) * q),
@@ -54,35 +60,77 @@ impl Cells3 {
 
 /// The box of each seat by recursive halving of the longest of m, n and k, machines and box in proportion (Demmel,
 /// Eliahu, Fox, Kamil, Lipshitz, Schwartz, Spillinger, *Communication-optimal parallel recursive rectangular matrix
-/// multiplication*, IPDPS 2013). A machine with more threads than its box has cells gets parts of k, one a thread.
-pub(crate) fn cuboid(region: &Region, seats: &[Seat]) -> Vec<Vec<Cells3>> {
-    let mut order: Vec<usize> = (0..seats.len()).filter(|i| seats[*i].weight > 0.0).collect();
+/// multiplication*, IPDPS 2013), where `halvings` has said how often each side may be halved. A machine with more
+/// threads than its box has products gets parts of k, one a thread.
+pub(super) fn cuboid(region: &Region, charges: &CellCharges, seats: &[Seat]) -> Vec<Vec<Cells3>> {
+    let mut order: Vec<usize> = (0..seats.len()).collect();
     order.sort_by(|a, b| seats[*b].weight.total_cmp(&seats[*a].weight).then(a.cmp(b)));
     let mut result = vec![Vec::new(); seats.len()];
-    let mut open = vec![(Cells3::whole(region), order)];
-    while let Some((part, members)) = open.pop() {
+    let whole = Cells3::whole(region);
+    let quota = halvings(region, charges, seats);
+    let mut open = vec![(whole, order, quota)];
+    while let Some((part, members, quota)) = open.pop() {
         match members[..] {
             [] => {}
             _ if part.is_empty() => {}
-            [seat] => result[seat] = for_threads(part, seats[seat].threads),
+            [seat] => {
+                result[seat] = for_threads(part, charges.products_of(part.count()), seats[seat].threads)
+            }
             _ => {
                 let (left, right) = halves(&members, seats);
                 let weight = |m: &[usize]| m.iter().map(|i| seats[*i].weight).sum::<f64>();
                 let sides = part.lengths(region);
-                // The longest side that has something to cut; the earlier one of equal sides.
-                let side = (0..3).filter(|s| sides[*s].0 > 1).max_by_key(|s| (sides[*s].1, 2 - s));
-                let Some(side) = side else {
+                // The longest side that may be cut and has something to cut; the earlier one of equal sides.
+                let longest = |allowed: &dyn Fn(usize) -> bool| {
+                    let can = (0..3).filter(|s| sides[*s].0 > 1 && allowed(*s));
+                    can.max_by_key(|s| (sides[*s].1, 2 - s))
+                };
+                let Some(side) = longest(&|s| quota[s] > 0).or_else(|| longest(&|_| true)) else {
                     result[members[0]] = vec![part];
                     continue;
                 };
                 let cells = apportion(sides[side].0, &[weight(&left), weight(&right)]);
                 let (a, b) = part.split(side, cells[0]);
-                open.push((b, right));
-                open.push((a, left));
+                let mut rest = quota;
+                rest[side] = rest[side].saturating_sub(1);
+                open.push((b, right, rest));
+                open.push((a, left, rest));
             }
         }
     }
     result
+}
+
+/// How often to halve m, n and k for so many machines: so that one of equal machines with the mean memory moves the
+/// fewest bytes, blocks included; of equals, so that what leaves the primary and what comes back are balanced. With
+/// plenty of memory it is the longest side each time.
+fn halvings(region: &Region, charges: &CellCharges, seats: &[Seat]) -> [u32; 3] {
+    let count = seats.len().max(1) as u64;
+    let memory = seats.iter().map(|s| s.memory_bytes / count).sum::<u64>();
+    let times = count.next_power_of_two().ilog2();
+    let whole = Cells3::whole(region);
+    let sides = whole.lengths(region);
+    let can = |side: usize, halved: u32| sides[side].0 >> halved > 0;
+    let mut best: Option<(f64, f64, [u32; 3])> = None;
+    for i in (0..=times).filter(|i| can(0, *i)) {
+        for j in (0..=times - i).filter(|j| can(1, *j)) {
+            let cut = [i, j, times - i - j];
+            if !can(2, cut[2]) {
+                continue;
+            }
+            let cells = |side: usize| sides[side].0.div_ceil(1 << cut[side]);
+            let [m, n, k] = std::array::from_fn(|side| sides[side].1 as f64 / f64::from(1u32 << cut[side]));
+            let rect = Rect::new(Span::new(0, cells(0)), Span::new(0, cells(1)));
+            let Some(block) = largest_block(region, charges, rect, cells(2), memory) else { continue };
+            let (across, down) = (cells(1).div_ceil(block.cols) as f64, cells(0).div_ceil(block.rows) as f64);
+            let (out, back) = (m * k * across + k * n * down, m * n);
+            let (all, longer) = (out + back, out.max(back));
+            if best.is_none_or(|b| all < b.0 * 0.999 || (all <= b.0 * 1.001 && longer < b.1 * 0.999)) {
+                best = Some((all, longer, cut));
+            }
+        }
+    }
+    best.map_or([times; 3], |b| b.2)
 }
 
 /// Members, fastest first, in two groups of about equal weight and, where all are equal, equal number.
@@ -101,68 +149,13 @@ fn halves(members: &[usize], seats: &[Seat]) -> (Vec<usize>, Vec<usize>) {
     (left, right)
 }
 
-/// A machine's box in parts of k, where it has fewer cells than threads.
-fn for_threads(part: Cells3, threads: u32) -> Vec<Cells3> {
-    let cells = part.cells.rows.len() * part.cells.cols.len();
-    let parts = (u64::from(threads) / cells.max(1)).clamp(1, part.steps.len().max(1));
-    let each = part.steps.len().div_ceil(parts);
+/// A machine's box in parts of k, where it has fewer products at a time than threads.
+fn for_threads(part: Cells3, products: u64, threads: u32) -> Vec<Cells3> {
+    let parts = (u64::from(threads) / products.max(1)).clamp(1, part.steps.len().max(1));
+    let each = part.steps.len().div_ceil(parts).max(1);
     let spans = (0..parts).map(|p| {
         let start = (part.steps.start + p * each).min(part.steps.end);
         Span::new(start, (start + each).min(part.steps.end))
     });
     spans.filter(|s| !s.is_empty()).map(|steps| Cells3 { steps, ..part }).collect()
-}
-
-/// A mesh of a × b × c places over rows, columns and steps. The machines take places in turn; the lengths of a slab
-/// are in proportion to the speed that is in it. With fewer places than machines the last machines get none.
-pub(crate) fn mesh(region: &Region, weights: &[f64], places: [u32; 3]) -> Vec<Vec<Cells3>> {
-    let whole = Cells3::whole(region);
-    let lengths = whole.lengths(region).map(|l| l.0);
-    let count = |side: usize| u64::from(places[side]).min(lengths[side].max(1)) as usize;
-    let (a, b, c) = (count(0), count(1), count(2));
-    let mut result = vec![Vec::new(); weights.len()];
-    if weights.is_empty() || whole.is_empty() {
-        return result;
-    }
-    // Fast machines stand together in a row of the mesh, so that rows can be high where they are fast.
-    let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by(|x, y| weights[*y].total_cmp(&weights[*x]).then(x.cmp(y)));
-    let machine = |i: usize, j: usize, l: usize| order[((i * b + j) * c + l) % order.len()];
-    // How many places the machine that stands at a place has.
-    let places_of = |place: usize| {
-        let (each, more) = (a * b * c / order.len(), a * b * c % order.len());
-        (each + usize::from(place % order.len() < more)) as f64
-    };
-    let speed = |i: usize, j: usize, l: usize| weights[machine(i, j, l)] / places_of((i * b + j) * c + l);
-    let slab = |n: usize, of: &dyn Fn(usize) -> f64, side: usize| {
-        apportion(lengths[side], &(0..n).map(of).collect::<Vec<f64>>())
-    };
-    let all = |f: &dyn Fn(usize, usize) -> f64, x: usize, y: usize| -> f64 {
-        (0..x).flat_map(|p| (0..y).map(move |q| (p, q))).map(|(p, q)| f(p, q)).sum()
-    };
-    let rows = slab(a, &|i| all(&|j, l| speed(i, j, l), b, c), 0);
-    let cols = slab(b, &|j| all(&|i, l| speed(i, j, l), a, c), 1);
-    let steps = slab(c, &|l| all(&|i, j| speed(i, j, l), a, b), 2);
-    let spans = |lengths: &[u64]| -> Vec<Span> {
-        let mut at = 0;
-        lengths
-            .iter()
-            .map(|len| {
-                at += len;
-                Span::new(at - len, at)
-            })
-            .collect()
-    };
-    let (rows, cols, steps) = (spans(&rows), spans(&cols), spans(&steps));
-    for (i, down) in rows.iter().enumerate() {
-        for (j, across) in cols.iter().enumerate() {
-            for (l, deep) in steps.iter().enumerate() {
-                let part = Cells3 { cells: Rect::new(*down, *across), steps: *deep };
-                if !part.is_empty() {
-                    result[machine(i, j, l)].push(part);
-                }
-            }
-        }
-    }
-    result
 }

@@ -6,14 +6,16 @@
 //! several. Pure functions of their arguments.
 
 mod boxes;
+mod mesh;
 mod partition;
 
 pub use partition::partition;
 
 use crate::memory::{CellCharges, EDGE_MAX, largest_block};
 use crate::{Base, BlockSize, Machine, Order, Region, Share};
-use boxes::{Cells3, cuboid, mesh};
+use boxes::{Cells3, cuboid};
 use bramble_matrix::Span;
+use mesh::mesh;
 
 /// A machine for planning: how large its part shall be, and what it can hold.
 #[derive(Clone, Copy, Debug)]
@@ -39,12 +41,12 @@ pub(crate) fn shares(
     element_bytes: u64,
     seats: &[Seat],
 ) -> Result<Vec<Vec<Share>>, usize> {
-    let boxes = boxes_of(base, region, seats);
     let charges = CellCharges::of(region, element_bytes);
+    let boxes = boxes_of(base, region, &charges, &with_weights(seats));
     let mut all = Vec::with_capacity(seats.len());
     for (number, (seat, boxes)) in seats.iter().zip(boxes).enumerate() {
         let mut mine = Vec::with_capacity(boxes.len());
-        for cells in boxes {
+        for cells in boxes.into_iter().filter(|b| !b.is_empty()) {
             let (block, order) = block_of(base, region, &charges, &cells, seat).ok_or(number)?;
             mine.push(Share { region: at, cells: cells.cells, steps: cells.steps, block, order });
         }
@@ -55,8 +57,16 @@ pub(crate) fn shares(
     Ok(all)
 }
 
+/// Seats whose weights can be reckoned with: where none is known, all are equal.
+fn with_weights(seats: &[Seat]) -> Vec<Seat> {
+    let known = |s: &Seat| s.weight.is_finite() && s.weight > 0.0;
+    let least = seats.iter().filter(|s| known(s)).map(|s| s.weight).fold(f64::INFINITY, f64::min);
+    let unknown = if least.is_finite() { least * 1e-3 } else { 1.0 };
+    seats.iter().map(|s| Seat { weight: if known(s) { s.weight } else { unknown }, ..*s }).collect()
+}
+
 /// Which box of the region is whose.
-fn boxes_of(base: Base, region: &Region, seats: &[Seat]) -> Vec<Vec<Cells3>> {
+fn boxes_of(base: Base, region: &Region, charges: &CellCharges, seats: &[Seat]) -> Vec<Vec<Cells3>> {
     let weights: Vec<f64> = seats.iter().map(|s| s.weight).collect();
     match base {
         Base::Naive | Base::Row(_) | Base::Square(_) | Base::Reuse => {
@@ -66,7 +76,7 @@ fn boxes_of(base: Base, region: &Region, seats: &[Seat]) -> Vec<Vec<Cells3>> {
             let steps = Span::new(0, region.steps());
             rects.into_iter().map(|r| r.map(|cells| Cells3 { cells, steps }).into_iter().collect()).collect()
         }
-        Base::Cuboid => cuboid(region, seats),
+        Base::Cuboid => cuboid(region, charges, seats),
         Base::Box3(a, b, c) => mesh(region, &weights, [a, b, c]),
         Base::Summa(r, c) => mesh(region, &weights, [r, c, 1]),
     }
@@ -93,7 +103,10 @@ fn block_of(
         }
         Base::Square(n) => {
             let n = u64::from(n);
-            fixed(BlockSize { rows: n.min(rows), cols: n.min(cols), steps: n.min(steps) }, Order::Steps)
+            fixed(
+                BlockSize { rows: n.min(rows), cols: n.min(cols), steps: n.min(steps.max(1)) },
+                Order::Steps,
+            )
         }
         Base::Reuse | Base::Cuboid | Base::Box3(..) | Base::Summa(..) => {
             let block = largest_block(region, charges, part.cells, steps, seat.memory_bytes)?;

@@ -13,7 +13,8 @@ use bramble_matrix::{Rect, Span};
 /// rounds to nothing. `rows` and `cols` are the grid's, `height` and `width` the elements of C that way
 /// (they say what a half perimeter costs).
 pub fn partition(rows: u64, cols: u64, height: f64, width: f64, weights: &[f64]) -> Vec<Option<Rect>> {
-    let mut order: Vec<usize> = (0..weights.len()).filter(|i| weights[*i] > 0.0).collect();
+    let mut order: Vec<usize> =
+        (0..weights.len()).filter(|i| weights[*i] > 0.0 && weights[*i].is_finite()).collect();
     order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b)));
     let mut result = vec![None; weights.len()];
     if order.is_empty() || rows == 0 || cols == 0 {
@@ -67,18 +68,23 @@ fn columns(sorted: &[f64], height: f64, width: f64) -> Vec<std::ops::Range<usize
 }
 
 /// `total` whole units in proportion to the weights. Each next unit goes where the time it would take
-/// (units / weight) stays least, which minimises the slowest finisher.
+/// (units / weight) stays least, which minimises the slowest finisher. Weights are positive and finite.
 pub(super) fn apportion(total: u64, weights: &[f64]) -> Vec<u64> {
     let sum: f64 = weights.iter().sum();
-    let mut units: Vec<u64> = weights.iter().map(|w| (total as f64 * w / sum) as u64).collect();
-    let mut left = total.saturating_sub(units.iter().sum());
+    let mut left = total;
+    let mut units = Vec::with_capacity(weights.len());
+    for weight in weights {
+        let part = ((total as f64 * weight / sum) as u64).min(left);
+        units.push(part);
+        left -= part;
+    }
+    // What rounding has left is less than one unit for each weight.
     while left > 0 {
-        let next = (0..weights.len())
-            .min_by(|a, b| {
-                let time = |i: &usize| (units[*i] + 1) as f64 / weights[*i];
-                time(a).total_cmp(&time(b)).then(a.cmp(b))
-            })
-            .unwrap_or(0);
+        let next = (0..weights.len()).min_by(|a, b| {
+            let time = |i: &usize| (units[*i] + 1) as f64 / weights[*i];
+            time(a).total_cmp(&time(b)).then(a.cmp(b))
+        });
+        let Some(next) = next else { return units };
         units[next] += 1;
         left -= 1;
     }

@@ -78,13 +78,19 @@ pub struct Run {
 pub struct Worker {
     grant_bytes: u64,
     held_bytes: u64,
+    held_bytes_max: u64,
     matrices: BTreeMap<u32, Stored>,
 }
 
 impl Worker {
     /// A session that may hold `grant_bytes` of matrices.
     pub fn new(grant_bytes: u64) -> Self {
-        Self { grant_bytes, held_bytes: 0, matrices: BTreeMap::new() }
+        Self { grant_bytes, held_bytes: 0, held_bytes_max: 0, matrices: BTreeMap::new() }
+    }
+
+    /// The most that was held at once so far, as it is charged: what a primary has ever needed here.
+    pub fn held_bytes_max(&self) -> u64 {
+        self.held_bytes_max
     }
 
     /// One event in, actions out. An error means that the primary broke the protocol.
@@ -116,6 +122,7 @@ impl Worker {
                 return Err(ProtocolError::new(what));
             };
             self.held_bytes = held;
+            self.held_bytes_max = self.held_bytes_max.max(held);
             actions.push(Action::Reserve(*header));
         }
         Ok(actions)
