@@ -8,7 +8,7 @@
 //! only when that is there. Ids are names in one session: they are counted up.
 
 use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
-use super::outgoing::{Operands, Outgoing};
+use super::outgoing::{Delivery, Operands, Outgoing};
 use super::sums::PartialSums;
 use bramble_matrix::Span;
 use bramble_plan::{Block, Cursor, Order, Plan, Recipe};
@@ -31,6 +31,8 @@ pub(super) struct Walk {
     /// The block that comes next but has to wait for the sum that it goes on from.
     waiting: Option<Block>,
     sending: Option<Sending>,
+    /// The panel that comes next, where the credit did not cover it.
+    refused: Option<Made>,
     /// The blocks that were begun and are not all back.
     out: Vec<OutBlock>,
     next_id: u32,
@@ -45,6 +47,16 @@ pub(super) struct OutBlock {
     ids: BlockIds,
     tiles: u32,
     tiles_left: u32,
+}
+
+/// A panel with all that it brings.
+struct Made {
+    panel: Panel,
+    ids: Ids,
+    /// Ids that it takes.
+    id_count: u32,
+    charged_bytes: u64,
+    delivery: Delivery,
 }
 
 /// The block that is being sent.
@@ -70,6 +82,7 @@ impl Walk {
             cursor: Cursor::default(),
             waiting: None,
             sending: None,
+            refused: None,
             out: Vec::new(),
             next_id: 0,
             ready: VecDeque::new(),
@@ -119,6 +132,30 @@ impl Walk {
     }
 
     fn begin_panel(&mut self, course: &Course<'_>, credit: &mut u64) -> Option<()> {
+        if self.refused.as_ref().is_some_and(|made| made.charged_bytes > *credit) {
+            return None;
+        }
+        let made = match self.refused.take() {
+            Some(made) => made,
+            None => self.next_panel(course)?,
+        };
+        let Some(left) = credit.checked_sub(made.charged_bytes) else {
+            self.refused = Some(made);
+            return None;
+        };
+        *credit = left;
+        self.next_id = self.next_id.wrapping_add(made.id_count);
+        made.delivery.into_messages(self.shares_memory, &mut self.ready);
+        if let Some(sending) = self.sending.as_mut()
+            && sending.advance(made.panel, made.ids)
+        {
+            self.sending = None;
+        }
+        Some(())
+    }
+
+    /// Makes the next panel of the block that is sent, or of the one after it.
+    fn next_panel(&mut self, course: &Course<'_>) -> Option<Made> {
         self.enter_block(course)?;
         let sending = self.sending.as_ref()?;
         let scene = Scene {
@@ -134,15 +171,8 @@ impl Walk {
         let (matrices, sums) = scene.id_counts(panel, step);
         let ids = Ids { panels: self.next_id, sums: self.next_id.wrapping_add(matrices) };
         let delivery = scene.deliver(panel, step, ids, others, &|at| sending.other_ids(panel, at));
-        *credit = credit.checked_sub(delivery.charged_bytes())?;
-        self.next_id = self.next_id.wrapping_add(matrices + sums);
-        delivery.into_messages(self.shares_memory, &mut self.ready);
-        if let Some(sending) = self.sending.as_mut()
-            && sending.advance(panel, ids)
-        {
-            self.sending = None;
-        }
-        Some(())
+        let charged_bytes = delivery.charged_bytes();
+        Some(Made { panel, ids, id_count: matrices + sums, charged_bytes, delivery })
     }
 
     /// The block that a tile's id belongs to, and the tile's number in it.
