@@ -2,7 +2,8 @@
 //! one sentence that says why.
 //!
 //! Invariants: every machine either has a share or is named in `left_out` with a reason. With equal predictions the
-//! simpler plan is taken: alone before a team, fewer machines before more, `reuse` before the others.
+//! simpler plan is taken: alone before a team, fewer machines before more, `reuse` before the others; and within 4 % one
+//! that gives the bits of one machine.
 
 use crate::team::{Team, plan_team};
 use crate::{Base, Cut, GridError, Machine, Plan, Problem, Region, Strategy, Sums};
@@ -196,15 +197,23 @@ struct Found {
 }
 
 impl Found {
-    /// The least predicted time; what was found first wins unless another is 0.1 % faster.
+    /// The least predicted time; what was found first wins unless another is 0.1 % faster. A plan whose bits are those of
+    /// one machine wins against one that cuts k, or multiplies floats by Strassen's method, unless that is faster by
+    /// more than `WORTH_OTHER_BITS`.
     fn best(&self) -> Option<Plan> {
-        let mut best: Option<&Plan> = None;
-        for plan in &self.plans {
-            if best.is_none_or(|b| plan.predicted.seconds < b.predicted.seconds * 0.999) {
-                best = Some(plan);
+        let least = |plans: &mut dyn Iterator<Item = &Plan>| {
+            let mut best: Option<Plan> = None;
+            for plan in plans {
+                if best.as_ref().is_none_or(|b| plan.predicted.seconds < b.predicted.seconds * 0.999) {
+                    best = Some(plan.clone());
+                }
             }
-        }
-        best.cloned()
+            best
+        };
+        let fastest = least(&mut self.plans.iter())?;
+        let same_bits = least(&mut self.plans.iter().filter(|p| p.keeps_bits()));
+        let is_near = |plan: &Plan| plan.predicted.seconds <= fastest.predicted.seconds * WORTH_OTHER_BITS;
+        Some(same_bits.filter(is_near).unwrap_or(fastest))
     }
 
     fn alone_s(&self) -> Option<f64> {
@@ -424,6 +433,9 @@ fn unusable(machine: &Machine) -> Option<String> {
     }
     (!known(rate)).then(|| format!("the rate of its link, {rate} bytes/s, is none to plan with"))
 }
+
+/// How much faster a plan has to be predicted before it is worth other bits than those of one machine.
+const WORTH_OTHER_BITS: f64 = 1.04;
 
 /// Machines that are left out are told in numbers why, up to so many.
 const EXPLAINED_MAX: usize = 32;
