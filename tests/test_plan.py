@@ -95,7 +95,7 @@ def test_sizes_have_a_type(cluster):
     assert planned("--size", "2000x100x300", "--dtype", "i32", "--cluster", cluster)["dtype"] == "i32"
     for size in ["2000", "2000x3", "0x3x4", "-1x2x3", "2x3x4:f16", "99999999999x1x1"]:
         assert_refused(bramble("plan", f"--size={size}"), 2, ["--size"])
-    assert_refused(bramble("plan", "--size", "4000000000x4000000000x4000000000"), 1, ["4000000000", "smaller"])
+    assert_refused(bramble("plan", "--size", "4000000000x4000000000x4000000000"), 2, ["4000000000", "at most"])
     assert_refused(bramble("plan", "random:3x0:f64:1", "random:0x3:f64:1"), 1, ["nothing to plan"])
     assert_refused(bramble("plan"), 2, ["<A>|size"])
     assert_refused(bramble("plan", "a.npy", "b.npy", "--size", "2x2x2"), 2, ["--size"])
