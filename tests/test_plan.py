@@ -112,6 +112,12 @@ def test_real_workers_are_asked_and_compute_nothing():
     assert_refused(bramble("plan", "--size", "2000x2000x2000", "-w", addresses[0]), 5, [addresses[0]])
 
 
+def test_machines_of_other_bits_are_named():
+    with workers(1, "--kernel", "reference") as (addresses, _):
+        result = bramble("plan", "--size", "900x900x900", "-w", addresses[0], "--reproducible")
+        assert_refused(result, 1, ["--reproducible", addresses[0], "reference"])
+
+
 def test_local_processes_are_planned_for():
     report = planned("--size", "1500x1500x1500", "--local", 2)
     assert [worker["name"] for worker in report["workers"]] == ["local 1", "local 2"]

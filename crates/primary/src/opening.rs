@@ -96,6 +96,19 @@ pub(crate) fn even_speeds(machines: Vec<&mut Machine>) {
     machines.into_iter().for_each(|m| m.gflops = mean);
 }
 
+/// Refuses machines whose kernels do not give the same bits.
+pub(crate) fn one_kernel(local: &Session, workers: &[Session]) -> Result<(), PrimaryError> {
+    let kernel = &local.welcome.kernel;
+    match workers.iter().find(|w| w.welcome.kernel != *kernel) {
+        None => Ok(()),
+        Some(other) => Err(PrimaryError::Failed(format!(
+            "--reproducible: worker {} computes with the kernel {}, this machine with {kernel}; start it without --kernel, \
+             or leave it out",
+            other.name, other.welcome.kernel
+        ))),
+    }
+}
+
 async fn greet(end: End, opening: &Opening, session: u32) -> Result<(Link, Welcome), String> {
     let End { mut link, threads_max } = end;
     let hello = Hello {

@@ -3,7 +3,7 @@
 use crate::PrimaryError;
 use crate::account::{Progress, Report, VerifyReport};
 use crate::bodies::Bodies;
-use crate::opening::{Opening, Session, dismiss, even_speeds, open};
+use crate::opening::{Opening, Session, dismiss, even_speeds, one_kernel, open};
 use crate::run::run;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
@@ -153,19 +153,6 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         effort: request.effort,
     };
     Ok(Finished { sealed, report })
-}
-
-/// Refuses machines whose kernels do not give the same bits.
-fn one_kernel(local: &Session, workers: &[Session]) -> Result<(), PrimaryError> {
-    let kernel = &local.welcome.kernel;
-    match workers.iter().find(|w| w.welcome.kernel != *kernel) {
-        None => Ok(()),
-        Some(other) => Err(PrimaryError::Failed(format!(
-            "--reproducible: worker {} computes with the kernel {}, this machine with {kernel}; start it without --kernel, \
-             or leave it out",
-            other.name, other.welcome.kernel
-        ))),
-    }
 }
 
 /// Decides. Where Strassen's method would be fastest for floats, the operands are looked at first: its errors are small

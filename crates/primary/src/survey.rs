@@ -5,7 +5,7 @@
 //! Invariant: whoever is asked here is asked and measured as a product would ask and measure them.
 
 use crate::PrimaryError;
-use crate::opening::{Opening, Session, dismiss, even_speeds, open};
+use crate::opening::{Opening, Session, dismiss, even_speeds, one_kernel, open};
 use crate::product::Ends;
 use bramble_matrix::DType;
 use bramble_plan::Machine;
@@ -23,6 +23,8 @@ pub struct Survey {
     pub credits: Option<u64>,
     /// Kernel by name, or `auto`.
     pub kernel: String,
+    /// Whether all have to give the same bits.
+    pub one_kernel: bool,
     /// What the primary calls itself.
     pub name: String,
     /// Source of session numbers, which workers see.
@@ -73,7 +75,7 @@ pub async fn survey(
     }
     let own = surveyed(&local, None, false);
     let mut others: Vec<Result<Surveyed, PrimaryError>> = Vec::new();
-    let mut sessions = vec![local];
+    let mut sessions = Vec::new();
     for session in opened {
         others.push(session.map(|session| {
             let answer = surveyed(&session, survey.credits, alike);
@@ -81,9 +83,13 @@ pub async fn survey(
             answer
         }));
     }
+    if survey.one_kernel {
+        one_kernel(&local, &sessions)?;
+    }
     if alike {
         even_speeds(others.iter_mut().flatten().map(|s| &mut s.machine).collect());
     }
+    sessions.push(local);
     dismiss(sessions).await;
     Ok((own, others))
 }
