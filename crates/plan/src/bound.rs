@@ -1,4 +1,9 @@
 //! What no run can beat (docs/cost-model.md): the physical bound of the machines, and what must be moved.
+//!
+//! Place in the flow: made with every plan, and what runs are reported against.
+//!
+//! Invariant: a lower bound for every plan of a product on the machines that take part, also for those that were not
+//! thought of: relaying, other shares, other orders. So it leaves out whatever could be avoided.
 
 use crate::cost::primary_rate;
 use crate::{Machine, Member, Problem};
@@ -12,6 +17,8 @@ pub enum Binding {
     Egress,
     /// C once over the primary's link.
     Ingress,
+    /// The machine with that number, most of all: what its link carries is used too seldom in its memory.
+    Worker(usize),
 }
 
 impl Binding {
@@ -21,6 +28,20 @@ impl Binding {
             Self::Compute => "compute",
             Self::Egress => "egress",
             Self::Ingress => "ingress",
+            Self::Worker(_) => "worker link",
+        }
+    }
+
+    /// What that means, in words; `machines` are those that the plan was made for, the primary first.
+    pub fn sentence(self, machines: &[Machine]) -> String {
+        match self {
+            Self::Compute => "the peak speed of all cores together".to_owned(),
+            Self::Egress => "the primary's link, over which the operands leave".to_owned(),
+            Self::Ingress => "the primary's link, over which C comes home".to_owned(),
+            Self::Worker(at) => match machines.get(at) {
+                Some(m) => format!("the link to {}, for a memory of {} bytes", m.name, m.memory_bytes),
+                None => "a worker's link".to_owned(),
+            },
         }
     }
 }
@@ -34,28 +55,190 @@ pub struct Bound {
     pub by: Binding,
 }
 
-/// The bound T ≥ max((|A|+|B|)/egress, |C|/ingress, 2mnk/Σ peak). Where the primary computes too, only that which the
-/// others' part of the operations needs has to leave it; the part is not known to a bound, so nothing has to.
+/// A worker's part of the product in T seconds is at most `part_per_s` T (its peak) and `fed_per_s` T + `fed` (its link).
+struct Worker {
+    machine: usize,
+    part_per_s: f64,
+    fed_per_s: f64,
+    fed: f64,
+}
+
+impl Worker {
+    fn part(&self, seconds: f64) -> f64 {
+        (self.part_per_s * seconds).min(self.fed_per_s * seconds + self.fed)
+    }
+}
+
+/// What limits all members together.
+struct Limits {
+    workers: Vec<Worker>,
+    /// What the primary's own threads do of the product in a second.
+    own_per_s: f64,
+    mn: f64,
+    mk: f64,
+    kn: f64,
+    /// Words a second, in each direction.
+    words_per_s: f64,
+    sends_a: bool,
+    sends_b: bool,
+    /// Words of the old C that have to be sent whoever computes what.
+    old_c: f64,
+}
+
+/// Which limits are looked at.
+#[derive(Clone, Copy, PartialEq)]
+enum Look {
+    Compute,
+    Egress,
+    Ingress,
+    Workers,
+    All,
+}
+
+/// The least time in which the members could do all of the product. With x the part of it that workers do, and
+/// |multiply-adds| ≤ √(|A| |B| |C|) of what they touch (Loomis and Whitney), they need at least 2 x k √(mn) words of A and
+/// B, and x² mn of C have to come back.
 pub(crate) fn bound(problem: &Problem, machines: &[Machine], members: &[Member], levels: u32) -> Bound {
-    let rate = primary_rate(machines, members);
-    let peak: f64 = members.iter().map(|m| machines[m.machine].peak_gflops).sum();
-    let saved = (7.0f64 / 8.0).powi(levels as i32);
-    let compute = if problem.flops() > 0.0 { problem.flops() * saved / (peak * 1e9) } else { 0.0 };
-    let computes_too = members.iter().any(|m| machines[m.machine].link.is_none());
-    let moved = if computes_too { 0.0 } else { 1.0 };
-    let terms = [
-        (compute, Binding::Compute),
-        (moved * problem.operand_bytes() / rate, Binding::Egress),
-        (moved * problem.result_bytes() / rate, Binding::Ingress),
+    let limits = Limits::new(problem, machines, members, levels);
+    if problem.flops() <= 0.0 || members.is_empty() {
+        return Bound { seconds: 0.0, by: Binding::Compute };
+    }
+    let seconds = limits.least(Look::All);
+    let alone = [
+        (limits.least(Look::Compute), Look::Compute),
+        (limits.least(Look::Egress), Look::Egress),
+        (limits.least(Look::Ingress), Look::Ingress),
+        (limits.least(Look::Workers), Look::Workers),
     ];
-    let (seconds, by) = terms.into_iter().fold((0.0, Binding::Compute), |a, b| if b.0 > a.0 { b } else { a });
+    let (_, look) =
+        alone.into_iter().fold((0.0, Look::Compute), |a, b| if b.0 > a.0 * (1.0 + 1e-9) { b } else { a });
+    let by = match look {
+        Look::Compute | Look::All => Binding::Compute,
+        Look::Egress => Binding::Egress,
+        Look::Ingress => Binding::Ingress,
+        Look::Workers => limits.hungriest(seconds).map_or(Binding::Compute, Binding::Worker),
+    };
     Bound { seconds, by }
 }
 
-/// Words that some machine of p equal ones must move for m × n × k with memory for S words each:
-/// min{2mnk/(p√S) + S, 3 (mnk/p)^(2/3)} (Kwasniewski et al., *Red-blue pebbling revisited*, SC 2019, theorem 2).
+impl Limits {
+    fn new(problem: &Problem, machines: &[Machine], members: &[Member], levels: u32) -> Self {
+        let e = problem.element_bytes() as f64;
+        let (m, n, k) = (problem.m as f64, problem.n as f64, problem.k as f64);
+        let flops = problem.flops() * (7.0f64 / 8.0).powi(i32::try_from(levels).unwrap_or(0));
+        let part_per_s = |machine: &Machine| machine.peak_gflops.max(machine.gflops) * 1e9 / flops;
+        // Sums of panels are made at the worker, so what is fed to Strassen's products is not bounded like this.
+        let bounded = problem.sends_a && problem.sends_b && levels == 0;
+        let worker = |member: &Member| {
+            let machine = &machines[member.machine];
+            let link = machine.link?;
+            let words = machine.memory_bytes as f64 / e;
+            let (fed_per_s, fed) = match bounded {
+                true => (link.bytes_per_s / e * words.sqrt() / (m * n * k), words.powf(1.5) / (m * n * k)),
+                false => (0.0, f64::INFINITY),
+            };
+            Some(Worker { machine: member.machine, part_per_s: part_per_s(machine), fed_per_s, fed })
+        };
+        let own = members.iter().map(|m| &machines[m.machine]).filter(|m| m.link.is_none());
+        let own_per_s: f64 = own.map(part_per_s).sum();
+        Self {
+            workers: members.iter().filter_map(worker).collect(),
+            own_per_s,
+            mn: m * n,
+            mk: m * k,
+            kn: k * n,
+            words_per_s: primary_rate(machines, members) / e,
+            sends_a: problem.sends_a,
+            sends_b: problem.sends_b,
+            old_c: if problem.reads_c && own_per_s <= 0.0 { m * n } else { 0.0 },
+        }
+    }
+
+    /// The largest part of the product that workers can be sent operands for.
+    fn egress(&self, seconds: f64) -> f64 {
+        let words = self.words_per_s * seconds - self.old_c;
+        if words < 0.0 {
+            return 0.0;
+        }
+        match (self.sends_a, self.sends_b) {
+            (false, false) => f64::INFINITY,
+            (true, false) => (words / self.mk).sqrt(),
+            (false, true) => (words / self.kn).sqrt(),
+            (true, true) => {
+                // a + b words with a b ≥ x² mk kn, and none of them more than there are.
+                let (less, more) = (self.mk.min(self.kn), self.mk.max(self.kn));
+                if words <= 2.0 * less {
+                    words / (2.0 * (less * more).sqrt())
+                } else {
+                    ((words - less) / more).sqrt()
+                }
+            }
+        }
+    }
+
+    /// The part of the product that can be done in so many seconds, as far as some limits say.
+    fn part(&self, seconds: f64, look: Look) -> f64 {
+        let is = |one: Look| look == one || look == Look::All;
+        let fed = is(Look::Workers);
+        let each = |w: &Worker| if fed { w.part(seconds) } else { w.part_per_s * seconds };
+        let mut workers: f64 = self.workers.iter().map(each).sum();
+        if is(Look::Egress) {
+            workers = workers.min(self.egress(seconds));
+        }
+        if is(Look::Ingress) {
+            workers = workers.min((self.words_per_s * seconds / self.mn).sqrt());
+        }
+        workers + self.own_per_s * seconds
+    }
+
+    /// The least seconds in which all of the product can be done; by bisection from below, so never too long.
+    fn least(&self, look: Look) -> f64 {
+        let compute = 1.0 / (self.own_per_s + self.workers.iter().map(|w| w.part_per_s).sum::<f64>());
+        if look == Look::Compute || !compute.is_finite() || compute <= 0.0 {
+            return if compute.is_finite() { compute } else { 0.0 };
+        }
+        let (mut low, mut high) = (compute, compute);
+        for _ in 0..200 {
+            if self.part(high, look) >= 1.0 {
+                break;
+            }
+            (low, high) = (high, high * 2.0);
+        }
+        for _ in 0..40 {
+            let middle = low + (high - low) / 2.0;
+            if self.part(middle, look) >= 1.0 { high = middle } else { low = middle }
+        }
+        low
+    }
+
+    /// The worker that loses most of its speed to its link.
+    fn hungriest(&self, seconds: f64) -> Option<usize> {
+        let lost = |w: &Worker| w.part_per_s * seconds - w.part(seconds);
+        self.workers.iter().max_by(|a, b| lost(a).total_cmp(&lost(b))).map(|w| w.machine)
+    }
+}
+
+/// Words that each of p equal machines moves at least on average for its part of m × n × k, with memory for S words: 2mnk/(p√S) + S, or
+/// with memory for the face of a cube, S ≥ (mnk/p)^(2/3), 3 (mnk/p)^(2/3) (Kwasniewski et al., *Red-blue pebbling
+/// revisited*, SC 2019, theorem 2). Where a side is shorter than that cube's, the cube is out of reach: `words_flat`.
 pub fn words_each(m: f64, n: f64, k: f64, machines: f64, memory_words: f64) -> f64 {
-    let mnk = m * n * k;
-    let limited = 2.0 * mnk / (machines * memory_words.sqrt()) + memory_words;
-    limited.min(3.0 * (mnk / machines).powf(2.0 / 3.0))
+    let part = m * n * k / machines;
+    let face = part.powf(2.0 / 3.0).min(memory_words);
+    if face <= 0.0 { f64::INFINITY } else { 2.0 * part / face.sqrt() + face }
+}
+
+/// The same with plenty of memory for any shape: with m ≥ n ≥ k the sides in order, nk + (mn + mk)/p words where
+/// p ≤ m/n, 2 (mnk²/p)^(1/2) + mn/p where p ≤ mn/k², else 3 (mnk/p)^(2/3) (Al Daas, Ballard, Grigori, Kumar, Rouse, *Tight
+/// memory-independent parallel matrix multiplication communication lower bounds*, SPAA 2022, theorem 3).
+pub fn words_flat(m: f64, n: f64, k: f64, machines: f64) -> f64 {
+    let mut sides = [m, n, k];
+    sides.sort_by(f64::total_cmp);
+    let ([k, n, m], p) = (sides, machines);
+    if p * n <= m {
+        n * k + (m * n + m * k) / p
+    } else if p * k * k <= m * n {
+        2.0 * (m * n * k * k / p).sqrt() + m * n / p
+    } else {
+        3.0 * (m * n * k / p).powf(2.0 / 3.0)
+    }
 }

@@ -19,11 +19,13 @@ mod grid;
 mod memory;
 mod problem;
 mod region;
+mod said;
+mod search;
 mod strategy;
 mod team;
 mod winograd;
 
-pub use bound::{Binding, Bound, words_each};
+pub use bound::{Binding, Bound, words_each, words_flat};
 pub use charge::{MATRIX_BYTES_MIN, USE_BYTES, charged_bytes};
 pub use cost::{Limit, MachineCost, Prediction};
 pub use cut::partition;

@@ -36,13 +36,19 @@ pub(crate) struct CellCharges {
     b_sums: u64,
 }
 
-impl CellCharges {
-    pub(crate) fn of(region: &Region, element_bytes: u64) -> Self {
-        let recipe = Recipe::new(region.levels);
-        Self::with(region, element_bytes, &recipe)
-    }
+/// What a machine has room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// Whole blocks.
+    pub(crate) blocks: u64,
+    /// Steps, or in column order columns, of one block.
+    pub(crate) units: u64,
+    /// The part of a second block.
+    pub(crate) spare: f64,
+}
 
-    fn with(region: &Region, element_bytes: u64, recipe: &Recipe) -> Self {
+impl CellCharges {
+    pub(crate) fn of(region: &Region, element_bytes: u64, recipe: &Recipe) -> Self {
         let grid = &region.grid;
         let charge =
             |rows: u64, cols: u64| charged_bytes(rows.saturating_mul(cols).saturating_mul(element_bytes), 0);
@@ -85,11 +91,39 @@ impl CellCharges {
         }
     }
 
+    /// Most columns of a block with so many rows that fit the memory, steps in order.
+    fn most_cols(&self, rows: u64, steps: u64, memory_bytes: u64) -> u64 {
+        let need = |cols: u64| self.need(BlockSize { rows, cols, steps }, Order::Steps);
+        let (none, one) = (need(0), need(1));
+        if one > memory_bytes || one == u64::MAX { 0 } else { (memory_bytes - none) / (one - none).max(1) }
+    }
+
     /// In column order: (all panels of A, what one column adds).
     fn columns(&self, size: BlockSize) -> (u64, u64) {
         let (a, _, _) = self.block(size.rows, size.cols);
         let (_, b, c) = self.block(size.rows, 1);
         (a.saturating_mul(size.steps), b.saturating_mul(size.steps).saturating_add(c))
+    }
+
+    /// What a machine with so much memory has room for.
+    pub(crate) fn room(&self, size: BlockSize, order: Order, memory_bytes: u64) -> Room {
+        let need = self.need(size, order).max(1);
+        let (fixed, unit, units) = match order {
+            Order::Steps => {
+                let (a, b, c) = self.block(size.rows, size.cols);
+                (c, a.saturating_add(b), size.steps)
+            }
+            Order::Columns => {
+                let (all_a, column) = self.columns(size);
+                (all_a, column, size.cols)
+            }
+        };
+        let spare = memory_bytes.saturating_sub(need) as f64 / need as f64;
+        Room {
+            blocks: (memory_bytes / need).max(1),
+            units: (memory_bytes.saturating_sub(fixed) / unit.max(1)).clamp(1, units.max(1)),
+            spare: spare.min(1.0),
+        }
     }
 
     /// Products that can run at once for so many cells.
@@ -123,7 +157,7 @@ impl CellCharges {
 /// there. Enough, because no plan gives a machine more at once.
 pub fn memory_wanted(regions: &[Region], element_bytes: u64) -> u64 {
     let of = |region: &Region| {
-        let charges = CellCharges::of(region, element_bytes);
+        let charges = CellCharges::of(region, element_bytes, &Recipe::new(region.levels));
         let (a, b, c) = charges.block(region.grid.rows(), region.grid.cols());
         // Small blocks have their panels to themselves, so some are there several times.
         a.saturating_add(b).saturating_mul(region.steps()).saturating_mul(2).saturating_add(c)
@@ -131,8 +165,9 @@ pub fn memory_wanted(regions: &[Region], element_bytes: u64) -> u64 {
     regions.iter().map(of).fold(0, u64::saturating_add)
 }
 
-/// The block size for a box of cells and `steps` on a machine with `memory_bytes` for matrices, about square in
-/// elements, since a square block needs the fewest bytes a flop. `None` where not even one cell fits.
+/// The block size for a box of cells and `steps` on a machine with `memory_bytes` for matrices: of all that fit, the one
+/// with which the panels of the box are sent least often. That is about a square in elements, but as many whole blocks
+/// as the box has. `None` where not even one cell fits.
 pub(crate) fn largest_block(
     region: &Region,
     charges: &CellCharges,
@@ -140,38 +175,27 @@ pub(crate) fn largest_block(
     steps: u64,
     memory_bytes: u64,
 ) -> Option<BlockSize> {
-    let most = (cells.rows.len().min(EDGE_MAX), cells.cols.len().min(EDGE_MAX));
-    let fits =
-        |rows: u64, cols: u64| charges.need(BlockSize { rows, cols, steps }, Order::Steps) <= memory_bytes;
-    if fits(most.0, most.1) {
-        return Some(evened(BlockSize { rows: most.0, cols: most.1, steps }, cells));
+    let (all_rows, all_cols) = (cells.rows.len(), cells.cols.len());
+    let (height, width) = (region.grid.rows_of(cells.rows) as f64, region.grid.cols_of(cells.cols) as f64);
+    let mut best: Option<(f64, BlockSize)> = None;
+    let mut most = all_rows.min(EDGE_MAX);
+    while most > 0 {
+        // Even blocks: 10 rows in blocks of at most 4 are 4 + 3 + 3, not 4 + 4 + 2.
+        let down = all_rows.div_ceil(most);
+        let rows = all_rows.div_ceil(down);
+        let cols = charges.most_cols(rows, steps, memory_bytes).min(all_cols).min(EDGE_MAX);
+        if cols > 0 {
+            let across = all_cols.div_ceil(cols);
+            let sent = height * across as f64 + width * down as f64;
+            if best.is_none_or(|b| sent < b.0) {
+                best = Some((sent, BlockSize { rows, cols: all_cols.div_ceil(across), steps }));
+            }
+            // Flatter blocks can only be sent the panels of B more often.
+            if across == 1 {
+                break;
+            }
+        }
+        most = rows - 1;
     }
-    let of_side = |side: u64| {
-        let rows = (side / region.grid.tile_rows.max(1)).clamp(1, most.0.max(1));
-        (rows, (side / region.grid.tile_cols.max(1)).clamp(1, most.1.max(1)))
-    };
-    if !fits(most.0.min(1), most.1.min(1)) {
-        return None;
-    }
-    let (mut low, mut high) = (0u64, EDGE_MAX * region.grid.tile_rows.max(region.grid.tile_cols));
-    while low + 1 < high {
-        let side = low + (high - low) / 2;
-        let (rows, cols) = of_side(side);
-        if fits(rows, cols) { low = side } else { high = side }
-    }
-    let (mut rows, mut cols) = of_side(low);
-    // The last tiles, alternately where there is room.
-    while rows < most.0 && fits(rows + 1, cols) {
-        rows += 1;
-    }
-    while cols < most.1 && fits(rows, cols + 1) {
-        cols += 1;
-    }
-    Some(evened(BlockSize { rows, cols, steps }, cells))
-}
-
-/// The same number of blocks, but of even sizes: 10 rows in blocks of at most 4 are 4 + 3 + 3, not 4 + 4 + 2.
-fn evened(size: BlockSize, cells: Rect) -> BlockSize {
-    let even = |total: u64, each: u64| total.div_ceil(total.div_ceil(each.max(1)).max(1));
-    BlockSize { rows: even(cells.rows.len(), size.rows), cols: even(cells.cols.len(), size.cols), ..size }
+    best.map(|b| b.1)
 }

@@ -24,37 +24,43 @@ pub(crate) struct Seat {
     pub(crate) weight: f64,
     /// Bytes of matrices.
     pub(crate) memory_bytes: u64,
+    /// How much of them one block may take.
+    pub(crate) block_bytes: u64,
     pub(crate) threads: u32,
 }
 
 impl Seat {
     pub(crate) fn of(machine: &Machine) -> Self {
-        Self { weight: machine.gflops, memory_bytes: machine.memory_bytes, threads: machine.threads }
+        let (memory_bytes, threads) = (machine.memory_bytes, machine.threads);
+        Self { weight: machine.gflops, memory_bytes, block_bytes: memory_bytes, threads }
     }
 }
 
-/// The shares of each seat in one region; the seat that has no room for a block of its share, if there is one.
+/// The shares of each seat in one region; the seats that have no room for a block of their share, if there are any.
 pub(crate) fn shares(
     base: Base,
     at: usize,
     region: &Region,
-    element_bytes: u64,
+    charges: &CellCharges,
     seats: &[Seat],
-) -> Result<Vec<Vec<Share>>, usize> {
-    let charges = CellCharges::of(region, element_bytes);
-    let boxes = boxes_of(base, region, &charges, &with_weights(seats));
+) -> Result<Vec<Vec<Share>>, Vec<usize>> {
+    let boxes = boxes_of(base, region, charges, &with_weights(seats));
     let mut all = Vec::with_capacity(seats.len());
+    let mut without_room = Vec::new();
     for (number, (seat, boxes)) in seats.iter().zip(boxes).enumerate() {
         let mut mine = Vec::with_capacity(boxes.len());
         for cells in boxes.into_iter().filter(|b| !b.is_empty()) {
-            let (block, order) = block_of(base, region, &charges, &cells, seat).ok_or(number)?;
+            let Some((block, order)) = block_of(base, region, charges, &cells, seat) else {
+                without_room.push(number);
+                break;
+            };
             mine.push(Share { region: at, cells: cells.cells, steps: cells.steps, block, order });
         }
         // No two machines then wait for each other where sums are chained.
         mine.sort_by_key(|s| s.steps.start);
         all.push(mine);
     }
-    Ok(all)
+    if without_room.is_empty() { Ok(all) } else { Err(without_room) }
 }
 
 /// Seats whose weights can be reckoned with: where none is known, all are equal.
@@ -109,7 +115,8 @@ fn block_of(
             )
         }
         Base::Reuse | Base::Cuboid | Base::Box3(..) | Base::Summa(..) => {
-            let block = largest_block(region, charges, part.cells, steps, seat.memory_bytes)?;
+            let block = largest_block(region, charges, part.cells, steps, seat.block_bytes)
+                .or_else(|| largest_block(region, charges, part.cells, steps, seat.memory_bytes))?;
             Some((block, Order::Steps))
         }
     }

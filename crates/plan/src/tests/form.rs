@@ -73,7 +73,9 @@ fn assert_fits(plan: &Plan, machines: &[Machine]) {
         assert!(member.memory_bytes <= machines[member.machine].memory_bytes);
         assert!(member.blocks_at_once > 0);
         for share in &member.shares {
-            let need = memory::CellCharges::of(&plan.regions[share.region], e).need(share.block, share.order);
+            let region = &plan.regions[share.region];
+            let charges = memory::CellCharges::of(region, e, &Recipe::new(region.levels));
+            let need = charges.need(share.block, share.order);
             assert!(need <= member.memory_bytes, "{need} > {}: {share:?}", member.memory_bytes);
         }
         for block in member.blocks() {

@@ -1,0 +1,200 @@
+//! The cost model: seconds and bytes of a plan, machine by machine (docs/cost-model.md has the formulas).
+//!
+//! Units: seconds, bytes, Gflop/s = 10^9 operations a second. Links are full duplex.
+//!
+//! Invariant: bytes and memory are what the schedule will really send and hold, frame by frame; seconds are a model.
+
+mod bytes;
+mod seconds;
+
+use crate::memory::CellCharges;
+use crate::winograd::Recipe;
+use crate::{Machine, Member, Order, Problem, Region, Share, Sums, USE_BYTES};
+use bytes::{Load, load};
+pub(crate) use seconds::primary_rate;
+
+/// Processor seconds for each byte that leaves the primary or comes to it, on its one event loop. Measured over
+/// loopback: the primary spends 0.8 to 0.9 s of processor time on a gigabyte, half of it in the kernel's own threads.
+pub(crate) const LOOP_S_PER_BYTE: f64 = 0.45e-9;
+/// The same at the other end of a link, for workers on the primary's own cores.
+pub(crate) const FAR_S_PER_BYTE: f64 = 0.4e-9;
+/// Seconds to add a byte of a partial sum to C, which is read from disk cache and written there.
+pub(crate) const ADD_S_PER_BYTE: f64 = 0.5e-9;
+/// An addition of matrices is bound by memory: an element takes as long as so many operations of a kernel. The ratio is
+/// the same for elements of 4 and 8 bytes, since kernels are twice as fast for the shorter ones.
+pub(crate) const FLOPS_AN_ADDITION: f64 = 80.0;
+/// Operands and tiles that one credit stands for, about: credit gathers while a link is busy.
+pub(crate) const FRAMES_A_CREDIT: u64 = 4;
+
+/// What one machine is expected to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MachineCost {
+    /// Operations.
+    pub flops: f64,
+    /// Bytes sent to it.
+    pub bytes_out: u64,
+    /// Bytes that it sends back.
+    pub bytes_back: u64,
+    /// Jobs.
+    pub jobs: u64,
+    /// Most bytes of matrices that it holds.
+    pub memory_bytes: u64,
+    /// Seconds in kernels.
+    pub compute_s: f64,
+    /// Seconds that its link needs in the direction that needs more.
+    pub link_s: f64,
+    /// Part of all work.
+    pub part: f64,
+    /// Seconds until its last result is home, if nothing but itself and its link held it back.
+    pub seconds: f64,
+}
+
+/// What a plan is expected to take.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prediction {
+    /// From the first byte sent to the last tile landed.
+    pub seconds: f64,
+    /// What holds it back.
+    pub by: Limit,
+    /// Bytes that leave the primary.
+    pub bytes_sent: u64,
+    /// Bytes that come back.
+    pub bytes_received: u64,
+    /// Most matrix bytes that any one worker holds at once.
+    pub worker_memory_bytes: u64,
+    /// Most bytes of partial sums that the primary holds, beside A, B and C.
+    pub primary_memory_bytes: u64,
+    /// Each member, in the plan's order.
+    pub machines: Vec<MachineCost>,
+}
+
+/// What the predicted seconds come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Limit {
+    /// Nothing to do.
+    #[default]
+    Nothing,
+    /// A machine's kernels.
+    Compute(String),
+    /// A machine's link.
+    Link(String),
+    /// What leaves the primary.
+    Egress,
+    /// What comes back to it.
+    Ingress,
+    /// The primary's own processor, which moves every byte.
+    Primary,
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("nothing"),
+            Self::Compute(name) => write!(f, "computing at {name}"),
+            Self::Link(name) => write!(f, "the link to {name}"),
+            Self::Egress => f.write_str("what the primary sends"),
+            Self::Ingress => f.write_str("what the primary receives"),
+            Self::Primary => f.write_str("the primary's processor, which moves all bytes"),
+        }
+    }
+}
+
+/// What the seconds of a plan are made from.
+pub(crate) struct Costs<'a> {
+    pub(crate) problem: &'a Problem,
+    pub(crate) regions: &'a [Region],
+    /// What the recipes of the regions are; made once for all plans.
+    pub(crate) recipes: &'a [Recipe],
+    pub(crate) charges: &'a [CellCharges],
+    pub(crate) sums: Sums,
+    pub(crate) machines: &'a [Machine],
+}
+
+impl Costs<'_> {
+    /// Seconds and bytes of members' shares.
+    pub(crate) fn predict(&self, members: &[Member]) -> Prediction {
+        let mut p = Prediction::default();
+        let loads: Vec<Vec<Load>> = members.iter().map(|member| self.loads(member)).collect();
+        let operations = |l: &Load| l.flops + FLOPS_AN_ADDITION * l.added;
+        let work: f64 = loads.iter().flatten().map(operations).sum();
+        for (member, loads) in members.iter().zip(&loads) {
+            let machine = &self.machines[member.machine];
+            let mut cost = MachineCost { memory_bytes: member.memory_bytes, ..MachineCost::default() };
+            for load in loads {
+                cost.flops += operations(load);
+                cost.jobs = cost.jobs.saturating_add(load.jobs);
+                if machine.link.is_some() {
+                    cost.bytes_out = cost.bytes_out.saturating_add(load.out);
+                    cost.bytes_back = cost.bytes_back.saturating_add(load.back);
+                }
+            }
+            cost.part = if work > 0.0 { cost.flops / work } else { 0.0 };
+            p.bytes_sent = p.bytes_sent.saturating_add(cost.bytes_out);
+            p.bytes_received = p.bytes_received.saturating_add(cost.bytes_back);
+            p.worker_memory_bytes = p.worker_memory_bytes.max(member.memory_bytes);
+            p.machines.push(cost);
+        }
+        p.primary_memory_bytes = self.merge_memory(members);
+        self.seconds(&mut p, members, &loads);
+        p
+    }
+
+    fn loads(&self, member: &Member) -> Vec<Load> {
+        let one = |share: &Share| {
+            load(self.problem, &self.regions[share.region], &self.recipes[share.region], self.sums, share)
+        };
+        member.shares.iter().map(one).collect()
+    }
+
+    /// Partial sums that may have to wait for earlier ones: all but those from step 0, at worst.
+    fn merge_memory(&self, members: &[Member]) -> u64 {
+        if self.sums == Sums::Chained {
+            return 0;
+        }
+        let e = self.problem.element_bytes();
+        let tile = |share: &Share| {
+            let grid = &self.regions[share.region].grid;
+            grid.tile_rows * grid.tile_cols * e
+        };
+        let of = |member: &Member, share: &Share| -> u64 {
+            let region = &self.regions[share.region];
+            let whole = share.steps.start == 0 && share.steps.end == region.steps();
+            let (_, _, deep) = share.blocks_each_way();
+            // Sums from step 0 on are made in C itself.
+            if share.steps.start == 0 && deep == 1 {
+                return 0;
+            }
+            if whole {
+                // They come from one machine and nearly in order: what it has at once may wait.
+                let block = (share.block.rows * share.block.cols).saturating_mul(region.q() * region.q());
+                let at_once = block.saturating_mul(member.blocks_at_once as u64 + 1).saturating_add(1);
+                return at_once.saturating_mul(tile(share));
+            }
+            (region.elements(share.cells) * e).saturating_mul(deep)
+        };
+        let all = members.iter().flat_map(|m| m.shares.iter().map(move |s| of(m, s)));
+        all.fold(0, u64::saturating_add)
+    }
+}
+
+/// What all matrices that workers will have been given count for, about: how far a product is shows in what they have
+/// given back of it.
+pub(crate) fn stored_bytes(problem: &Problem, regions: &[Region], members: &[Member]) -> u64 {
+    let e = problem.element_bytes();
+    let of = |share: &Share| {
+        let region = &regions[share.region];
+        let charges = CellCharges::of(region, e, &Recipe::new(region.levels));
+        let (down, across, deep) = share.blocks_each_way();
+        let one = |rows, cols, steps| charges.need(crate::BlockSize { rows, cols, steps }, Order::Steps);
+        let (rows, cols) = (share.cells.rows.len(), share.cells.cols.len());
+        let a = one(rows, 0, 1).saturating_mul(share.steps.len()).saturating_mul(across);
+        let b = one(0, cols, 1).saturating_mul(share.steps.len()).saturating_mul(down);
+        let tiles = one(rows, cols, 0).saturating_mul(deep);
+        let uses = charges
+            .products_of(rows.saturating_mul(cols))
+            .saturating_mul(share.steps.len())
+            .saturating_mul(2 * USE_BYTES);
+        a.saturating_add(b).saturating_add(tiles).saturating_add(uses)
+    };
+    members.iter().flat_map(|m| &m.shares).map(of).fold(0, u64::saturating_add)
+}

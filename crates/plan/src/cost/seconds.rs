@@ -1,0 +1,258 @@
+//! Seconds: what each machine takes by itself, what all take of the primary, and which of them is longest.
+//!
+//! Place in the flow: after the bytes. The page (docs/cost-model.md) has the same formulas in the same order.
+
+use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, FLOPS_AN_ADDITION, LOOP_S_PER_BYTE};
+use super::{Costs, Limit, Load, Prediction};
+use crate::{Machine, Member, Order, Share, Sums};
+use std::collections::BTreeMap;
+
+/// The least part of a machine's speed that is reckoned with.
+const BUSY_MIN: f64 = 1e-3;
+
+/// What a member takes by itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct Alone {
+    /// Kernels.
+    compute_s: f64,
+    /// Its link, in the direction that needs more.
+    link_s: f64,
+    /// As many blocks and steps at once as it has room for, each with its way there, its job and its way back.
+    rounds_s: f64,
+    /// Between blocks that it has no room for at once.
+    stalls_s: f64,
+    /// From the first byte until its threads are busy.
+    start_s: f64,
+    /// From the last job until the last tile is home.
+    tail_s: f64,
+}
+
+impl Alone {
+    fn body_s(&self) -> f64 {
+        self.compute_s.max(self.link_s).max(self.rounds_s) + self.stalls_s
+    }
+
+    fn all_s(&self) -> f64 {
+        self.start_s + self.body_s() + self.tail_s
+    }
+}
+
+impl Costs<'_> {
+    /// The seconds, and what they come from.
+    pub(super) fn seconds(&self, p: &mut Prediction, members: &[Member], loads: &[Vec<Load>]) {
+        let primary = primary_rate(self.machines, members);
+        let rates = fair_rates(self.machines, members, primary);
+        let alone: Vec<Alone> = members
+            .iter()
+            .zip(loads)
+            .zip(&rates)
+            .map(|((member, loads), rate)| self.alone(member, loads, *rate))
+            .collect();
+        let (mut start_s, mut tail_s) = (0.0f64, 0.0f64);
+        let mut longest = Longest::default();
+        let loop_s = self.loop_s(p, loads);
+        let cores_s = self.cores_s(p, members, loop_s);
+        for ((member, alone), cost) in members.iter().zip(&alone).zip(&mut p.machines) {
+            let machine = &self.machines[member.machine];
+            cost.compute_s = alone.compute_s;
+            cost.link_s = alone.link_s.max(alone.rounds_s);
+            cost.seconds = alone.all_s();
+            start_s = start_s.max(alone.start_s);
+            tail_s = tail_s.max(alone.tail_s);
+            let by = if cost.link_s > alone.compute_s { Limit::Link } else { Limit::Compute };
+            longest.consider(cost.seconds, by(machine.name.clone()));
+            if machine.shares_cores || machine.link.is_none() {
+                cost.seconds = cost.seconds.max(cores_s);
+            }
+        }
+        longest.consider(p.bytes_sent as f64 / primary + tail_s, Limit::Egress);
+        longest.consider(p.bytes_received as f64 / primary + start_s, Limit::Ingress);
+        longest.consider(loop_s.max(cores_s), Limit::Primary);
+        longest.consider(self.chain_s(members, &alone), Limit::Ingress);
+        (p.seconds, p.by) = (longest.seconds, longest.by);
+    }
+
+    /// What a member takes by itself, with so much of its link.
+    fn alone(&self, member: &Member, loads: &[Load], rate: f64) -> Alone {
+        let machine = &self.machines[member.machine];
+        let mut all = Alone::default();
+        let (mut out, mut back) = (0.0, 0.0);
+        let blocks = member.shares.iter().map(Share::blocks).fold(0, u64::saturating_add);
+        for (share, load) in member.shares.iter().zip(loads) {
+            let one = self.share(member, machine, share, load, rate, blocks);
+            all.compute_s += one.compute_s;
+            all.rounds_s += one.rounds_s;
+            all.stalls_s += one.stalls_s;
+            all.start_s = all.start_s.max(one.start_s);
+            all.tail_s = all.tail_s.max(one.tail_s);
+            out += load.out as f64;
+            back += load.back as f64;
+        }
+        let link = machine.link.map_or(f64::INFINITY, |l| l.bytes_per_s);
+        Alone { link_s: out.max(back) / link, ..all }
+    }
+
+    /// One share of a member that has `blocks` blocks in all.
+    fn share(
+        &self,
+        member: &Member,
+        machine: &Machine,
+        share: &Share,
+        load: &Load,
+        rate: f64,
+        blocks: u64,
+    ) -> Alone {
+        let charges = &self.charges[share.region];
+        let threads = f64::from(machine.threads.max(1));
+        let speed = machine.gflops * 1e9;
+        let work = load.flops + FLOPS_AN_ADDITION * load.added;
+        let room = charges.room(share.block, share.order, member.memory_bytes);
+        let mut at_once = room.blocks.min(member.blocks_at_once as u64).min(blocks).max(1);
+        let (down, across, deep) = share.blocks_each_way();
+        if self.sums == Sums::Chained && deep > 1 {
+            // The next sum of a tile begins when the one before is home; in between come the others of its row.
+            at_once = at_once.min(across);
+        }
+        let products = charges.products_of(share.block.rows.saturating_mul(share.block.cols)) as f64;
+        let busy = |products: f64| (products / threads).clamp(BUSY_MIN, 1.0);
+        let compute_s = work / (speed * busy(products * at_once as f64));
+        let Some(link) = machine.link else { return Alone { compute_s, ..Alone::default() } };
+        // Rounds: a step of a block, or in column order a column.
+        let (units, each) = match share.order {
+            Order::Steps => ((down * across).saturating_mul(share.steps.len()), share.block.steps),
+            Order::Columns => {
+                (down.saturating_mul(share.cells.cols.len()).saturating_mul(deep), share.block.cols)
+            }
+        };
+        let (units, each) = (units.max(1) as f64, each.max(1) as f64);
+        // With room for one block there may be room for more of its steps; two are there in any case.
+        let units_at_once = at_once as f64 * if at_once == 1 { room.units as f64 } else { each.min(2.0) };
+        let products_a_unit = if share.order == Order::Steps {
+            products
+        } else {
+            charges.products_of(share.block.rows.saturating_mul(share.block.steps)) as f64
+        };
+        let unit_s = work / units / (speed * busy(products_a_unit));
+        let there_s = load.out as f64 / units / rate;
+        let home_s = load.back as f64 / units / rate;
+        let rounds_s = units / units_at_once * (link.round_trip_s + there_s + unit_s + home_s);
+        let (pair, tile) = self.first_bytes(share);
+        // So many pairs of panels until there is a product for each thread; half of them are busy meanwhile.
+        let pairs = (threads / charges.products_of(1) as f64).sqrt().ceil().min(products.sqrt()).max(1.0);
+        let start_s = link.round_trip_s + pair * (pairs + 1.0) / 2.0 / rate;
+        let all_blocks = share.blocks().max(1) as f64;
+        let last_back = match share.order {
+            Order::Steps => load.results as f64 / all_blocks,
+            Order::Columns => load.results as f64 / units,
+        };
+        // The last step's tiles come home while it is computed, or still arrives.
+        let step_s = compute_s.max(load.out as f64 / rate) / units;
+        let tail_s = (last_back / rate - step_s).max(tile / rate);
+        let waits = if each > 1.0 && at_once == 1 { (all_blocks - 1.0) * (1.0 - room.spare) } else { 0.0 };
+        Alone { compute_s, link_s: 0.0, rounds_s, stalls_s: waits * (start_s + tail_s), start_s, tail_s }
+    }
+
+    /// Bytes of the first panels of A and B of a share, and of a tile.
+    fn first_bytes(&self, share: &Share) -> (f64, f64) {
+        let grid = &self.regions[share.region].grid;
+        let panels = self.regions[share.region].q().pow(2) as f64;
+        let e = self.problem.element_bytes() as f64;
+        let (rows, cols, depth) = (grid.tile_rows as f64, grid.tile_cols as f64, grid.depth as f64);
+        let sent = |travels: bool, elements: f64| if travels { elements } else { 0.0 };
+        let pair = sent(self.problem.sends_a, rows * depth) + sent(self.problem.sends_b, depth * cols);
+        (pair * panels * e, rows * cols * e)
+    }
+
+    /// What the primary's event loop takes: every byte goes through it, and it adds the partial sums.
+    fn loop_s(&self, p: &Prediction, loads: &[Vec<Load>]) -> f64 {
+        let merged: f64 = loads.iter().flatten().map(|l| l.merged as f64).sum();
+        (p.bytes_sent as f64 + p.bytes_received as f64) * LOOP_S_PER_BYTE + merged * ADD_S_PER_BYTE
+    }
+
+    /// What the primary's cores take together: kernels on them, and moving bytes at this end and at workers that share
+    /// them.
+    fn cores_s(&self, p: &Prediction, members: &[Member], loop_s: f64) -> f64 {
+        let cores = self.machines.first().map_or(1.0, |m| f64::from(m.threads.max(1)));
+        let one = |(member, cost): (&Member, &super::MachineCost)| {
+            let machine = &self.machines[member.machine];
+            let kernels = cost.flops / (machine.gflops * 1e9) * f64::from(machine.threads.max(1));
+            let moved = (cost.bytes_out as f64 + cost.bytes_back as f64) * FAR_S_PER_BYTE;
+            match (machine.link.is_some(), machine.shares_cores) {
+                (false, _) => kernels,
+                (true, true) => kernels + moved,
+                (true, false) => 0.0,
+            }
+        };
+        let busy: f64 = members.iter().zip(&p.machines).map(one).sum();
+        (busy + loop_s) / cores
+    }
+
+    /// Where sums are chained: who has later parts of k begins when the first block with the earlier ones is home.
+    fn chain_s(&self, members: &[Member], alone: &[Alone]) -> f64 {
+        if self.sums == Sums::Merged {
+            return 0.0;
+        }
+        // By where the parts of k begin: (longest time there, longest time of one block there).
+        let mut links: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
+        for (member, alone) in members.iter().zip(alone) {
+            let mut mine: BTreeMap<u64, (f64, u64)> = BTreeMap::new();
+            let work = |s: &Share| {
+                let region = &self.regions[s.region];
+                region.elements(s.cells) as f64 * region.depth_of(s.steps) as f64
+            };
+            let all: f64 = member.shares.iter().map(work).sum();
+            for share in &member.shares {
+                let entry = mine.entry(share.steps.start).or_default();
+                entry.0 += alone.all_s() * work(share) / all.max(1.0);
+                entry.1 = entry.1.saturating_add(share.blocks());
+            }
+            for (start, (seconds, blocks)) in mine {
+                let link = links.entry(start).or_default();
+                link.0 = link.0.max(seconds);
+                link.1 = link.1.max(seconds / blocks.max(1) as f64);
+            }
+        }
+        let longest = links.values().map(|l| l.0 - l.1).fold(0.0, f64::max);
+        longest + links.values().map(|l| l.1).sum::<f64>()
+    }
+}
+
+/// The longest of all that was considered.
+#[derive(Default)]
+struct Longest {
+    seconds: f64,
+    by: Limit,
+}
+
+impl Longest {
+    fn consider(&mut self, seconds: f64, by: Limit) {
+        if seconds > self.seconds {
+            *self = Self { seconds, by };
+        }
+    }
+}
+
+/// What the primary can send and receive, bytes a second: its one link is as fast as the fastest of the
+/// links measured through it. Infinite where nothing leaves the process.
+pub(crate) fn primary_rate(machines: &[Machine], members: &[Member]) -> f64 {
+    let rates = members.iter().filter_map(|m| machines[m.machine].link).map(|l| l.bytes_per_s);
+    let rate = rates.fold(f64::NEG_INFINITY, f64::max);
+    if rate > 0.0 { rate } else { f64::INFINITY }
+}
+
+/// What each member has of the primary's link when all want it at once: slow links are filled, the others share what is
+/// left evenly.
+fn fair_rates(machines: &[Machine], members: &[Member], primary: f64) -> Vec<f64> {
+    let rate = |at: &usize| machines[members[*at].machine].link.map(|l| l.bytes_per_s);
+    let mut linked: Vec<usize> = (0..members.len()).filter(|at| rate(at).is_some()).collect();
+    linked.sort_by(|a, b| rate(a).unwrap_or(0.0).total_cmp(&rate(b).unwrap_or(0.0)));
+    let mut rates = vec![f64::INFINITY; members.len()];
+    let (mut left, mut sharers) = (primary, linked.len());
+    for at in linked {
+        let mine = rate(&at).unwrap_or(0.0).min(left / sharers as f64);
+        rates[at] = mine;
+        left -= mine;
+        sharers -= 1;
+    }
+    rates
+}

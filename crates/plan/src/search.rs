@@ -1,0 +1,323 @@
+//! Looking through plans: teams of the best so many machines, with the primary and without, by every strategy.
+//!
+//! Place in the flow: `decide` asks for it, and says what came of it.
+//!
+//! Invariants: all workers by every strategy, and the primary alone, are among what is looked at, so what is chosen is
+//! predicted to be no slower than any of them. The work grows with the number of machines, not with that of tiles.
+
+use crate::cost::Costs;
+use crate::memory::CellCharges;
+use crate::team::{Team, plan_team};
+use crate::winograd::Recipe;
+use crate::{Base, Considered, Machine, Plan, Preference, Problem, Region, Strategy, Wish};
+use std::collections::BTreeMap;
+
+/// C cut for some number of levels.
+struct Ground<'a> {
+    levels: u32,
+    regions: &'a [Region],
+    recipes: Vec<Recipe>,
+    charges: Vec<CellCharges>,
+}
+
+/// What is looked through.
+pub(crate) struct Search<'a> {
+    pub(crate) problem: &'a Problem,
+    /// The primary first.
+    pub(crate) machines: &'a [Machine],
+    pub(crate) wish: &'a Wish,
+    grounds: Vec<Ground<'a>>,
+}
+
+/// The plans that were found.
+#[derive(Default)]
+pub(crate) struct Found {
+    plans: Vec<Plan>,
+}
+
+impl Found {
+    fn push(&mut self, plan: Option<Plan>) {
+        self.plans.extend(plan);
+    }
+
+    /// The least predicted time; of equal ones the first.
+    fn least(&self) -> Option<&Plan> {
+        self.plans.iter().min_by(|a, b| a.predicted.seconds.total_cmp(&b.predicted.seconds))
+    }
+
+    pub(crate) fn best(&self) -> Option<Plan> {
+        self.least().cloned()
+    }
+
+    pub(crate) fn alone_s(&self) -> Option<f64> {
+        self.plans.iter().filter(|p| is_alone(p)).map(|p| p.predicted.seconds).min_by(f64::total_cmp)
+    }
+
+    /// Seconds and machines of the best team.
+    pub(crate) fn team_s(&self) -> Option<(f64, usize)> {
+        let teams = self.plans.iter().filter(|p| !is_alone(p));
+        let times = teams.map(|p| (p.predicted.seconds, p.members.len()));
+        times.min_by(|a, b| a.0.total_cmp(&b.0))
+    }
+
+    /// The best of each strategy, the primary alone apart.
+    pub(crate) fn considered(&self) -> Vec<Considered> {
+        let mut best: BTreeMap<(Strategy, bool), Considered> = BTreeMap::new();
+        for plan in &self.plans {
+            let one = Considered {
+                strategy: plan.strategy,
+                machines: plan.members.len(),
+                with_primary: plan.members.iter().any(|m| m.machine == 0),
+                seconds: plan.predicted.seconds,
+                bytes_sent: plan.predicted.bytes_sent,
+                bytes_received: plan.predicted.bytes_received,
+            };
+            let entry = best.entry((plan.strategy, is_alone(plan))).or_insert_with(|| one.clone());
+            if one.seconds < entry.seconds {
+                *entry = one;
+            }
+        }
+        let mut all: Vec<Considered> = best.into_values().collect();
+        all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        all
+    }
+}
+
+fn is_alone(plan: &Plan) -> bool {
+    plan.members.iter().all(|m| m.machine == 0)
+}
+
+impl<'a> Search<'a> {
+    pub(crate) fn new(
+        problem: &'a Problem,
+        machines: &'a [Machine],
+        wish: &'a Wish,
+        regions: &'a [(u32, Vec<Region>)],
+    ) -> Self {
+        let ground = |(levels, regions): &'a (u32, Vec<Region>)| {
+            let recipes: Vec<Recipe> = regions.iter().map(|r| Recipe::new(r.levels)).collect();
+            let e = problem.element_bytes();
+            let charges =
+                regions.iter().zip(&recipes).map(|(r, recipe)| CellCharges::of(r, e, recipe)).collect();
+            Ground { levels: *levels, regions, recipes, charges }
+        };
+        Self { problem, machines, wish, grounds: regions.iter().map(ground).collect() }
+    }
+
+    fn ground(&self, levels: u32) -> Option<&Ground<'a>> {
+        self.grounds.iter().find(|g| g.levels == levels)
+    }
+
+    /// The region that a strategy cuts first, and what its cells count for.
+    pub(crate) fn first_region(&self) -> Option<(&Region, &CellCharges)> {
+        self.grounds.first().and_then(|g| g.regions.first().zip(g.charges.first()))
+    }
+
+    /// A plan for those machines; without the ones that have no room, where `drops` allows it.
+    pub(crate) fn plan(&self, strategy: Strategy, ids: &[usize], drops: bool) -> Option<Plan> {
+        let ground = self.ground(strategy.levels)?;
+        let costs = Costs {
+            problem: self.problem,
+            regions: ground.regions,
+            recipes: &ground.recipes,
+            charges: &ground.charges,
+            sums: self.wish.sums(),
+            machines: self.machines,
+        };
+        let team = Team { costs: &costs, strategy };
+        let mut ids = ids.to_vec();
+        while !ids.is_empty() {
+            match plan_team(&team, &ids) {
+                Ok(plan) => return Some(plan),
+                Err(without_room) if drops => ids.retain(|id| !without_room.contains(id)),
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// Every plan of the primary alone.
+    pub(crate) fn alone(&self, found: &mut Found) {
+        for ground in &self.grounds {
+            for base in self.bases(1) {
+                found.push(self.plan(Strategy { base, levels: ground.levels }, &[0], false));
+            }
+        }
+    }
+
+    /// Cuts for a team of so many machines, the simplest first.
+    fn bases(&self, machines: usize) -> Vec<Base> {
+        if let Some(strategy) = self.wish.strategy {
+            return vec![strategy.base];
+        }
+        let mut bases = vec![Base::Reuse, Base::Cuboid];
+        if machines > 1 {
+            bases.extend(meshes(self.problem, machines));
+            bases.extend([Base::Square(8), Base::Square(4), Base::Row(8), Base::Row(4), Base::Naive]);
+        }
+        bases
+    }
+
+    /// Workers in the orders in which they are enrolled: the fastest first, and the one first that needs least of the
+    /// primary's link for what it computes, 2 c / μ with c the seconds of a block on its link and μ² the blocks that it
+    /// holds (Dongarra, Pineau, Robert, Shi, Vivien, INRIA RR-6053, 2006).
+    fn orders(&self) -> Vec<Vec<usize>> {
+        let usable = (1..self.machines.len()).filter(|id| unusable(&self.machines[*id]).is_none());
+        let mut by_speed: Vec<usize> = usable.collect();
+        let mut by_link = by_speed.clone();
+        let speed = |id: &usize| self.machines[*id].gflops;
+        by_speed.sort_by(|a, b| speed(b).total_cmp(&speed(a)).then(a.cmp(b)));
+        let carried = |id: &usize| {
+            let machine = &self.machines[*id];
+            machine.link.map_or(f64::INFINITY, |l| l.bytes_per_s) * (machine.memory_bytes as f64).sqrt()
+        };
+        by_link.sort_by(|a, b| {
+            carried(b).total_cmp(&carried(a)).then(speed(b).total_cmp(&speed(a))).then(a.cmp(b))
+        });
+        if by_link == by_speed { vec![by_speed] } else { vec![by_speed, by_link] }
+    }
+
+    /// Plans with workers: with all of them where the user asked for that, else with the best so many.
+    pub(crate) fn teams(&self, found: &mut Found) {
+        let orders = self.orders();
+        let Some(all) = orders.first().filter(|order| !order.is_empty()) else { return };
+        if self.wish.strategy.is_some() || self.wish.who == Preference::Workers {
+            return self.by_every_strategy(all, found);
+        }
+        let mut teams: Vec<Vec<usize>> = Vec::new();
+        let mut best: Option<(f64, Vec<usize>)> = None;
+        for order in &orders {
+            for size in sizes_up_to(order.len()) {
+                for with_primary in [false, true] {
+                    let ids = ids_of(&order[..size], with_primary);
+                    let plan = self.plan(Strategy::plain(Base::Reuse), &ids, true);
+                    let seconds = plan.as_ref().map_or(f64::INFINITY, |p| p.predicted.seconds);
+                    found.push(plan);
+                    if best.as_ref().is_none_or(|b| seconds < b.0) {
+                        best = Some((seconds, ids.clone()));
+                    }
+                    if size == order.len() || size.is_power_of_two() && with_primary {
+                        teams.push(ids);
+                    }
+                }
+            }
+        }
+        teams.extend(best.map(|b| b.1));
+        for team in &teams {
+            self.by_every_strategy(team, found);
+        }
+        self.improve(found);
+    }
+
+    /// A team by every strategy.
+    fn by_every_strategy(&self, ids: &[usize], found: &mut Found) {
+        for ground in &self.grounds {
+            for base in self.bases(ids.len()) {
+                let plan = self.plan(Strategy { base, levels: ground.levels }, ids, true);
+                // What the primary would have to put aside has to fit it, unless the user has chosen the strategy.
+                let fits = |p: &Plan| p.predicted.primary_memory_bytes <= self.machines[0].memory_bytes;
+                found.push(plan.filter(|p| self.wish.strategy.is_some() || fits(p)));
+            }
+        }
+    }
+
+    /// Leaves machines out of the best team, or takes more into it, for as long as that helps.
+    fn improve(&self, found: &mut Found) {
+        for _ in 0..ROUNDS {
+            let Some(best) = found.least() else { return };
+            let (strategy, seconds) = (best.strategy, best.predicted.seconds);
+            let ids: Vec<usize> = best.members.iter().map(|m| m.machine).collect();
+            let mut last: Vec<usize> = (0..ids.len()).collect();
+            let time = |at: &usize| best.predicted.machines[*at].seconds;
+            last.sort_by(|a, b| time(b).total_cmp(&time(a)).then(a.cmp(b)));
+            let tries = tries(ids.len());
+            let without = last
+                .iter()
+                .take(tries)
+                .filter(|_| ids.len() > 1)
+                .map(|at| ids.iter().copied().filter(|id| *id != ids[*at]).collect::<Vec<usize>>());
+            let more = self.unused(&ids).take(tries).map(|id| ids.iter().copied().chain([id]).collect());
+            let teams: Vec<Vec<usize>> = without.chain(more).collect();
+            for team in teams {
+                found.push(self.plan(strategy, &team, true));
+            }
+            if found.least().is_none_or(|best| best.predicted.seconds >= seconds) {
+                return;
+            }
+        }
+    }
+
+    /// Machines that are not in a team and could be.
+    pub(crate) fn unused(&self, ids: &[usize]) -> impl Iterator<Item = usize> {
+        (0..self.machines.len())
+            .filter(|id| !ids.contains(id) && (*id == 0 || unusable(&self.machines[*id]).is_none()))
+    }
+}
+
+/// Rounds of leaving out and taking in.
+const ROUNDS: usize = 8;
+
+/// How many machines are left out, and taken in, to see whether that helps; and are told in numbers why not.
+pub(crate) fn tries(members: usize) -> usize {
+    if members > 128 { 2 } else { 8 }
+}
+
+/// Why a machine cannot be planned with.
+pub(crate) fn unusable(machine: &Machine) -> Option<String> {
+    let known = |x: f64| x.is_finite() && x > 0.0;
+    let rate = machine.link.map_or(1.0, |l| l.bytes_per_s);
+    if !known(machine.gflops) {
+        return Some(format!("its speed, {} Gflop/s, is none to plan with", machine.gflops));
+    }
+    (!known(rate)).then(|| format!("the rate of its link, {rate} bytes/s, is none to plan with"))
+}
+
+/// Team sizes worth trying: all up to 16, then in growing steps, and everybody.
+fn sizes_up_to(most: usize) -> Vec<usize> {
+    let mut sizes: Vec<usize> = (1..=most.min(16)).collect();
+    let mut size = 16;
+    while size < most {
+        size = (size + size / 4).min(most);
+        sizes.push(size);
+    }
+    sizes
+}
+
+/// Meshes of so many places worth trying: of all a × b × c the one that moves least, the one whose busier direction
+/// moves least, and the best without a cut of k; and with fewer places a = b, c = 2a.
+fn meshes(problem: &Problem, machines: usize) -> Vec<Base> {
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let (m, n, k) = (problem.m as f64, problem.n as f64, problem.k as f64);
+    let moved = |[a, b, c]: [usize; 3]| (k * (m * b as f64 + n * a as f64), m * n * c as f64);
+    let divisors = |of: usize| (1..=of).filter(move |d| of.is_multiple_of(*d));
+    let all: Vec<[usize; 3]> = divisors(machines)
+        .flat_map(|a| divisors(machines / a).map(move |b| [a, b, machines / a / b]))
+        .collect();
+    let least = |of: &dyn Fn([usize; 3]) -> f64| all.iter().copied().min_by(|x, y| of(*x).total_cmp(&of(*y)));
+    let mut places = vec![
+        least(&|at| moved(at).0 + moved(at).1),
+        least(&|at| moved(at).0.max(moved(at).1)),
+        least(&|at| if at[2] == 1 { moved(at).0 } else { f64::INFINITY }),
+    ];
+    let side = (machines as f64 / 2.0).cbrt();
+    for a in [side.floor() as usize, side.ceil() as usize] {
+        places.push((a > 0 && machines / (a * a) > 1).then(|| [a, a, machines / (a * a)]));
+    }
+    let mut bases: Vec<Base> = Vec::new();
+    for [a, b, c] in places.into_iter().flatten() {
+        let base = if c == 1 {
+            Base::Summa(number(a), number(b))
+        } else {
+            Base::Box3(number(a), number(b), number(c))
+        };
+        if !bases.contains(&base) {
+            bases.push(base);
+        }
+    }
+    bases
+}
+
+fn ids_of(workers: &[usize], with_primary: bool) -> Vec<usize> {
+    let first = if with_primary { Some(0) } else { None };
+    first.into_iter().chain(workers.iter().copied()).collect()
+}
