@@ -19,6 +19,12 @@ pub struct MachineReport {
     pub jobs: u64,
     /// Matrices that it generated.
     pub fills: u64,
+    /// When the last store message was there.
+    pub last_store_s: f64,
+    /// When its last job was done.
+    pub last_job_s: f64,
+    /// When its last result was there.
+    pub last_result_s: f64,
 }
 
 /// What a simulated product took.

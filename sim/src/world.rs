@@ -143,8 +143,7 @@ impl<'a> World<'a> {
                 }
                 Happening::Link(Way::Out, Signal::There(peer)) => {
                     if let Some(message) = self.out.there(peer) {
-                        self.ends[peer].stored(&message);
-                        self.go_on(peer);
+                        self.stored(peer, &message);
                     }
                 }
                 Happening::Link(Way::Back, Signal::Left(peer)) => {
@@ -165,11 +164,19 @@ impl<'a> World<'a> {
                 }
                 Happening::Done(peer, task) => {
                     self.ends[peer].done(task);
+                    self.ends[peer].report.last_job_s = self.agenda.now().seconds();
                     self.go_on(peer);
                 }
             }
             self.attend();
         }
+    }
+
+    /// A store message is at a machine.
+    fn stored(&mut self, peer: usize, message: &Outgoing) {
+        self.ends[peer].stored(message);
+        self.ends[peer].report.last_store_s = self.agenda.now().seconds();
+        self.go_on(peer);
     }
 
     /// Starts what a machine's threads can do, and gives its link what leaves.
@@ -236,8 +243,7 @@ impl<'a> World<'a> {
             Duty::Merge(_) => {}
             Duty::Sent(peer, bytes) => self.tell(Event::Sent { peer, bytes }),
             Duty::Send(peer, message) if self.ends[peer].shares_memory => {
-                self.ends[peer].stored(&message);
-                self.go_on(peer);
+                self.stored(peer, &message);
                 self.duties.push_back(Duty::Sent(peer, message.wire_bytes()));
             }
             Duty::Send(peer, message) => {
@@ -246,6 +252,7 @@ impl<'a> World<'a> {
             }
             Duty::Take(peer, Parcel::Credit(bytes)) => self.tell(Event::Credit { peer, bytes }),
             Duty::Take(peer, Parcel::Result { head, .. }) => {
+                self.ends[peer].report.last_result_s = self.agenda.now().seconds();
                 let expected = self.primary.expect(peer, &head);
                 let place = expected.unwrap_or_else(|e| panic!("a worker broke the protocol: {e}"));
                 if !place.in_place && head.first_line == 0 {

@@ -1,5 +1,6 @@
-//! How good the plan of `auto` is: clusters and products, simulated by the plan that `auto` takes, by every other
-//! strategy with all workers, and by the primary alone. And how far the predictions are from what is simulated.
+//! How good the plan of `auto` is: clusters and products, simulated by the plan that `auto` takes, by every strategy with
+//! the fastest so many workers, with and without the primary, and by the primary alone. And how far the predictions are
+//! from what is simulated.
 //!
 //! `cargo run --release -p bramble-sim --example auto`; with `-- --plans` every plan, with `-- --json` lines for `bench/results/`.
 
@@ -57,59 +58,83 @@ fn main() {
 /// `auto`'s plan first, then the others.
 fn tries(cluster: &Cluster, problem: &Problem) -> Vec<Tried> {
     let mut tried = Vec::new();
-    let workers = &cluster.machines[1..];
-    let mut add = |alone: bool, wish: &Wish, workers: &[Machine]| {
-        let planned = decide(problem, Cut::default(), &cluster.machines[0], workers, wish);
-        let Ok(decision) = planned else { return };
-        let plan = decision.plan;
-        let report = simulate(&plan, &cluster.machines, &Setting::measured());
-        tried.push(Tried {
-            name: named(alone, &plan),
-            predicted_s: plan.predicted.seconds,
-            simulated_s: report.seconds,
-            bytes_off: report.bytes_off(&plan.predicted),
-            jobs: report.jobs,
-            by: plan.predicted.by.to_string(),
-        });
-    };
-    add(false, &Wish::AUTO, workers);
+    let machines = &cluster.machines;
+    tried.extend(attempt(problem, machines, &Wish::AUTO));
     let wish = |strategy: &str| Wish {
         strategy: strategy.parse::<Strategy>().ok(),
         who: Preference::Workers,
         ..Wish::AUTO
     };
-    for strategy in ["reuse", "strassen:1"] {
-        add(true, &wish(strategy), &[]);
+    for strategy in ["reuse", "strassen:1", "strassen:2"] {
+        tried.extend(attempt(problem, &machines[..1], &wish(strategy)));
     }
-    for strategy in strategies(workers.len()) {
-        add(false, &wish(&strategy), workers);
+    let mut workers = machines[1..].to_vec();
+    workers.sort_by(|a, b| b.gflops.total_cmp(&a.gflops));
+    let all = workers.len();
+    for size in [1, 2, 3, 4, 6, 8, 16, 32, all].into_iter().filter(|s| *s < all).chain([all]) {
+        // The primary beside workers is one of them, without a link.
+        let mut with_primary = vec![machines[0].clone(), machines[0].clone()];
+        with_primary.extend_from_slice(&workers[..size]);
+        let mut without = with_primary.clone();
+        without.remove(1);
+        for strategy in strategies(size) {
+            tried.extend(attempt(problem, &without, &wish(&strategy)));
+        }
+        for strategy in strategies(size + 1) {
+            tried.extend(attempt(problem, &with_primary, &wish(&strategy)));
+        }
     }
     tried
 }
 
-/// Strategies for so many workers.
-fn strategies(workers: usize) -> Vec<String> {
-    let mut rows = workers.isqrt();
-    while !workers.is_multiple_of(rows) {
+/// One plan; `None` where it cannot be made.
+fn attempt(problem: &Problem, machines: &[Machine], wish: &Wish) -> Option<Tried> {
+    let plan = decide(problem, Cut::default(), &machines[0], &machines[1..], wish).ok()?.plan;
+    let report = simulate(&plan, machines, &Setting::measured());
+    Some(Tried {
+        name: named(&plan, machines),
+        predicted_s: plan.predicted.seconds,
+        simulated_s: report.seconds,
+        bytes_off: report.bytes_off(&plan.predicted),
+        jobs: report.jobs,
+        by: plan.predicted.by.to_string(),
+    })
+}
+
+/// Strategies for so many machines.
+fn strategies(machines: usize) -> Vec<String> {
+    let mut rows = machines.isqrt();
+    while !machines.is_multiple_of(rows) {
         rows -= 1;
     }
-    let side = ((workers as f64 / 2.0).cbrt().round() as usize).max(1);
-    let names = ["naive", "row:4", "square:4", "reuse", "cuboid", "strassen:1"];
+    let side = ((machines as f64 / 2.0).cbrt().round() as usize).max(1);
+    let names = [
+        "naive",
+        "row:4",
+        "square:4",
+        "reuse",
+        "cuboid",
+        "strassen:1",
+        "strassen:2",
+        "strassen:1+cuboid",
+        "strassen:2+cuboid",
+    ];
     let mut all: Vec<String> = names.map(String::from).into();
-    all.push(format!("summa:{rows}x{}", workers / rows));
-    all.push(format!("cuboid:{side}x{side}x{}", (workers / side / side).max(1)));
+    all.push(format!("summa:{rows}x{}", machines / rows));
+    all.push(format!("cuboid:{side}x{side}x{}", (machines / side / side).max(1)));
+    all.push(format!("cuboid:1x1x{machines}"));
     all
 }
 
-fn named(alone: bool, plan: &Plan) -> String {
-    let with_primary = plan.members.iter().any(|m| m.machine == 0);
-    let workers = plan.members.iter().filter(|m| m.machine != 0).count();
+fn named(plan: &Plan, machines: &[Machine]) -> String {
+    let with_primary = plan.members.iter().any(|m| machines[m.machine].link.is_none());
+    let workers = plan.members.iter().filter(|m| machines[m.machine].link.is_some()).count();
     let who = match (with_primary, workers) {
         (true, 0) => "alone".to_owned(),
         (true, n) => format!("primary + {n}"),
+        (false, 1) => "1 worker".to_owned(),
         (false, n) => format!("{n} workers"),
     };
-    let who = if alone { "alone".to_owned() } else { who };
     format!("{}, {who}", plan.strategy)
 }
 
