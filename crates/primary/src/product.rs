@@ -3,6 +3,7 @@
 use crate::PrimaryError;
 use crate::account::{Progress, Report, VerifyReport};
 use crate::bodies::Bodies;
+use crate::measure::measure;
 use crate::opening::{Opening, Session, dismiss, even_speeds, one_kernel, open};
 use crate::run::run;
 use bramble_link::Link;
@@ -95,11 +96,12 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         return without_product(request, &problem).await;
     }
     let alike = ends.alike;
-    let (local, workers) = open_all(&request, &problem, ends).await?;
+    let (local, mut workers) = open_all(&request, &problem, ends).await?;
     if request.wish.reproducible && problem.dtype.is_float() {
         one_kernel(&local, &workers)?;
     }
-    let primary = local.machine(None, false);
+    let nic_bytes_per_s = measure(&mut workers).await?;
+    let primary = Machine { nic_bytes_per_s, ..local.machine(None, false) };
     let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits, alike)).collect();
     if alike {
         even_speeds(machines.iter_mut().collect());
