@@ -38,6 +38,8 @@ pub(super) struct Walk {
     /// The blocks that were begun and are not all back.
     out: Vec<OutBlock>,
     next_id: u32,
+    /// Credit that the next panel needs, where it was looked at before; 0 where it was not.
+    needs_bytes: u64,
     /// Messages of the panel that was begun.
     ready: VecDeque<Outgoing>,
 }
@@ -79,6 +81,7 @@ impl Walk {
             sending: None,
             out: Vec::new(),
             next_id: 0,
+            needs_bytes: 0,
             ready: VecDeque::new(),
         }
     }
@@ -137,6 +140,10 @@ impl Walk {
     fn begin_panel(&mut self, course: &Course<'_>, credit: &mut u64) -> Option<()> {
         self.enter_block(course)?;
         let sending = self.sending.as_ref()?;
+        if *credit < self.needs_bytes {
+            // Every event asks, and a panel may have thousands of jobs.
+            return None;
+        }
         let scene = Scene {
             plan: course.plan,
             operands: course.operands,
@@ -150,7 +157,9 @@ impl Walk {
         let (matrices, sums) = scene.id_counts(panel, step);
         let ids = Ids { panels: self.next_id, sums: self.next_id.wrapping_add(matrices) };
         let delivery = scene.deliver(panel, step, ids, others, &|at| sending.other_ids(panel, at));
-        *credit = credit.checked_sub(delivery.charged_bytes())?;
+        self.needs_bytes = delivery.charged_bytes();
+        *credit = credit.checked_sub(self.needs_bytes)?;
+        self.needs_bytes = 0;
         self.next_id = self.next_id.wrapping_add(matrices + sums);
         delivery.into_messages(self.shares_memory, &mut self.ready);
         if let Some(sending) = self.sending.as_mut()
