@@ -21,19 +21,18 @@ struct Alone {
     rounds_s: f64,
     /// Between blocks that it has no room for at once.
     stalls_s: f64,
-    /// From the first byte until its threads are busy.
+    /// One way there and one back.
+    trip_s: f64,
+    /// From when the first bytes come until its threads are busy.
     start_s: f64,
     /// From the last job until the last tile is home.
     tail_s: f64,
 }
 
 impl Alone {
-    fn body_s(&self) -> f64 {
-        self.compute_s.max(self.link_s).max(self.rounds_s) + self.stalls_s
-    }
-
     fn all_s(&self) -> f64 {
-        self.start_s + self.body_s() + self.tail_s
+        let kernels_s = self.start_s + self.compute_s.max(self.rounds_s);
+        self.trip_s + kernels_s.max(self.link_s) + self.stalls_s + self.tail_s
     }
 }
 
@@ -52,21 +51,23 @@ impl Costs<'_> {
         let mut longest = Longest::default();
         let loop_s = self.loop_s(p, loads);
         let cores_s = self.cores_s(p, members, loop_s);
+        for alone in &alone {
+            start_s = start_s.max(alone.trip_s + alone.start_s);
+            tail_s = tail_s.max(alone.trip_s + alone.tail_s);
+        }
+        longest.consider(p.bytes_sent as f64 / primary + tail_s, Limit::Egress);
+        longest.consider(p.bytes_received as f64 / primary + start_s, Limit::Ingress);
         for ((member, alone), cost) in members.iter().zip(&alone).zip(&mut p.machines) {
             let machine = &self.machines[member.machine];
             cost.compute_s = alone.compute_s;
             cost.link_s = alone.link_s.max(alone.rounds_s);
             cost.seconds = alone.all_s();
-            start_s = start_s.max(alone.start_s);
-            tail_s = tail_s.max(alone.tail_s);
             let by = if cost.link_s > alone.compute_s { Limit::Link } else { Limit::Compute };
             longest.consider(cost.seconds, by(machine.name.clone()));
             if machine.shares_cores || machine.link.is_none() {
                 cost.seconds = cost.seconds.max(cores_s);
             }
         }
-        longest.consider(p.bytes_sent as f64 / primary + tail_s, Limit::Egress);
-        longest.consider(p.bytes_received as f64 / primary + start_s, Limit::Ingress);
         longest.consider(loop_s.max(cores_s), Limit::Primary);
         longest.consider(self.chain_s(members, &alone), Limit::Ingress);
         (p.seconds, p.by) = (longest.seconds, longest.by);
@@ -83,6 +84,7 @@ impl Costs<'_> {
             all.compute_s += one.compute_s;
             all.rounds_s += one.rounds_s;
             all.stalls_s += one.stalls_s;
+            all.trip_s = all.trip_s.max(one.trip_s);
             all.start_s = all.start_s.max(one.start_s);
             all.tail_s = all.tail_s.max(one.tail_s);
             out += load.out as f64;
@@ -139,7 +141,7 @@ impl Costs<'_> {
         let (pair, tile) = self.first_bytes(share);
         // So many pairs of panels until there is a product for each thread; half of them are busy meanwhile.
         let pairs = (threads / charges.products_of(1) as f64).sqrt().ceil().min(products.sqrt()).max(1.0);
-        let start_s = link.round_trip_s + pair * (pairs + 1.0) / 2.0 / rate;
+        let start_s = pair * (pairs + 1.0) / 2.0 / rate;
         let all_blocks = share.blocks().max(1) as f64;
         let last_back = match share.order {
             Order::Steps => load.results as f64 / all_blocks,
@@ -149,7 +151,8 @@ impl Costs<'_> {
         let step_s = compute_s.max(load.out as f64 / rate) / units;
         let tail_s = (last_back / rate - step_s).max(tile / rate);
         let waits = if each > 1.0 && at_once == 1 { (all_blocks - 1.0) * (1.0 - room.spare) } else { 0.0 };
-        Alone { compute_s, link_s: 0.0, rounds_s, stalls_s: waits * tail_s, start_s, tail_s }
+        let (trip_s, stalls_s) = (link.round_trip_s, waits * tail_s);
+        Alone { compute_s, link_s: 0.0, rounds_s, stalls_s, trip_s, start_s, tail_s }
     }
 
     /// Bytes of the first panels of A and B of a share, and of a tile.
