@@ -116,7 +116,7 @@ impl Grid {
                 return Err(GridError::Option { option: "panel", value: depth, max: DEPTH_MAX });
             }
             Some(depth) => depth,
-            None => 1024,
+            None => default_depth(tile_rows.min(tile_cols)),
         };
         let grid = Self {
             m,
@@ -202,6 +202,12 @@ impl Grid {
     pub fn cols_of(&self, tiles: Span) -> u64 {
         (tiles.end * self.tile_cols).min(self.n) - (tiles.start * self.tile_cols).min(self.n)
     }
+}
+
+/// Small tiles have deep panels, so that a job stays worth sending; beyond 512, where kernels cut k by themselves, depth
+/// gains nothing, and two steps of panels take memory from the block of C.
+fn default_depth(edge: u64) -> u64 {
+    if edge <= EDGES[2] { 1024 } else { 512 }
 }
 
 /// The largest square tile that still leaves enough tiles; a flat or tall C gets longer tiles of about the

@@ -209,14 +209,23 @@ impl<'a> Search<'a> {
         self.improve(found);
     }
 
-    /// A team by every strategy.
+    /// A team by every strategy; Strassen's levels in the simplest cuts, and in the one that is best without.
     fn by_every_strategy(&self, ids: &[usize], found: &mut Found) {
+        let mut best: Option<(f64, Base)> = None;
         for ground in &self.grounds {
             for base in self.bases(ids.len()) {
+                let simple = matches!(base, Base::Reuse | Base::Cuboid) || self.wish.strategy.is_some();
+                if ground.levels > 0 && !simple && best.is_none_or(|b| b.1 != base) {
+                    continue;
+                }
                 let plan = self.plan(Strategy { base, levels: ground.levels }, ids, true);
                 // What the primary would have to put aside has to fit it, unless the user has chosen the strategy.
                 let fits = |p: &Plan| p.predicted.primary_memory_bytes <= self.machines[0].memory_bytes;
-                found.push(plan.filter(|p| self.wish.strategy.is_some() || fits(p)));
+                let Some(plan) = plan.filter(|p| self.wish.strategy.is_some() || fits(p)) else { continue };
+                if ground.levels == 0 && best.is_none_or(|b| plan.predicted.seconds < b.0) {
+                    best = Some((plan.predicted.seconds, base));
+                }
+                found.push(Some(plan));
             }
         }
     }

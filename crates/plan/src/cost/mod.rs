@@ -10,7 +10,8 @@ mod seconds;
 use crate::memory::CellCharges;
 use crate::winograd::Recipe;
 use crate::{Machine, Member, Order, Problem, Region, Share, Sums, USE_BYTES};
-use bytes::{Load, load};
+use bytes::Load;
+pub(crate) use bytes::load;
 pub(crate) use seconds::primary_rate;
 
 /// Processor seconds for each byte that leaves the primary or comes to it, on its one event loop. Measured over

@@ -153,7 +153,7 @@ impl Costs<'_> {
         let step_s = compute_s.max(load.out as f64 / rate) / units;
         let tail_s = (last_back / rate - step_s).max(tile / rate);
         let waits = if each > 1.0 && at_once == 1 { (all_blocks - 1.0) * (1.0 - room.spare) } else { 0.0 };
-        Alone { compute_s, link_s: 0.0, rounds_s, stalls_s: waits * (start_s + tail_s), start_s, tail_s }
+        Alone { compute_s, link_s: 0.0, rounds_s, stalls_s: waits * tail_s, start_s, tail_s }
     }
 
     /// Bytes of the first panels of A and B of a share, and of a tile.
