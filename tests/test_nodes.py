@@ -1,6 +1,7 @@
 """`bramble nodes`: who answers is shown, who does not is named."""
 
 import os
+import signal
 
 import pytest
 from helpers import Run, assert_gone, bramble, succeed, workers
@@ -57,6 +58,19 @@ def test_workers_that_dial_in():
     finally:
         waiting.end()
     assert result.code == 0 and len(result.report["nodes"]) == 2, result
+
+
+@pytest.mark.parametrize("verb", [["nodes"], ["plan", "--size", "9x9x9"]], ids=["nodes", "plan"])
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_waiting(verb, number, code):
+    waiting = Run(*verb, "--await", 1, "--listen", "127.0.0.1:0")
+    try:
+        assert "waiting on" in waiting.process.stderr.readline()
+        waiting.process.send_signal(number)
+        result = waiting.finish(5)
+    finally:
+        waiting.end()
+    assert result.code == code and result.out == "", result
 
 
 def test_a_hostfile_and_a_kernel(tmp_path):

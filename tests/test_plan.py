@@ -95,7 +95,7 @@ def test_sizes_have_a_type(cluster):
     assert planned("--size", "2000x100x300", "--dtype", "i32", "--cluster", cluster)["dtype"] == "i32"
     for size in ["2000", "2000x3", "0x3x4", "-1x2x3", "2x3x4:f16", "99999999999x1x1"]:
         assert_refused(bramble("plan", f"--size={size}"), 2, ["--size"])
-    assert_refused(bramble("plan", "--size", "4000000000x4000000000x4000000000"), 1, ["4000000000", "smaller"])
+    assert_refused(bramble("plan", "--size", "4000000000x4000000000x4000000000"), 2, ["4000000000", "at most"])
     assert_refused(bramble("plan", "random:3x0:f64:1", "random:0x3:f64:1"), 1, ["nothing to plan"])
     assert_refused(bramble("plan"), 2, ["<A>|size"])
     assert_refused(bramble("plan", "a.npy", "b.npy", "--size", "2x2x2"), 2, ["--size"])
@@ -110,6 +110,12 @@ def test_real_workers_are_asked_and_compute_nothing():
         text = succeed("plan", "--size", "2000x2000x2000", "-w", addresses[0]).out
         assert "predicted" in text
     assert_refused(bramble("plan", "--size", "2000x2000x2000", "-w", addresses[0]), 5, [addresses[0]])
+
+
+def test_machines_of_other_bits_are_named():
+    with workers(1, "--kernel", "reference") as (addresses, _):
+        result = bramble("plan", "--size", "900x900x900", "-w", addresses[0], "--reproducible")
+        assert_refused(result, 1, ["--reproducible", addresses[0], "reference"])
 
 
 def test_local_processes_are_planned_for():

@@ -15,6 +15,7 @@ fn machine(name: &str, threads: u32, gflops: f64, bytes_per_s: Option<f64>) -> M
         memory_bytes: 1 << 30,
         link: bytes_per_s.map(|bytes_per_s| LinkRate { bytes_per_s, round_trip_s: 1e-4 }),
         shares_cores: false,
+        nic_bytes_per_s: None,
     }
 }
 

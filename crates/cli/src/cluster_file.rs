@@ -48,7 +48,7 @@ pub(crate) struct Described {
 
 impl Described {
     /// The machine for products of that element type. No link is faster than that of the primary, through which all of
-    /// them go.
+    /// them go, and all together are no faster either.
     pub(crate) fn machine(&self, dtype: DType, primary: Option<&Self>) -> Machine {
         let gflops = self.gflops.of(dtype).unwrap_or_default();
         let own = self.link_bytes_per_s.unwrap_or(LINK_MB_S * 1e6);
@@ -61,6 +61,7 @@ impl Described {
             memory_bytes: self.memory_bytes,
             link: Some(LinkRate { bytes_per_s: own.min(most), round_trip_s: self.round_trip_s }),
             shares_cores: false,
+            nic_bytes_per_s: self.link_bytes_per_s,
         }
     }
 }

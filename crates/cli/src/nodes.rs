@@ -54,6 +54,7 @@ async fn ask(args: &NodesArgs, team: Team) -> Result<Nodes, Failure> {
         memory_bytes: u64::MAX,
         credits: None,
         kernel: gathered.kernel.clone(),
+        one_kernel: false,
         name: host_name(),
         session_seed: crate::seed()? as u32,
     };

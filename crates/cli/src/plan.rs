@@ -140,6 +140,7 @@ async fn real(
         memory_bytes: memory_to_ask(problem, args.cut.cut(), &wish).map_err(|e| fail(e.into()))?,
         credits: args.cut.credits,
         kernel: gathered.kernel.clone(),
+        one_kernel: args.cut.reproducible && problem.dtype.is_float(),
         name: host_name(),
         session_seed: crate::seed()? as u32,
     };

@@ -3,7 +3,7 @@
 //! Place in the flow: `decide` asks for it, and says what came of it.
 //!
 //! Invariants: all workers by every strategy, and the primary alone, are among what is looked at, so what is chosen is
-//! predicted to be no slower than any of them. The work grows with the number of machines, not with that of tiles.
+//! predicted to be no slower than any of them, or 4 % where it keeps the bits of one machine. The work grows with the number of machines, not with that of tiles.
 
 use crate::cost::Costs;
 use crate::memory::CellCharges;
@@ -29,6 +29,9 @@ pub(crate) struct Search<'a> {
     grounds: Vec<Ground<'a>>,
 }
 
+/// How much faster a plan has to be predicted before it is worth other bits than those of one machine.
+const WORTH_OTHER_BITS: f64 = 1.04;
+
 /// The plans that were found.
 #[derive(Default)]
 pub(crate) struct Found {
@@ -45,8 +48,14 @@ impl Found {
         self.plans.iter().min_by(|a, b| a.predicted.seconds.total_cmp(&b.predicted.seconds))
     }
 
+    /// What to take: the least predicted time. A plan whose bits are those of one machine wins against one that
+    /// cuts k, or multiplies floats by Strassen's method, unless that is faster by more than `WORTH_OTHER_BITS`.
     pub(crate) fn best(&self) -> Option<Plan> {
-        self.least().cloned()
+        let fastest = self.least()?;
+        let same_bits = self.plans.iter().filter(|p| p.keeps_bits());
+        let same_bits = same_bits.min_by(|a, b| a.predicted.seconds.total_cmp(&b.predicted.seconds));
+        let enough = fastest.predicted.seconds * WORTH_OTHER_BITS;
+        Some(same_bits.filter(|p| p.predicted.seconds <= enough).unwrap_or(fastest).clone())
     }
 
     pub(crate) fn alone_s(&self) -> Option<f64> {

@@ -14,6 +14,7 @@ mod account;
 mod aside;
 mod bodies;
 mod error;
+mod measure;
 mod opening;
 mod product;
 mod run;

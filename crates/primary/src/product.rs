@@ -3,7 +3,8 @@
 use crate::PrimaryError;
 use crate::account::{Progress, Report, VerifyReport};
 use crate::bodies::Bodies;
-use crate::opening::{Opening, Session, dismiss, even_speeds, open};
+use crate::measure::measure;
+use crate::opening::{Opening, Session, dismiss, even_speeds, one_kernel, open};
 use crate::run::run;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
@@ -95,11 +96,12 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         return without_product(request, &problem).await;
     }
     let alike = ends.alike;
-    let (local, workers) = open_all(&request, &problem, ends).await?;
+    let (local, mut workers) = open_all(&request, &problem, ends).await?;
     if request.wish.reproducible && problem.dtype.is_float() {
         one_kernel(&local, &workers)?;
     }
-    let primary = local.machine(None, false);
+    let nic_bytes_per_s = measure(&mut workers).await?;
+    let primary = Machine { nic_bytes_per_s, ..local.machine(None, false) };
     let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits, alike)).collect();
     if alike {
         even_speeds(machines.iter_mut().collect());
@@ -153,19 +155,6 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         effort: request.effort,
     };
     Ok(Finished { sealed, report })
-}
-
-/// Refuses machines whose kernels do not give the same bits.
-fn one_kernel(local: &Session, workers: &[Session]) -> Result<(), PrimaryError> {
-    let kernel = &local.welcome.kernel;
-    match workers.iter().find(|w| w.welcome.kernel != *kernel) {
-        None => Ok(()),
-        Some(other) => Err(PrimaryError::Failed(format!(
-            "--reproducible: worker {} computes with the kernel {}, this machine with {kernel}; start it without --kernel, \
-             or leave it out",
-            other.name, other.welcome.kernel
-        ))),
-    }
 }
 
 /// Decides. Where Strassen's method would be fastest for floats, the operands are looked at first: its errors are small

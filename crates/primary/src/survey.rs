@@ -5,10 +5,12 @@
 //! Invariant: whoever is asked here is asked and measured as a product would ask and measure them.
 
 use crate::PrimaryError;
-use crate::opening::{Opening, Session, dismiss, even_speeds, open};
+use crate::measure::measure;
+use crate::opening::{Opening, Session, dismiss, even_speeds, one_kernel, open};
 use crate::product::Ends;
 use bramble_matrix::DType;
 use bramble_plan::Machine;
+use std::collections::BTreeMap;
 
 /// What machines are asked for.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ pub struct Survey {
     pub credits: Option<u64>,
     /// Kernel by name, or `auto`.
     pub kernel: String,
+    /// Whether all have to give the same bits.
+    pub one_kernel: bool,
     /// What the primary calls itself.
     pub name: String,
     /// Source of session numbers, which workers see.
@@ -71,19 +75,31 @@ pub async fn survey(
         let ended = task.await;
         opened.push(ended.unwrap_or_else(|e| Err(PrimaryError::Failed(format!("opening a session: {e}")))));
     }
-    let own = surveyed(&local, None, false);
-    let mut others: Vec<Result<Surveyed, PrimaryError>> = Vec::new();
-    let mut sessions = vec![local];
-    for session in opened {
-        others.push(session.map(|session| {
-            let answer = surveyed(&session, survey.credits, alike);
-            sessions.push(session);
-            answer
-        }));
+    // Whoever did not answer is not measured.
+    let mut failed = BTreeMap::new();
+    let mut sessions = Vec::new();
+    for (place, session) in opened.into_iter().enumerate() {
+        match session {
+            Ok(session) => sessions.push(session),
+            Err(e) => drop(failed.insert(place, e)),
+        }
     }
+    if survey.one_kernel {
+        one_kernel(&local, &sessions)?;
+    }
+    let nic_bytes_per_s = measure(&mut sessions).await?;
+    let mut own = surveyed(&local, None, false);
+    own.machine.nic_bytes_per_s = nic_bytes_per_s;
+    let mut answers = sessions.iter().map(|session| surveyed(session, survey.credits, alike));
+    let count = sessions.len() + failed.len();
+    let mut others: Vec<Result<Surveyed, PrimaryError>> = (0..count)
+        .filter_map(|place| failed.remove(&place).map(Err).or_else(|| answers.next().map(Ok)))
+        .collect();
+    drop(answers);
     if alike {
         even_speeds(others.iter_mut().flatten().map(|s| &mut s.machine).collect());
     }
+    sessions.push(local);
     dismiss(sessions).await;
     Ok((own, others))
 }

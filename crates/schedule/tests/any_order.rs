@@ -11,6 +11,7 @@ use bramble_plan::{Base, Cut, Problem, Strategy as Cutting, Sums, Wish};
 use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{Action, Event, Outgoing};
 use proptest::prelude::*;
+use std::collections::VecDeque;
 use std::time::Duration;
 use world::{Setting, World};
 
@@ -190,4 +191,42 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
             assert!(world.c == world.expected, "{strategy} {shared} {reproducible}");
         }
     }
+}
+
+#[test]
+fn a_worker_that_keeps_its_first_tile_does_not_fill_the_primary_with_sums_that_wait() {
+    let p = problem(8, 8, 64, false, false);
+    let wish = Wish { strategy: Some(Cutting::plain(Base::Naive)), ..Wish::AUTO };
+    let mut primary = world::primary(&p, 4, 1, 100_000, &wish);
+    let mut actions = VecDeque::from(primary.handle(Event::Start, Duration::ZERO));
+    let (mut first, mut aside_bytes) = (None, 0);
+    let most = primary.plan().predicted.primary_memory_bytes;
+    while let Some(action) = actions.pop_front() {
+        let (peer, message) = match action {
+            Action::Send(peer, message) => (peer, message),
+            Action::Merge { .. } => {
+                aside_bytes -= 4 * 4 * 8;
+                continue;
+            }
+            _ => continue,
+        };
+        let bytes = message.wire_bytes();
+        actions.extend(primary.handle(Event::Sent { peer, bytes }, Duration::ZERO));
+        for job in &message.head.jobs {
+            if *first.get_or_insert(job.c) == job.c {
+                continue;
+            }
+            let (step_start, step_end) = (job.step, job.step + 1);
+            let head = ResultHead { c: job.c, epoch: 0, step_start, step_end, first_line: 0, lines: 4 };
+            if !primary.expect(peer, &head).unwrap().in_place {
+                aside_bytes += 4 * 4 * 8;
+                assert!(aside_bytes <= most, "{aside_bytes} bytes wait, {most} are predicted");
+            }
+            actions.extend(primary.handle(Event::Landed { peer, head }, Duration::ZERO));
+            // Two panels and a tile, of the least that a matrix counts for.
+            let bytes = 3 * 512;
+            actions.extend(primary.handle(Event::Credit { peer, bytes }, Duration::ZERO));
+        }
+    }
+    assert_ne!(primary.tiles_left(), 0);
 }

@@ -25,6 +25,7 @@ fn machine(name: &str, threads: u32, gflops: f64, memory_bytes: u64) -> Machine 
         memory_bytes,
         link: None,
         shares_cores: false,
+        nic_bytes_per_s: None,
     }
 }
 

@@ -98,6 +98,7 @@ fn summary(costs: &[MachineCost]) -> Option<MachineCost> {
         memory_bytes: all.memory_bytes.max(one.memory_bytes),
         compute_s: all.compute_s.max(one.compute_s),
         link_s: all.link_s.max(one.link_s),
+        seconds: all.seconds.max(one.seconds),
         part: all.part + one.part,
     }))
 }

@@ -236,12 +236,19 @@ impl Longest {
     }
 }
 
-/// What the primary can send and receive, bytes a second: its one link is as fast as the fastest of the
-/// links measured through it. Infinite where nothing leaves the process.
+/// What the primary can send and receive, bytes a second: as measured over all its links at once, but no more than these
+/// links together; where that is not known, as much as the fastest of them. Infinite where nothing leaves the process.
 pub(crate) fn primary_rate(machines: &[Machine], members: &[Member]) -> f64 {
-    let rates = members.iter().filter_map(|m| machines[m.machine].link).map(|l| l.bytes_per_s);
-    let rate = rates.fold(f64::NEG_INFINITY, f64::max);
-    if rate > 0.0 { rate } else { f64::INFINITY }
+    let rates = || members.iter().filter_map(|m| machines[m.machine].link).map(|l| l.bytes_per_s);
+    let fastest = rates().fold(f64::NEG_INFINITY, f64::max);
+    if fastest.is_nan() || fastest <= 0.0 {
+        return f64::INFINITY;
+    }
+    match machines.first().and_then(|primary| primary.nic_bytes_per_s) {
+        // A measurement over all links may have been disturbed, but one link was that fast.
+        Some(nic) => nic.max(fastest).min(rates().sum()),
+        None => fastest,
+    }
 }
 
 /// What each member has of the primary's link when all want it at once: slow links are filled, the others share what is

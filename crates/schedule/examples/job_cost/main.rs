@@ -36,6 +36,7 @@ fn machines(workers: usize, memory_bytes: u64) -> Vec<Machine> {
         memory_bytes,
         link: Some(LinkRate { bytes_per_s: 117e6, round_trip_s: 3e-4 }),
         shares_cores: false,
+        nic_bytes_per_s: None,
     };
     vec![machine; workers + 1]
 }

@@ -5,13 +5,15 @@
 //! column by column, with the panels of A first. The jobs behind a panel are in the frame that carries its last lines.
 //! A panel is begun only when the credit covers all that it brings. The next block is begun only when the last panel of
 //! the one before has been sent, so that the older one can always finish; a block that goes on from the sum of others
-//! only when that is there. Ids are names in one session: they are counted up.
+//! only when that is there; and one whose sums may have to wait never goes further ahead of the oldest that is out than
+//! the plan has room for sums (`Prediction::primary_memory_bytes`). Ids are names in one session: they are counted up.
 
 use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
 use super::outgoing::{Delivery, Operands, Outgoing};
 use super::sums::PartialSums;
 use bramble_matrix::Span;
-use bramble_plan::{Block, Cursor, Order, Plan, Recipe};
+use bramble_matrix::number::to_u64;
+use bramble_plan::{Block, Cursor, Order, Plan, Recipe, Sums};
 use std::collections::VecDeque;
 
 /// What all walks of a product share.
@@ -28,8 +30,10 @@ pub(super) struct Walk {
     member: usize,
     shares_memory: bool,
     cursor: Cursor,
-    /// The block that comes next but has to wait for the sum that it goes on from.
+    /// The block that comes next but has to wait, for a sum or for older blocks.
     waiting: Option<Block>,
+    /// Blocks that were begun.
+    begun: u64,
     sending: Option<Sending>,
     /// The panel that comes next, where the credit did not cover it.
     refused: Option<Made>,
@@ -44,6 +48,8 @@ pub(super) struct Walk {
 #[derive(Clone, Copy)]
 pub(super) struct OutBlock {
     pub(super) block: Block,
+    /// How many were begun before it.
+    number: u64,
     ids: BlockIds,
     tiles: u32,
     tiles_left: u32,
@@ -81,6 +87,7 @@ impl Walk {
             shares_memory,
             cursor: Cursor::default(),
             waiting: None,
+            begun: 0,
             sending: None,
             refused: None,
             out: Vec::new(),
@@ -111,17 +118,26 @@ impl Walk {
             Some(block) => block,
             None => member.next_block(&mut self.cursor)?,
         };
-        if course.plan.continues(&block) && !is_reached(course, &block) {
+        if !is_reached(course, &block) || !self.has_room_for_sums(course, &block) {
             self.waiting = Some(block);
             return None;
         }
         let region = &course.plan.regions[block.region];
         let (tiles, products, parts) = block_ids(region, &course.recipes[block.region], &block);
         let ids = BlockIds { tiles: self.ids(tiles), products: self.ids(products), parts: self.ids(parts) };
-        self.out.push(OutBlock { block, ids, tiles, tiles_left: tiles });
+        self.out.push(OutBlock { block, number: self.begun, ids, tiles, tiles_left: tiles });
+        self.begun += 1;
         let step = block.steps.start;
         self.sending = Some(Sending { block, ids, step, a_sent: 0, b_sent: 0, a: Vec::new(), b: Vec::new() });
         Some(())
+    }
+
+    /// Sums that come back are put aside until those of older blocks have come, so a worker that keeps one of those
+    /// must not be given ever more.
+    fn has_room_for_sums(&self, course: &Course<'_>, block: &Block) -> bool {
+        let merges = course.plan.sums == Sums::Merged && !course.plan.is_whole(block);
+        let ahead = self.out.first().map_or(0, |oldest| self.begun - oldest.number);
+        !merges || ahead <= to_u64(course.plan.members[self.member].blocks_at_once)
     }
 
     /// So many fresh ids, one after another.
@@ -199,8 +215,11 @@ impl Walk {
     }
 }
 
-/// Whether all tiles of a block have the steps before it.
+/// Whether all tiles of a block have the steps before it, where it goes on from their sum.
 fn is_reached(course: &Course<'_>, block: &Block) -> bool {
+    if !course.plan.continues(block) {
+        return true;
+    }
     let region = &course.plan.regions[block.region];
     let tiles = region.q() * region.q();
     let mut cells = block.cells.rows.iter().flat_map(|i| block.cells.cols.iter().map(move |j| (i, j)));

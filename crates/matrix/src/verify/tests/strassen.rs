@@ -229,6 +229,18 @@ fn the_bound_for_classical_products_would_convict() {
     }
 }
 
+/// Sums of constants err systematically, far beyond what random ones do; the rows that full effort recomputes are acquitted.
+#[test]
+fn long_sums_of_constants_are_acquitted_with_levels() {
+    for levels in 1..=3 {
+        // The parts differ, or all sums but two would be zero.
+        let a = |i: usize, l: usize| 0.1 + (i / 8 + l / 40_000) as f32 * 0.013;
+        let case = Case::new((32, 80_000, 16), a, |l, j| 1.0 + (l / 40_000 + j / 8) as f32 * 0.3);
+        let verdict = case.by_strassen(levels, false).verify(Effort::Full, 1);
+        assert!(verdict.passed && verdict.worst_ratio > 0.01, "{levels} {verdict:?}");
+    }
+}
+
 #[test]
 fn layouts_and_threads_agree_with_levels() {
     for kind in ["random", "scaled rows"] {
@@ -268,6 +280,19 @@ fn wild_numbers_may_spread_through_a_cell_and_no_further() {
             let fault = case.verify(Effort::Fast, 4).fault.unwrap();
             assert_eq!((fault.row, fault.col), (10, 10));
         }
+    }
+}
+
+#[test]
+fn wild_numbers_in_c0_stay_where_they_are() {
+    for wild in [f32::NAN, f32::INFINITY] {
+        let mut case = case_of::<f32>("random", (50, 43, 60), 1);
+        case.c0.as_mut().unwrap()[9 * 60 + 9] = wild;
+        let mut case = case.by_strassen(2, false);
+        let verdict = case.verify(Effort::Full, 4);
+        assert!(verdict.passed && verdict.method.contains("not judged"), "{wild} {verdict:?}");
+        case.c[21 * 60 + 10] += 30.0;
+        assert!(!case.verify(Effort::Fast, 4).passed);
     }
 }
 
