@@ -137,7 +137,11 @@ impl Costs<'_> {
         let unit_s = work / units / (speed * busy(products_a_unit));
         let there_s = load.out as f64 / units / rate;
         let home_s = load.back as f64 / units / rate;
-        let rounds_s = units / units_at_once * (link.round_trip_s + there_s + unit_s + home_s);
+        // Cell by cell: the slowest of the three all the time, the others for one cell.
+        let slowest_s = there_s.max(unit_s).max(home_s);
+        let cells = share.block.rows.saturating_mul(share.block.cols).max(1) as f64;
+        let unit_s = slowest_s + (there_s + unit_s + home_s - slowest_s) / cells;
+        let rounds_s = units / units_at_once * (link.round_trip_s + unit_s);
         let (pair, tile) = self.first_bytes(share);
         // So many pairs of panels until there is a product for each thread; half of them are busy meanwhile.
         let pairs = (threads / charges.products_of(1) as f64).sqrt().ceil().min(products.sqrt()).max(1.0);
