@@ -1,7 +1,5 @@
 //! What a simulation is told beyond the plan and its machines.
 
-use bramble_plan::Machine;
-
 /// What a machine does beside multiplying, bytes a second, all its threads together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
@@ -11,16 +9,9 @@ pub struct Pace {
     pub fill_bytes_per_s: f64,
 }
 
-/// Operations of a kernel that take as long as one addition, which memory bounds.
-const FLOPS_AN_ADDITION: f64 = 80.0;
-
 impl Pace {
-    /// What machines with that speed of multiplying have about, for elements of so many bytes.
-    pub fn of(machine: &Machine, element_bytes: u64) -> Self {
-        let additions_per_s = machine.gflops * 1e9 / FLOPS_AN_ADDITION;
-        let element = element_bytes as f64;
-        Self { add_bytes_per_s: additions_per_s * 3.0 * element, fill_bytes_per_s: additions_per_s * element }
-    }
+    /// What machines have about: additions are bound by memory, whatever the speed of multiplying.
+    pub const USUAL: Self = Self { add_bytes_per_s: 6e9, fill_bytes_per_s: 2e9 };
 }
 
 /// What a simulation is told beyond the plan and its machines.
@@ -34,7 +25,7 @@ pub struct Setting {
     pub merge_s_per_byte: f64,
     /// The same at the other end of a link, where that is on the primary's cores.
     pub far_s_per_byte: f64,
-    /// What each machine does beside multiplying, in the order of the machines; where it ends, `Pace::of`.
+    /// What each machine does beside multiplying, in the order of the machines; where it ends, `Pace::USUAL`.
     pub paces: Vec<Pace>,
     /// In which order things happen that happen at the same time; 0 is the order in which they were begun.
     pub seed: u64,

@@ -87,7 +87,7 @@ impl<'a> World<'a> {
         let end = |member: &bramble_plan::Member| {
             let machine = of(member);
             let pace = setting.paces.get(member.machine).copied();
-            End::new(member, machine, pace.unwrap_or_else(|| Pace::of(machine, problem.element_bytes())))
+            End::new(member, machine, pace.unwrap_or(Pace::USUAL))
         };
         let links = || {
             plan.members.iter().map(|m| match of(m).link {

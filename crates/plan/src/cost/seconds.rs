@@ -2,7 +2,7 @@
 //!
 //! Place in the flow: after the bytes. The page (docs/cost-model.md) has the same formulas in the same order.
 
-use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, FLOPS_AN_ADDITION, LOOP_S_PER_BYTE};
+use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, LOOP_S_PER_BYTE, flops_an_addition};
 use super::{Costs, Limit, Load, Prediction};
 use crate::{Machine, Member, Order, Share, Sums};
 use std::collections::BTreeMap;
@@ -107,7 +107,7 @@ impl Costs<'_> {
         let charges = &self.charges[share.region];
         let threads = f64::from(machine.threads.max(1));
         let speed = machine.gflops * 1e9;
-        let work = load.flops + FLOPS_AN_ADDITION * load.added;
+        let work = load.flops + flops_an_addition(machine, self.problem.element_bytes()) * load.added;
         let room = charges.room(share.block, share.order, member.memory_bytes);
         let mut at_once = room.blocks.min(member.blocks_at_once as u64).min(blocks).max(1);
         let (down, across, deep) = share.blocks_each_way();
