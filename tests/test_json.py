@@ -12,15 +12,18 @@ LINK_TEST = 2**16 + 2 * 2**20
 
 NUMBER, COUNT, TEXT = (int, float), int, str
 FIELDS = {
-    "schema": TEXT, "m": COUNT, "k": COUNT, "n": COUNT, "dtype": TEXT, "strategy": TEXT, "kernel": TEXT,
+    "schema": TEXT, "m": COUNT, "k": COUNT, "n": COUNT, "dtype": TEXT, "strategy": TEXT, "sums": TEXT, "kernel": TEXT,
     "seconds": NUMBER, "gflops": NUMBER, "total_seconds": NUMBER, "first_job_seconds": NUMBER,
     "digest": TEXT, "primary": dict, "workers": list, "bound": dict, "predicted": dict, "verify": dict,
     "faults": dict,
 }
+PREDICTED = {"seconds": NUMBER, "bytes_sent": COUNT, "bytes_received": COUNT, "worker_memory_bytes": COUNT,
+             "primary_memory_bytes": COUNT, "by": TEXT}
 NESTED = {
-    "primary": {"bytes_sent": COUNT, "bytes_received": COUNT, "cpu_s": NUMBER, "rss_peak_bytes": COUNT},
+    "primary": {"bytes_sent": COUNT, "bytes_received": COUNT, "sums_bytes_max": COUNT, "cpu_s": NUMBER,
+                "rss_peak_bytes": COUNT},
     "bound": {"seconds": NUMBER, "by": TEXT},
-    "predicted": {"seconds": NUMBER, "bytes_sent": COUNT, "bytes_received": COUNT},
+    "predicted": PREDICTED,
     "verify": {"method": TEXT, "passed": bool, "worst_ratio": NUMBER, "seconds": NUMBER},
     "faults": {"lost": object, "retried": object, "excluded": object},
 }

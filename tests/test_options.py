@@ -115,7 +115,8 @@ def test_credits(tmp_path, credits):
     assert_product(c, a, b)
 
 
-@pytest.mark.parametrize("strategy", ["auto", "reuse"])
+@pytest.mark.parametrize("strategy", ["auto", "naive", "row:2", "square:2", "reuse", "cuboid", "cuboid:1x2x2", "summa:2x1",
+                                      "strassen:1", "strassen:2+square:2"])
 def test_strategies(tmp_path, where, strategy):
     a, b = matrix(300, 310, "f32", 17), matrix(310, 320, "f32", 18)
     assert_product(multiply(tmp_path, a, b, "--strategy", strategy, *where), a, b)
@@ -143,13 +144,15 @@ def test_help_and_version():
     assert "multiply" in succeed("--help").out
     assert "--transpose-b" in succeed("multiply", "--help").out
     assert "--listen" in succeed("worker", "--help").out
+    assert "--cluster" in succeed("plan", "--help").out and "--cluster" not in succeed("multiply", "--help").out
+    assert "--dtype" in succeed("nodes", "--help").out
     assert succeed("--version").out.startswith("bramble ")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completions(tmp_path, shell):
     script = succeed("completions", shell).out
-    assert "multiply" in script and "transpose-b" in script
+    assert "multiply" in script and "transpose-b" in script and "nodes" in script and "cluster" in script
     if not shutil.which(shell):
         pytest.skip(f"{shell} is not installed: its script was written but not parsed")
     (tmp_path / "script").write_text(script)

@@ -1,10 +1,13 @@
 """The binary as primary, against a worker in Python that was written from docs/wire-format.md."""
 
+import re
+
 import numpy as np
 import pytest
 
-from helpers import bramble, matrix, save
-from wire_worker import WireWorker
+from helpers import Run, bramble, matrix, save
+from wire_primary import WirePrimary
+from wire_worker import ADD, CLOSE, CONTINUE, DATA, MULTIPLY, PARTIAL, RETURN, SUBTRACT, VACANT, WireWorker
 
 
 def run(tmp_path, worker, a, b, *options):
@@ -72,7 +75,7 @@ def test_a_worker_that_vanishes_is_named(tmp_path):
 def test_a_worker_of_another_protocol_is_named_with_both_versions(tmp_path):
     worker = WireWorker(protocol=7)
     result = run(tmp_path, worker, matrix(7, 5, "f8", 1), matrix(5, 8, "f8", 2))
-    assert result.code == 5 and "protocol 7" in result.err and "protocol 2" in result.err, result
+    assert result.code == 5 and "protocol 7" in result.err and "protocol 3" in result.err, result
     assert "0.1.0-python" in result.err and worker.address in result.err
 
 
@@ -81,3 +84,73 @@ def test_a_stranger_that_answers_is_no_worker(tmp_path, junk):
     worker = WireWorker(raw_welcome=junk)
     result = run(tmp_path, worker, matrix(7, 5, "f8", 1), matrix(5, 8, "f8", 2))
     assert result.code == 5 and worker.address in result.err, result
+
+
+@pytest.fixture(params=["bramble", "python"])
+def somebody(request):
+    """The address of a worker: the binary, or the one in Python. Both are told the same things."""
+    if request.param == "python":
+        worker = WireWorker()
+        worker.start()
+        yield worker.address
+        worker.join(30)
+        if worker.error:
+            raise worker.error
+        return
+    worker = Run("worker", "--listen", "127.0.0.1:0", "--threads", 2)
+    try:
+        line = worker.process.stdout.readline()
+        yield re.search(r"127\.0\.0\.1:\d+", line).group()
+    finally:
+        worker.end()
+
+
+@pytest.mark.parametrize("dtype", ["f8", "i8", "i4"])
+def test_a_step_of_strassen_in_winograds_form_is_22_jobs(somebody, dtype):
+    m, k, n = 20, 12, 28
+    a, b = matrix(2 * m, 2 * k, dtype, 1), matrix(2 * k, 2 * n, dtype, 2)
+    parts = {f"{name}{i}{j}": part[i * part.shape[0] // 2:][:part.shape[0] // 2, j * part.shape[1] // 2:][:, :part.shape[1] // 2]
+             for name, part in (("A", a), ("B", b)) for i in (0, 1) for j in (0, 1)}
+    scheme = """S1 = A10 + A11; S2 = S1 - A00; S3 = A00 - A10; S4 = A01 - S2
+        T1 = B01 - B00; T2 = B11 - T1; T3 = B11 - B01; T4 = T2 - B10
+        P1 = A00 * B00; P2 = A01 * B10; P3 = S4 * B11; P4 = A11 * T4; P5 = S1 * T1; P6 = S2 * T2; P7 = S3 * T3
+        C00 = P1 + P2; U2 = P1 + P6; U3 = U2 + P7; U4 = U2 + P5; C01 = U4 + P3; C10 = U3 - P4; C11 = U3 + P5"""
+    lines = [re.split(r" ([=*+-]) ", line.strip()) for line in re.split("[;\n]", scheme)]
+    names = [*parts, *(line[0] for line in lines)]
+    number = {name: at for at, name in enumerate(names)}
+    uses = {name: sum(name in line[2::2] for line in lines) for name in names}
+    with WirePrimary(somebody, dtype) as primary:
+        for at, (name, part) in enumerate(parts.items()):
+            primary.store([primary.matrix(number[name], part.shape, DATA, uses[name], by_rows=at % 2 == 0, elements=part)])
+        shapes = {name: part.shape for name, part in parts.items()}
+        made, jobs = [], []
+        for name, _, x, sign, y in lines:
+            shapes[name] = (shapes[x][0], shapes[y][1])
+            made.append(primary.matrix(number[name], shapes[name], VACANT, uses[name]))
+            operation = {"*": MULTIPLY, "+": ADD, "-": SUBTRACT}[sign]
+            jobs.append(primary.job(operation, CLOSE if uses[name] else RETURN, number[x], number[y], number[name], 0))
+        # The jobs that read a matrix come before those that make it.
+        primary.store(made, jobs[::-1])
+        tiles = primary.results([number[f"C{i}{j}"] for i in (0, 1) for j in (0, 1)])
+        c = np.block([[tiles[number[f"C{i}{j}"]][2] for j in (0, 1)] for i in (0, 1)])
+        primary.bye(len(jobs))
+    with np.errstate(over="ignore"):
+        wanted = a @ b
+    np.testing.assert_allclose(c, wanted, rtol=0, atol=1e-10 if dtype == "f8" else 0)
+
+
+def test_a_tile_is_overwritten_scaled_or_only_added_to(somebody):
+    x, y, old = (matrix(9, 9, "f8", seed) for seed in (1, 2, 3))
+    with WirePrimary(somebody, "f8", alpha=2.0, beta=-3.0) as primary:
+        primary.store([primary.matrix(1, (9, 9), DATA, 9, by_rows=False, elements=x)])
+        primary.store([primary.matrix(2, (9, 9), DATA, 9, elements=y)])
+        for number, source in ((10, VACANT), (11, DATA), (12, PARTIAL)):
+            primary.store([primary.matrix(number, (9, 9), source, 0, elements=None if source == VACANT else old)])
+            primary.store([], [primary.job(SUBTRACT, CONTINUE, 1, 2, number, 4), primary.job(MULTIPLY, CONTINUE, 1, 2, number, 6),
+                               primary.job(ADD, RETURN, 1, 2, number, 9)])
+        tiles = primary.results([10, 11, 12])
+        primary.bye(9)
+    for number, scale in ((10, 0), (11, -3), (12, 1)):
+        start, end, tile = tiles[number]
+        assert (start, end) == (4, 10)
+        np.testing.assert_allclose(tile, scale * old + (x - y) + 2 * (x @ y) + (x + y), rtol=1e-12, atol=1e-12)

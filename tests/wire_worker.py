@@ -11,7 +11,9 @@ import numpy as np
 
 HELLO, WELCOME, STORE, RESULT, CREDIT, PING, PONG, ERROR, BYE = 1, 2, 3, 4, 5, 9, 10, 11, 12
 DTYPES = [np.float32, np.float64, np.int32, np.int64]
-DATA, VACANT = 0, 1
+DATA, VACANT, GENERATED, PARTIAL = 0, 1, 2, 3
+MULTIPLY, ADD, SUBTRACT = 0, 1, 2
+CONTINUE, RETURN, CLOSE = 0, 1, 2
 
 
 def _crc_table():
@@ -43,7 +45,7 @@ class WireWorker(threading.Thread):
     """Serves one primary. `spoil(tile)` may change a finished tile before it is sent; `protocol` is what the
     welcome claims; `die_after` results, the connection is cut."""
 
-    def __init__(self, spoil=None, protocol=2, die_after=None, memory=1 << 24, raw_welcome=None):
+    def __init__(self, spoil=None, protocol=3, die_after=None, memory=1 << 24, raw_welcome=None):
         super().__init__(daemon=True)
         self.spoil, self.protocol, self.die_after = spoil, protocol, die_after
         self.memory, self.raw_welcome = memory, raw_welcome
@@ -89,19 +91,20 @@ class WireWorker(threading.Thread):
 
     def serve(self):
         kind, self.session, head, _ = self.receive()
-        assert kind == HELLO and head[:4] == b"BRMB" and struct.unpack_from("<H", head, 4) == (2,)
+        assert kind == HELLO and head[:4] == b"BRMB" and struct.unpack_from("<H", head, 4) == (3,)
         at = 7 + head[6]
         hello = struct.unpack_from("<IBdddHQ", head, at)
         session, dtype, self.alpha, self.beta, _flops, _threads, self.wanted = hello
         self.dtype = np.dtype(DTYPES[dtype])
         welcome = b"BRMB" + struct.pack("<H", self.protocol) + text("0.1.0-python")
-        welcome += struct.pack("<HQdd", 1, min(self.memory, self.wanted), 1.0, 2.0) + text("numpy") + text("python")
+        self.granted = min(self.memory, self.wanted)
+        welcome += struct.pack("<HQdd", 1, self.granted, 1.0, 2.0) + text("numpy") + text("python")
         if self.raw_welcome is not None:
             self.stream.sendall(self.raw_welcome)
         else:
             self.send(WELCOME, welcome)
         self.session = session
-        self.matrices, self.pending, self.jobs_done = {}, [], 0
+        self.matrices, self.pending, self.jobs_done, self.held = {}, [], 0, 0
         while True:
             kind, session, head, body = self.receive()
             assert session == self.session
@@ -125,43 +128,69 @@ class WireWorker(threading.Thread):
             assert zero == 0 and DTYPES[flags & 3] == self.dtype.type
             by_rows, source = not flags & 4, flags >> 3
             total, length = (rows, cols) if by_rows else (cols, rows)
+            assert source != GENERATED and not (source == PARTIAL and uses) and (by_rows or (uses and source != VACANT))
             if number not in self.matrices:
                 memory = np.zeros((total, length), self.dtype)
                 self.matrices[number] = {"lines": memory, "view": memory if by_rows else memory.T, "left": total,
                                          "uses": uses, "charge": max(memory.nbytes + -memory.nbytes % 64, 512) + 32 * uses,
-                                         "old": source == DATA and uses == 0, "fresh": True}
+                                         "source": source, "writing": source == VACANT or not uses, "steps": []}
+                # What is announced is all that has to be remembered.
+                self.held += self.matrices[number]["charge"]
+                assert self.held <= self.granted, "more than was granted"
             matrix = self.matrices[number]
-            if source == DATA:
+            assert matrix["left"] == total - first and matrix["source"] == source and matrix["view"].shape == (rows, cols)
+            if source in (DATA, PARTIAL):
                 size = lines * length * self.dtype.itemsize
                 part = np.frombuffer(body[used:used + size], self.dtype).reshape(lines, length)
                 matrix["lines"][first:first + lines] = part
                 used += size
-            else:
-                assert source == VACANT
             matrix["left"] -= lines
         assert used == len(body)
         for _ in range(jobs):
-            self.pending.append(struct.unpack_from("<BBHIIIII", head, at))
+            job = struct.unpack_from("<BBHIIIII", head, at)
             at += 24
+            operation, then, zero, a, b, c, step, _epoch = job
+            assert operation <= SUBTRACT and then <= CLOSE and zero == 0 and len({a, b, c}) == 3
+            assert self.matrices[c]["writing"] and then != (CLOSE if self.matrices[c]["uses"] == 0 else RETURN)
+            assert all(self.matrices[operand]["uses"] for operand in (a, b))
+            mine = [other for other in self.pending if other[5] == c]
+            assert all(other[6] < step and other[1] == CONTINUE for other in mine) and step < 2**32 - 1
+            self.pending.append(job)
         assert at == len(head)
         self.work()
 
+    def ready(self, job):
+        """Whether all that it needs is there, and nothing comes before it."""
+        a, b, c = job[3:6]
+        whole = all(self.matrices[m]["left"] == 0 and not self.matrices[m]["writing"] for m in (a, b))
+        return whole and self.matrices[c]["left"] == 0 and next(o for o in self.pending if o[5] == c) is job
+
     def work(self):
-        while self.pending and all(self.matrices[m]["left"] == 0 for m in self.pending[0][3:6]):
-            operation, flags, zero, a, b, c, step, epoch = self.pending.pop(0)
-            assert operation == 0 and zero == 0 and flags <= 1
-            tile = self.matrices[c]
+        while (job := next(filter(self.ready, self.pending), None)) is not None:
+            self.pending.remove(job)
+            operation, then, _, a, b, c, step, epoch = job
+            left, right = self.matrices[a]["view"], self.matrices[b]["view"]
+            target = self.matrices[c]
+            assert not target["steps"] or target["steps"][-1] < step
             with np.errstate(over="ignore"):
-                product = self.matrices[a]["view"] @ self.matrices[b]["view"] * self.dtype.type(self.alpha)
-                if tile["fresh"] and tile["old"]:
-                    product = product + tile["view"] * self.dtype.type(self.beta)
-                tile["lines"][:] = product if tile["fresh"] else tile["view"] + product
-            tile["fresh"] = False
+                if operation == MULTIPLY:
+                    new = left @ right * self.dtype.type(self.alpha)
+                else:
+                    assert left.shape == right.shape == target["view"].shape
+                    new = left + right if operation == ADD else left - right
+                if target["steps"] or target["source"] == PARTIAL:
+                    new = target["lines"] + new
+                elif target["source"] == DATA:
+                    new = self.dtype.type(self.beta) * target["lines"] + new
+                target["lines"][:] = new
+            target["steps"].append(step)
             self.jobs_done += 1
             for operand in (a, b):
                 self.use(operand)
-            if flags & 1:
-                self.result(c, epoch, step + 1)
+            if then == CLOSE:
+                target["writing"] = False
+            elif then == RETURN:
+                self.result(c, epoch)
 
     def use(self, operand):
         matrix = self.matrices[operand]
@@ -170,10 +199,12 @@ class WireWorker(threading.Thread):
             self.free(operand)
 
     def free(self, number):
-        self.send(CREDIT, struct.pack("<Q", self.matrices.pop(number)["charge"]))
+        charge = self.matrices.pop(number)["charge"]
+        self.held -= charge
+        self.send(CREDIT, struct.pack("<Q", charge))
 
-    def result(self, number, epoch, steps):
-        tile = self.matrices[number]["lines"]
+    def result(self, number, epoch):
+        tile, steps = self.matrices[number]["lines"], self.matrices[number]["steps"]
         if self.spoil:
             self.spoil(tile)
         if self.die_after is not None and self.results >= self.die_after:
@@ -183,6 +214,6 @@ class WireWorker(threading.Thread):
         half = max(1, rows // 2)
         for first in range(0, rows, half):
             lines = min(half, rows - first)
-            head = struct.pack("<IIIIII", number, epoch, 0, steps, first, lines)
+            head = struct.pack("<IIIIII", number, epoch, steps[0], steps[-1] + 1, first, lines)
             self.send(RESULT, head, tile[first:first + lines].tobytes())
         self.free(number)

@@ -7,8 +7,8 @@ use crate::memory::within;
 use bramble_link::{HEADER_BYTES, Header, Limits};
 use bramble_matrix::{DType, Generator, Layout, Rect, Span};
 use bramble_schedule::message::{
-    Bye, Generated, Hello, Job, Kind, MatrixHeader, ResultHead, Source, StoreHead, ThreadReport, Welcome,
-    decode_error, decode_number, encode_error, encode_number,
+    Bye, Generated, Hello, Job, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then,
+    ThreadReport, Welcome, decode_error, decode_number, encode_error, encode_number,
 };
 
 /// A head has 64 KiB at most; what is decoded from it is of about that size, and so is what it is encoded to.
@@ -129,8 +129,14 @@ fn store() -> StoreHead {
         ..a
     };
     let c = MatrixHeader { id: 3, cols: 6, uses: 0, source: Source::Vacant, ..a };
+    let sum = MatrixHeader { id: 7, source: Source::Partial, ..c };
+    let made = MatrixHeader { id: 6, uses: 9, ..c };
     StoreHead {
-        matrices: vec![a, b, c],
-        jobs: vec![Job { a: 1, b: 2, c: 3, step: 0, epoch: 0, returns: true }],
+        matrices: vec![a, b, c, sum, made],
+        jobs: vec![
+            Job { operation: Operation::Multiply, a: 1, b: 2, c: 3, step: 0, epoch: 0, then: Then::Continue },
+            Job { operation: Operation::Add, a: 4, b: 5, c: 3, step: 1, epoch: 0, then: Then::Return },
+            Job { operation: Operation::Subtract, a: 4, b: 5, c: 6, step: 0, epoch: 0, then: Then::Close },
+        ],
     }
 }

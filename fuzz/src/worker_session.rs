@@ -5,12 +5,13 @@
 //! as its shell does. Beside it runs a second book of what is stored, filled and computed.
 //!
 //! Promises: no panic; memory never beyond the grant; a job starts when, and only when, all that it needs is
-//! there, once, and in step order; nothing that is in use is released; freed bytes are credited, to the byte.
+//! there, once, and in step order; nothing is read before it is whole or written after; nothing that is in use is
+//! released; freed bytes are credited, to the byte.
 
 use crate::bytes::Bytes;
 use crate::memory::within;
 use bramble_matrix::{DType, Layout};
-use bramble_schedule::message::{Job, MatrixHeader, Source, StoreHead};
+use bramble_schedule::message::{Job, MatrixHeader, Operation, Source, StoreHead, Then};
 use bramble_schedule::worker::{Action, Event, Run, Worker};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,20 +25,33 @@ struct Stored {
     header: MatrixHeader,
     landed: u32,
     filled: bool,
-    /// Jobs of this tile that have not been started.
+    /// Jobs that write it and have not been started.
     queue: VecDeque<Job>,
     done: u32,
     running: bool,
     leaving: bool,
+    /// An operand that jobs make is whole.
+    closed: bool,
 }
 
 impl Stored {
-    fn whole(&self) -> bool {
+    /// Whether its elements are there; a vacant matrix needs none.
+    fn there(&self) -> bool {
         match self.header.source {
             Source::Vacant => true,
             Source::Generated => self.filled,
-            Source::Data => self.landed == self.header.lines_total().0,
+            Source::Data | Source::Partial => self.landed == self.header.lines_total().0,
         }
+    }
+
+    fn may_be_read(&self) -> bool {
+        let made = self.header.source != Source::Vacant || self.closed;
+        self.header.uses > 0 && self.there() && made
+    }
+
+    fn may_be_written(&self) -> bool {
+        let target = self.header.uses == 0 || self.header.source == Source::Vacant;
+        target && self.there() && !self.running && !self.leaving && !self.closed
     }
 }
 
@@ -107,6 +121,10 @@ impl Session {
                 let store = product(bytes);
                 self.announce(&store.encode())
             }
+            5 => {
+                let store = sums(bytes);
+                self.announce(&store.encode())
+            }
             _ => {
                 let store = any_store(bytes);
                 self.announce(&store.encode())
@@ -143,7 +161,8 @@ impl Session {
         let tile = self.book(job.c);
         tile.running = false;
         tile.done += 1;
-        tile.leaving = job.returns;
+        tile.leaving = job.then == Then::Return;
+        tile.closed = job.then == Then::Close;
         self.handle(Event::Finished(job))
     }
 
@@ -171,6 +190,7 @@ impl Session {
             Action::Return { tile, step_start, step_end, .. } => {
                 let stored = self.book(tile);
                 assert!(stored.leaving && !stored.running && stored.queue.is_empty(), "return {tile}");
+                assert_eq!(stored.header.uses, 0, "operand {tile} is sent back");
                 assert!(step_start < step_end, "steps {step_start}..{step_end}");
                 self.leaving.push(tile);
             }
@@ -199,6 +219,7 @@ impl Session {
             done: 0,
             running: false,
             leaving: false,
+            closed: false,
         };
         assert!(self.stored.insert(header.id, stored).is_none(), "{} is reserved twice", header.id);
     }
@@ -207,17 +228,16 @@ impl Session {
         assert!(self.ready(&run.job), "{:?} lacks something", run.job);
         let tile = self.book(run.job.c);
         assert_eq!(tile.queue.pop_front(), Some(run.job), "jobs of a tile keep their order");
-        let has_elements = tile.header.source == Source::Data;
-        assert_eq!(run.reads_tile, has_elements || tile.done > 0);
-        assert_eq!(run.scales_tile, has_elements && tile.done == 0);
+        let source = tile.header.source;
+        assert_eq!(run.reads_tile, source != Source::Vacant || tile.done > 0);
+        assert_eq!(run.scales_tile, source == Source::Data && tile.done == 0);
         tile.running = true;
         self.running.push(run.job);
     }
 
     fn ready(&self, job: &Job) -> bool {
-        let whole = |id: &u32| self.stored.get(id).is_some_and(Stored::whole);
-        let idle = self.stored.get(&job.c).is_some_and(|tile| !tile.running && !tile.leaving);
-        idle && whole(&job.a) && whole(&job.b) && whole(&job.c)
+        let read = |id: &u32| self.stored.get(id).is_some_and(Stored::may_be_read);
+        read(&job.a) && read(&job.b) && self.stored.get(&job.c).is_some_and(Stored::may_be_written)
     }
 
     /// Whatever can run, runs.
@@ -251,20 +271,23 @@ fn any_matrix(bytes: &mut Bytes<'_>) -> MatrixHeader {
         uses: u16::from(id / 16 % 4),
         dtype: DType::from_code(kind & 3).unwrap_or(DType::F64),
         layout: if kind & 4 == 0 { Layout::RowMajor } else { Layout::ColMajor },
-        source: [Source::Data, Source::Vacant, Source::Generated, Source::Data][usize::from(kind >> 3 & 3)],
+        source: [Source::Data, Source::Vacant, Source::Generated, Source::Partial]
+            [usize::from(kind >> 3 & 3)],
     }
 }
 
 fn any_job(bytes: &mut Bytes<'_>) -> Job {
     let (ab, c, step) = (bytes.u8(), bytes.u8(), bytes.u8());
     Job {
+        operation: [Operation::Multiply, Operation::Multiply, Operation::Add, Operation::Subtract]
+            [usize::from(step >> 6)],
         a: u32::from(ab % 16),
         b: u32::from(ab / 16),
         c: u32::from(c % 16),
         // The last of all steps, too.
         step: if step == 255 { u32::MAX } else { u32::from(step) },
         epoch: u32::from(c >> 6),
-        returns: c & 16 != 0,
+        then: [Then::Continue, Then::Return, Then::Close, Then::Return][usize::from(c >> 4 & 3)],
     }
 }
 
@@ -288,19 +311,80 @@ fn product(bytes: &mut Bytes<'_>) -> StoreHead {
         source,
     };
     let operand = if kind & 1 == 0 { Source::Data } else { Source::Generated };
-    let tile = if kind & 2 == 0 { Source::Vacant } else { Source::Data };
+    let tile = [Source::Vacant, Source::Data, Source::Vacant, Source::Partial]
+        [usize::from(kind >> 1 & 1 | kind >> 3 & 2)];
     let mut store = StoreHead { matrices: vec![header(0, m, n, 0, tile)], jobs: Vec::new() };
     for step in 0..steps {
         let (a, b) = (1 + 2 * step, 2 + 2 * step);
         store.matrices.push(header(a, m, k, 1, operand));
         store.matrices.push(header(b, k, n, 1, Source::Data));
-        let (a, b, returns) = (first_id + a, first_id + b, step + 1 == steps);
-        store.jobs.push(Job { a, b, c: first_id, step: first_step + step, epoch: 0, returns });
+        let then = if step + 1 == steps { Then::Return } else { Then::Continue };
+        let (operation, a, b) = (Operation::Multiply, first_id + a, first_id + b);
+        store.jobs.push(Job { operation, a, b, c: first_id, step: first_step + step, epoch: 0, then });
     }
     if kind & 4 != 0 && m > 1 {
         // The last lines of one operand are yet to come, so its jobs have to wait.
         store.matrices[1].lines -= 1;
     }
+    store
+}
+
+/// Two operands, and up to six matrices, each of which one to four jobs make out of those before it; what nobody reads is
+/// a tile. Jobs may come before those that make what they read.
+fn sums(bytes: &mut Bytes<'_>) -> StoreHead {
+    let (shape, order) = (bytes.u8(), bytes.u8());
+    let (side, made) = (1 + u32::from(shape & 3), 1 + u32::from(shape >> 2) % 6);
+    let mut jobs = Vec::new();
+    for c in 2..2 + made {
+        let choice = bytes.u8();
+        let count = 1 + u32::from(choice >> 6);
+        for step in 0..count {
+            let which = u32::from(bytes.u8());
+            let a = which % c;
+            let operation =
+                [Operation::Multiply, Operation::Add, Operation::Subtract][usize::from(choice) % 3];
+            let then = if step + 1 == count { Then::Close } else { Then::Continue };
+            jobs.push(Job { operation, a, b: (a + 1 + which / c % (c - 1)) % c, c, step, epoch: 0, then });
+        }
+    }
+    let mut store = StoreHead::default();
+    for id in 0..2 + made {
+        let uses = jobs.iter().map(|j| u16::from(j.a == id) + u16::from(j.b == id)).sum();
+        let source = if id < 2 { Source::Data } else { Source::Vacant };
+        if uses == 0 {
+            // An operand that nobody reads does not come.
+            jobs.iter_mut()
+                .filter(|j| j.c == id && j.then == Then::Close)
+                .for_each(|j| j.then = Then::Return);
+        }
+        if uses > 0 || id >= 2 {
+            let (dtype, layout) = (DType::F32, Layout::RowMajor);
+            let (rows, cols, lines) = (side, side, side);
+            store.matrices.push(MatrixHeader {
+                id,
+                rows,
+                cols,
+                first_line: 0,
+                lines,
+                uses,
+                dtype,
+                layout,
+                source,
+            });
+        }
+    }
+    match order % 3 {
+        0 => {}
+        // Those of later matrices first; each one's own keep their order.
+        1 => jobs.sort_by_key(|j| (u32::MAX - j.c, j.step)),
+        // In turns.
+        _ => jobs.sort_by_key(|j| (j.step, u32::MAX - j.c)),
+    }
+    // One job too many, now and then.
+    if order & 64 != 0 {
+        jobs.extend(jobs.first().copied());
+    }
+    store.jobs = jobs;
     store
 }
 
@@ -314,7 +398,18 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
             seeds.push(seed);
         }
     }
+    for order in [0, 1, 2, 64] {
+        for shape in [4, 9, 22] {
+            for choice in [0, 65, 130, 200] {
+                let mut seed = vec![11, 5, shape, order];
+                seed.extend([choice, 7, 3, 12, 5, 9, 1, 4, 30, 77]);
+                seed.extend([choice / 2, 19, 2, 41, 8, 5]);
+                seed.extend([7, 0, 8, 16, 0, 2, 10, 0, 24, 0, 2, 2].repeat(4));
+                seeds.push(seed);
+            }
+        }
+    }
     // An operand in two parts.
-    seeds.push(vec![11, 5, 1, 0x11, 0x44, 0x20, 0, 5, 5, 1, 0x11, 0x44, 0x22, 0, 5]);
+    seeds.push(vec![11, 6, 1, 0x11, 0x44, 0x20, 0, 5, 5, 1, 0x11, 0x44, 0x22, 0, 5]);
     seeds
 }

@@ -27,29 +27,37 @@ pub(crate) struct Cluster {
     pub(crate) security: Security,
 }
 
+/// Links with those who could be had, and why others could not.
+#[derive(Default)]
+pub(crate) struct Met {
+    pub(crate) ends: Vec<End>,
+    pub(crate) missing: Vec<Failure>,
+}
+
 impl Cluster {
-    /// Links with all of them.
-    pub(crate) async fn connect(self) -> Result<Vec<End>, Failure> {
+    /// Links with all of them that can be had.
+    pub(crate) async fn meet(self) -> Result<Met, Failure> {
         // Those that are dialled wait for a hello, and without a key not for long: so they come last.
         let mut came = wait_for(self.awaited, self.listen, &self.security).await?;
-        let mut ends = dial_all(self.hosts, &self.security).await?;
-        ends.append(&mut came);
-        Ok(ends)
+        let mut met = dial_all(self.hosts, &self.security).await;
+        met.ends.append(&mut came.ends);
+        met.missing.append(&mut came.missing);
+        Ok(met)
     }
 }
 
-async fn dial_all(hosts: Vec<Host>, security: &Security) -> Result<Vec<End>, Failure> {
+async fn dial_all(hosts: Vec<Host>, security: &Security) -> Met {
     let dialling = |host| tokio::task::spawn_local(dial(host, security.clone()));
     let tasks: Vec<_> = hosts.into_iter().map(dialling).collect();
-    let (mut ends, mut failed) = (Vec::new(), None);
+    let mut met = Met::default();
     for task in tasks {
         match task.await {
-            Ok(Ok(end)) => ends.push(end),
-            Ok(Err(e)) => failed = failed.or(Some(e)),
-            Err(e) => failed = failed.or_else(|| Some(Failure::failed(format!("connecting: {e}")))),
+            Ok(Ok(end)) => met.ends.push(end),
+            Ok(Err(e)) => met.missing.push(e),
+            Err(e) => met.missing.push(Failure::failed(format!("connecting: {e}"))),
         }
     }
-    failed.map_or(Ok(ends), Err)
+    met
 }
 
 async fn dial(host: Host, security: Security) -> Result<End, Failure> {
@@ -79,10 +87,10 @@ async fn dial(host: Host, security: Security) -> Result<End, Failure> {
 }
 
 /// Takes so many workers that dial in.
-async fn wait_for(awaited: u16, listen: SocketAddr, security: &Security) -> Result<Vec<End>, Failure> {
-    let mut ends = Vec::new();
+async fn wait_for(awaited: u16, listen: SocketAddr, security: &Security) -> Result<Met, Failure> {
+    let mut met = Met::default();
     if awaited == 0 {
-        return Ok(ends);
+        return Ok(met);
     }
     if !security.reaches(listen.ip()) {
         return Err(Failure::usage(format!(
@@ -104,17 +112,18 @@ async fn wait_for(awaited: u16, listen: SocketAddr, security: &Security) -> Resu
     let mut door = Door::new(listener, security.clone(), limits);
     let deadline = tokio::time::Instant::now() + AWAIT_DEADLINE;
     let mut refused = String::new();
-    while ends.len() < usize::from(awaited) {
+    while met.ends.len() < usize::from(awaited) {
         match tokio::time::timeout_at(deadline, door.next()).await {
-            Ok((_, Ok(arrival))) => ends.push(End { link: arrival.link, threads_max: 0 }),
+            Ok((_, Ok(arrival))) => met.ends.push(End { link: arrival.link, threads_max: 0 }),
             Ok((peer, Err(e))) => refused = format!("; last came {peer}, but {e}"),
             Err(_) => {
-                let (came, seconds) = (ends.len(), AWAIT_DEADLINE.as_secs());
+                let (came, seconds) = (met.ends.len(), AWAIT_DEADLINE.as_secs());
                 let text =
                     format!("--await {awaited}: {came} workers dialled in within {seconds} s{refused}");
-                return Err(Failure::unreachable(text));
+                met.missing.push(Failure::unreachable(text));
+                break;
             }
         }
     }
-    Ok(ends)
+    Ok(met)
 }

@@ -1,6 +1,7 @@
 //! Exit codes, which scripts rely on, and failures that carry one.
 
 use bramble_matrix::MatrixError;
+use bramble_plan::PlanError;
 use bramble_primary::PrimaryError;
 
 /// How the program ends.
@@ -67,7 +68,7 @@ impl From<PrimaryError> for Failure {
     fn from(e: PrimaryError) -> Self {
         let exit = match e {
             PrimaryError::Unreachable { .. } => Exit::Unreachable,
-            PrimaryError::Plan(bramble_plan::PlanError::Grid(_)) => Exit::Usage,
+            PrimaryError::Plan(PlanError::Grid(_) | PlanError::Refused { .. }) => Exit::Usage,
             PrimaryError::Failed(_)
             | PrimaryError::Matrix(_)
             | PrimaryError::Plan(_)

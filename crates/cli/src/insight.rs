@@ -26,7 +26,8 @@ pub(crate) struct Insight {
 impl Insight {
     /// `None` where there is nothing to say about such a product.
     pub(crate) fn prepare(args: &MultiplyArgs, rows: u64) -> Result<Option<Self>, Failure> {
-        let gram = args.a == args.b && args.transpose_a != args.transpose_b && args.beta == 0.0;
+        let gram =
+            args.a == args.b && args.operands.transpose_a != args.operands.transpose_b && args.beta == 0.0;
         if !gram {
             let asked = !args.nearest.is_empty() || args.labels.is_some();
             return if asked {
@@ -73,7 +74,7 @@ fn labels(args: &MultiplyArgs, rows: u64) -> Result<Option<Vec<String>>, Failure
     let beside: PathBuf = Path::new(&args.a).with_extension("labels");
     let path = match &args.labels {
         Some(path) => path.clone(),
-        None if beside.is_file() && !args.transpose_a => beside,
+        None if beside.is_file() && !args.operands.transpose_a => beside,
         None => return Ok(None),
     };
     let name = path.display();

@@ -10,6 +10,7 @@
 
 mod args;
 mod cluster;
+mod cluster_file;
 mod exit;
 mod hostfile;
 mod hosts;
@@ -17,10 +18,17 @@ mod insight;
 mod key;
 mod local;
 mod multiply;
+mod nodes;
+mod operands;
+mod plan;
 mod progress;
+mod quantity;
 mod report;
 mod systemd;
+mod table;
+mod team;
 mod trust;
+mod until;
 mod worker;
 
 use args::{Cli, Command};
@@ -45,6 +53,8 @@ fn run() -> u8 {
     };
     let result = match cli.command {
         Command::Multiply(args) => multiply::run(&args, began),
+        Command::Plan(args) => plan::run(&args),
+        Command::Nodes(args) => nodes::run(&args),
         Command::Worker(args) if args.print_systemd => systemd::print(),
         Command::Worker(args) => worker::run(&args),
         Command::Key(command) => key::run(&command),
@@ -71,6 +81,13 @@ fn random(bytes: &mut [u8]) -> std::io::Result<()> {
         done += rustix::rand::getrandom(&mut bytes[done..], rustix::rand::GetRandomFlags::empty())?;
     }
     Ok(())
+}
+
+/// A random number.
+fn seed() -> Result<u64, Failure> {
+    let mut bytes = [0; 8];
+    random(&mut bytes).map_err(|e| Failure::failed(format!("no random numbers: {e}")))?;
+    Ok(u64::from_le_bytes(bytes))
 }
 
 /// Prints the man page: the program's, and a section for each verb.

@@ -49,7 +49,7 @@ impl Watch for Progress {
             let plan = &decision.plan;
             for region in &plan.regions {
                 let grid = &region.grid;
-                let (tiles, steps) = (grid.tiles() * region.q() * region.q(), region.steps());
+                let (tiles, steps) = (grid.tiles(), grid.steps());
                 let (rows, cols, depth) = (grid.tile_rows, grid.tile_cols, grid.depth);
                 self.say(&format!("{tiles} tiles of {rows}x{cols}, {steps} steps of {depth}"));
             }

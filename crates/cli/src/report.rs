@@ -1,6 +1,9 @@
 //! The report: a few lines for a person, one JSON object for a program.
 
 use crate::args::MultiplyArgs;
+use crate::plan::{json as plan_json, text as plan_text};
+use crate::quantity::{bytes, seconds};
+use bramble_plan::Sums;
 use bramble_primary::{MachineReport, Report};
 use serde_json::{Value, json};
 
@@ -24,6 +27,13 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
     if report.machines.iter().any(|m| m.link_bytes_per_s.is_some()) {
         let (sent, received) = (bytes(report.bytes_sent as f64), bytes(report.bytes_received as f64));
         out.push(format!("moved     {sent} out, {received} in"));
+    }
+    if report.predicted.seconds > 0.0 {
+        let (predicted, took) = (seconds(report.predicted.seconds), seconds(report.seconds));
+        let (strategy, by) = (&report.strategy, &report.predicted.by);
+        out.push(format!("plan      {strategy}: {predicted} predicted, {took} taken; limited by {by}"));
+        let held = report.machines.iter().map(|m| m.memory_bytes).max().unwrap_or(0);
+        out.push(format!("memory    {}", plan_text::memory(held, report.aside_bytes_max)));
     }
     if report.bound.seconds > 0.0 {
         let ratio = report.seconds / report.bound.seconds;
@@ -70,22 +80,6 @@ fn machine(m: &MachineReport, run_seconds: f64) -> String {
     )
 }
 
-/// 1.23 s, 45.6 ms.
-fn seconds(t: f64) -> String {
-    if t >= 1.0 { format!("{t:.2} s") } else { format!("{:.1} ms", t * 1e3) }
-}
-
-/// 1.23 GB (powers of 1000, as links are sold).
-fn bytes(b: f64) -> String {
-    const UNITS: [(&str, f64); 3] = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
-    for (unit, size) in UNITS {
-        if b >= size {
-            return format!("{:.2} {unit}", b / size);
-        }
-    }
-    format!("{b:.0} B")
-}
-
 /// The report as the object that docs and scripts rely on.
 pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
     let machines: Vec<Value> = report.machines.iter().map(machine_json).collect();
@@ -104,6 +98,7 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
         "strategy": report.strategy,
         "alone": report.alone,
         "decision": report.sentence,
+        "sums": match report.sums { Sums::Merged => "merged", Sums::Chained => "chained" },
         "kernel": kernel,
         "grid": {"tile_rows": tile_rows, "tile_cols": tile_cols, "depth": depth},
         "seconds": report.seconds,
@@ -114,17 +109,13 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
         "primary": {
             "bytes_sent": report.bytes_sent,
             "bytes_received": report.bytes_received,
+            "sums_bytes_max": report.aside_bytes_max,
             "cpu_s": cpu_seconds(),
             "rss_peak_bytes": rss_peak_bytes(),
         },
         "workers": machines,
         "bound": {"seconds": report.bound.seconds, "by": report.bound.by.name()},
-        "predicted": {
-            "seconds": report.predicted.seconds,
-            "bytes_sent": report.predicted.bytes_sent,
-            "bytes_received": report.predicted.bytes_received,
-            "worker_memory_bytes": report.predicted.worker_memory_bytes,
-        },
+        "predicted": plan_json::predicted(&report.predicted),
         "verify": {
             "method": verdict.method,
             // Nobody looked is neither yes nor no.

@@ -31,3 +31,4 @@ pub use name::{Choice, KernelName};
 pub use peak::peak;
 pub use pick::{Pick, open, pick};
 pub use rate::rate;
+pub use simd::bits_class;

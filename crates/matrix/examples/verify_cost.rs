@@ -1,11 +1,13 @@
 //! Measures what verification costs: `cargo run --release -p bramble-matrix --example verify_cost [n] [threads]`.
 //!
+//! And what it costs to look at the operands' scaling, which reads A and B.
+//!
 //! The product itself is not computed: C is such that A B = C holds with A the identity plus zeros, which
 //! costs the check exactly what any other product costs, since no row raises an alarm.
 #![allow(clippy::print_stdout)]
 
 use bramble_matrix::{
-    Buffer, Check, DType, Effort, Element, Layout, Matrix, MatrixError, Shape, SharedBytes, verify,
+    Buffer, Check, DType, Effort, Element, Layout, Matrix, MatrixError, Shape, SharedBytes, scaling, verify,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,14 +32,42 @@ fn element<T: Element>(i: usize, j: usize) -> T {
     T::from_i64((mixed >> 44) as i64 - (1 << 19))
 }
 
+fn measure_scaling(a: &Matrix, b: &Matrix, threads: usize) -> Result<(), MatrixError> {
+    let mut best = f64::INFINITY;
+    for _ in 0..20 {
+        let start = Instant::now();
+        let found = scaling(a, b, threads)?;
+        best = best.min(start.elapsed().as_secs_f64());
+        assert!(!found.wild, "{found}");
+    }
+    let (name, layout) = (a.dtype(), a.layout());
+    let elements = a.shape().rows * a.shape().cols + b.shape().rows * b.shape().cols;
+    let speed = (elements as usize * name.size_bytes()) as f64 / best / 1e9;
+    println!("{name} operands {layout:?} scaling: {:.1} ms, {speed:.1} GB/s", best * 1e3);
+    Ok(())
+}
+
 fn measure<T: Element>(n: usize, threads: usize) -> Result<(), MatrixError> {
     for layout in [Layout::RowMajor, Layout::ColMajor] {
         let a = matrix::<T>(n, layout, |i, j| if i == j { T::ONE } else { T::ZERO })?;
         let b = matrix::<T>(n, layout, element)?;
         let c = matrix::<T>(n, Layout::RowMajor, element)?;
+        if T::DTYPE.is_float() {
+            measure_scaling(&a, &b, threads)?;
+        }
         for effort in [Effort::Fast, Effort::Full] {
-            let check =
-                Check { a: &a, b: &b, c: &c, c0: None, alpha: 1.0, beta: 0.0, effort, seed: 1, threads };
+            let check = Check {
+                a: &a,
+                b: &b,
+                c: &c,
+                c0: None,
+                alpha: 1.0,
+                beta: 0.0,
+                levels: 0,
+                effort,
+                seed: 1,
+                threads,
+            };
             let mut best = f64::INFINITY;
             let mut ratio = 0.0;
             for _ in 0..5 {

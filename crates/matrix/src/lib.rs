@@ -34,5 +34,5 @@ pub use memory::{Buffer, Lines, SharedBytes};
 pub use output::{Lent, Output, Sealed};
 pub use shape::{Layout, Rect, Shape, Span};
 pub use source::Matrix;
-pub use verify::{Check, Effort, Fault, Verdict, verify};
+pub use verify::{Check, Effort, Fault, Scaling, Verdict, scaling, verify};
 pub use view::{View, ViewMut};

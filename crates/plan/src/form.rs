@@ -178,6 +178,19 @@ impl Plan {
         block.steps.start == 0 && block.steps.end == self.regions[block.region].steps()
     }
 
+    /// Whether C has the bits of one machine that walks the same grid: always where sums are chained, or numbers whole;
+    /// else where nobody cuts k, and without Strassen's method.
+    pub fn keeps_bits(&self) -> bool {
+        let whole = |s: &Share| {
+            let all = self.regions[s.region].steps();
+            s.steps.start == 0 && s.steps.end == all && s.block.steps >= all
+        };
+        let is_classical = self.strategy.levels == 0;
+        !self.problem.dtype.is_float()
+            || (is_classical
+                && (self.sums == Sums::Chained || self.members.iter().flat_map(|m| &m.shares).all(whole)))
+    }
+
     /// Whether a block starts from the sum of the steps before it, which others have made.
     pub fn continues(&self, block: &Block) -> bool {
         self.sums == Sums::Chained && block.steps.start > 0

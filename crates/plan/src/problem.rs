@@ -79,4 +79,7 @@ pub struct Machine {
     pub link: Option<LinkRate>,
     /// Whether its threads run on the primary's own cores (`--local`): then whatever moves bytes takes turns with them.
     pub shares_cores: bool,
+    /// Of the primary: what it can send, and receive, over all its links together, bytes a second. Where it is not known,
+    /// as much as the fastest link.
+    pub nic_bytes_per_s: Option<f64>,
 }

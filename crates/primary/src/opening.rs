@@ -1,28 +1,22 @@
-//! Opening sessions: hello and welcome with every end at the same time, and a measurement of each link.
+//! Opening sessions: hello and welcome with every end at the same time.
 //!
 //! Invariants: an end that does not answer in time is an error that names it; nothing of a product is sent
 //! here.
 
 use crate::PrimaryError;
 use crate::product::End;
-use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven, Region};
+use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven};
 use bramble_matrix::DType;
 use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::{LinkRate, Machine};
 use bramble_schedule::limits::WELCOME_DEADLINE;
-use bramble_schedule::message::{Hello, Kind, Welcome, decode_error, decode_number, encode_number};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Longest measurement of one link.
-const MEASURE_DEADLINE: Duration = Duration::from_secs(10);
-/// A link on which 64 KiB take longer than this is slow enough to be judged by them.
-const QUICK: Duration = Duration::from_millis(20);
+use bramble_schedule::message::{Bye, Hello, Kind, Welcome, decode_error};
 
 /// An end that answered.
 pub(crate) struct Session {
     pub(crate) link: Link,
     pub(crate) welcome: Welcome,
+    /// How fast the link is, once it has been measured; nothing where memory is shared.
     pub(crate) rate: Option<LinkRate>,
     pub(crate) name: String,
 }
@@ -40,6 +34,7 @@ impl Session {
             memory_bytes,
             link: self.rate,
             shares_cores,
+            nic_bytes_per_s: None,
         }
     }
 }
@@ -67,16 +62,41 @@ pub(crate) async fn open(end: End, opening: &Opening, session: u32) -> Result<Se
         }
         Ok(Err(why)) if shares_memory => Err(PrimaryError::Failed(format!("{peer}: {why}"))),
         Ok(Err(why)) => Err(PrimaryError::Unreachable { name: peer, why }),
-        Ok(Ok((mut link, mut welcome))) => {
+        Ok(Ok((link, mut welcome))) => {
             // More than was asked for is no reason to plan with it.
             welcome.memory_bytes = welcome.memory_bytes.min(opening.memory_bytes);
-            let rate = match link.shares_memory {
-                true => None,
-                false => Some(measured(&mut link, &peer).await?),
-            };
             let name = if link.shares_memory { welcome.name.clone() } else { peer };
-            Ok(Session { link, welcome, rate, name })
+            Ok(Session { link, welcome, rate: None, name })
         }
+    }
+}
+
+/// Says goodbye without waiting for an answer.
+pub(crate) async fn dismiss(sessions: Vec<Session>) {
+    for mut session in sessions {
+        let frame = Frame::new(Kind::Bye.code(), Bye::default().encode(), Body::Empty);
+        let _ = session.link.sender.send(frame).await;
+        let _ = session.link.sender.close().await;
+    }
+}
+
+/// Gives machines that are known to be alike the mean of their speeds: they disturb each other's short measurements.
+pub(crate) fn even_speeds(machines: Vec<&mut Machine>) {
+    let count = nearest_f64(to_u64(machines.len().max(1)));
+    let mean = machines.iter().map(|m| m.gflops).sum::<f64>() / count;
+    machines.into_iter().for_each(|m| m.gflops = mean);
+}
+
+/// Refuses machines whose kernels do not give the same bits.
+pub(crate) fn one_kernel(local: &Session, workers: &[Session]) -> Result<(), PrimaryError> {
+    let kernel = &local.welcome.kernel;
+    match workers.iter().find(|w| w.welcome.kernel != *kernel) {
+        None => Ok(()),
+        Some(other) => Err(PrimaryError::Failed(format!(
+            "--reproducible: worker {} computes with the kernel {}, this machine with {kernel}; start it without --kernel, \
+             or leave it out",
+            other.name, other.welcome.kernel
+        ))),
     }
 }
 
@@ -115,49 +135,4 @@ async fn greet(end: End, opening: &Opening, session: u32) -> Result<(Link, Welco
     link.receiver.set_session(session);
     link.receiver.set_limits(Limits::SESSION);
     Ok((link, welcome))
-}
-
-async fn measured(link: &mut Link, peer: &str) -> Result<LinkRate, PrimaryError> {
-    let unreachable = |why: String| PrimaryError::Unreachable { name: peer.to_owned(), why };
-    match tokio::time::timeout(MEASURE_DEADLINE, measure(link)).await {
-        Ok(Ok(rate)) => Ok(rate),
-        Ok(Err(why)) => Err(unreachable(why)),
-        Err(_) => {
-            let why =
-                format!("64 KiB take more than {} s to it; check its network", MEASURE_DEADLINE.as_secs());
-            Err(unreachable(why))
-        }
-    }
-}
-
-/// Round trip of an empty ping (best of four), then bytes a second from a large one.
-async fn measure(link: &mut Link) -> Result<LinkRate, String> {
-    let mut round_trip = Duration::MAX;
-    for nonce in 0..4 {
-        round_trip = round_trip.min(ping(link, nonce, 0).await?);
-    }
-    let mut bytes = 64 << 10;
-    let mut best = ping(link, 5, bytes).await?;
-    if best < round_trip + QUICK {
-        bytes = bramble_link::CHUNK_BYTES_MAX;
-        best = ping(link, 6, bytes).await?.min(ping(link, 7, bytes).await?);
-    }
-    let seconds = best.saturating_sub(round_trip).as_secs_f64().max(1e-6);
-    Ok(LinkRate { bytes_per_s: nearest_f64(to_u64(bytes)) / seconds, round_trip_s: round_trip.as_secs_f64() })
-}
-
-async fn ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<Duration, String> {
-    let body = match bytes {
-        0 => Body::Empty,
-        _ => Body::Shared(Region::whole(Arc::new(vec![0u8; bytes]))),
-    };
-    let began = Instant::now();
-    let frame = Frame::new(Kind::Ping.code(), encode_number(nonce), body);
-    link.sender.send(frame).await.map_err(|e| e.to_string())?;
-    let answer = link.receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
-    let kind = Kind::from_code(answer.kind).map_err(|e| e.0)?;
-    if kind != Kind::Pong || decode_number(&answer.head).map_err(|e| e.0)? != nonce {
-        return Err(format!("it answered a ping with {kind:?}"));
-    }
-    Ok(began.elapsed())
 }

@@ -3,13 +3,15 @@
 use crate::PrimaryError;
 use crate::account::{Progress, Report, VerifyReport};
 use crate::bodies::Bodies;
-use crate::opening::{Opening, Session, open};
+use crate::measure::measure;
+use crate::opening::{Opening, Session, dismiss, even_speeds, one_kernel, open};
 use crate::run::run;
-use bramble_link::{Body, Frame, Link};
+use bramble_link::Link;
 use bramble_matrix::number::to_u64;
-use bramble_matrix::{Check, DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, verify};
+use bramble_matrix::{
+    Check, DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, scaling, verify,
+};
 use bramble_plan::{Cut, Decision, Machine, Problem, Wish, decide, memory_to_ask};
-use bramble_schedule::message::{Bye, Kind};
 use bramble_schedule::primary::Operands;
 use std::time::Instant;
 
@@ -94,14 +96,17 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         return without_product(request, &problem).await;
     }
     let alike = ends.alike;
-    let (local, workers) = open_all(&request, &problem, ends).await?;
-    let primary = local.machine(None, false);
+    let (local, mut workers) = open_all(&request, &problem, ends).await?;
+    if request.wish.reproducible && problem.dtype.is_float() {
+        one_kernel(&local, &workers)?;
+    }
+    let nic_bytes_per_s = measure(&mut workers).await?;
+    let primary = Machine { nic_bytes_per_s, ..local.machine(None, false) };
     let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits, alike)).collect();
     if alike {
-        let mean = machines.iter().map(|m| m.gflops).sum::<f64>() / machines.len().max(1) as f64;
-        machines.iter_mut().for_each(|m| m.gflops = mean);
+        even_speeds(machines.iter_mut().collect());
     }
-    let decision = decide(&problem, request.cut, &primary, &machines, &request.wish)?;
+    let decision = choose(&request, &problem, &primary, &machines).await?;
     watch.decided(&decision);
     let sessions = chosen(&decision, local, workers).await;
     let checked = Checked::of(&request);
@@ -117,7 +122,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let ran = run(plan, operands, bodies, request.output, sessions, watch).await?;
     let sealed = ran.output.seal()?;
     watch.verifying();
-    let verify = checked.verify(&sealed).await?;
+    let verify = checked.verify(&sealed, decision.plan.strategy.levels).await?;
     let wire = |f: fn(&crate::MachineReport) -> u64| ran.machines.iter().map(f).sum();
     let grid =
         decision.plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth]);
@@ -150,6 +155,32 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         effort: request.effort,
     };
     Ok(Finished { sealed, report })
+}
+
+/// Decides. Where Strassen's method would be fastest for floats, the operands are looked at first: its errors are small
+/// beside the largest elements only.
+async fn choose(
+    request: &Request,
+    problem: &Problem,
+    primary: &Machine,
+    machines: &[Machine],
+) -> Result<Decision, PrimaryError> {
+    let decision = decide(problem, request.cut, primary, machines, &request.wish)?;
+    let is_named = request.wish.strategy.is_some();
+    if is_named || decision.plan.strategy.levels == 0 || !problem.dtype.is_float() {
+        return Ok(decision);
+    }
+    let (a, b, threads) = (request.a.clone(), request.b.clone(), request.threads);
+    let looking = tokio::task::spawn_blocking(move || scaling(&a, &b, threads));
+    let scaling =
+        looking.await.map_err(|e| PrimaryError::Failed(format!("looking at the operands: {e}")))??;
+    if !scaling.is_bad() {
+        return Ok(decision);
+    }
+    let classical = Wish { elementwise: true, ..request.wish };
+    let mut decision = decide(problem, request.cut, primary, machines, &classical)?;
+    decision.sentence += &format!("; not by Strassen's method, which would lose small elements ({scaling})");
+    Ok(decision)
 }
 
 /// Checks that the operands fit each other and the output.
@@ -226,15 +257,6 @@ async fn chosen(decision: &Decision, local: Session, workers: Vec<Session>) -> V
     sessions
 }
 
-/// Says goodbye without waiting for an answer.
-async fn dismiss(sessions: Vec<Session>) {
-    for mut session in sessions {
-        let frame = Frame::new(Kind::Bye.code(), Bye::default().encode(), Body::Empty);
-        let _ = session.link.sender.send(frame).await;
-        let _ = session.link.sender.close().await;
-    }
-}
-
 /// Products without multiplications: no elements, no depth, or α = 0. C = βC.
 async fn without_product(request: Request, problem: &Problem) -> Result<Finished, PrimaryError> {
     let began = Instant::now();
@@ -249,7 +271,7 @@ async fn without_product(request: Request, problem: &Problem) -> Result<Finished
     }
     let seconds = began.elapsed().as_secs_f64();
     let sealed = request.output.seal()?;
-    let verify = checked.verify(&sealed).await?;
+    let verify = checked.verify(&sealed, 0).await?;
     let report = Report {
         m: problem.m,
         n: problem.n,
@@ -324,7 +346,7 @@ impl Checked {
     }
 
     /// Checks C, on threads of its own where it takes long enough for a signal to come in between.
-    async fn verify(self, sealed: &Sealed) -> Result<VerifyReport, PrimaryError> {
+    async fn verify(self, sealed: &Sealed, levels: u32) -> Result<VerifyReport, PrimaryError> {
         let began = Instant::now();
         let c = sealed.matrix()?;
         let elements = |m: &Matrix| m.shape().elements().unwrap_or(u64::MAX);
@@ -337,6 +359,7 @@ impl Checked {
                 c0: self.old_c.as_ref(),
                 alpha: self.alpha,
                 beta: self.beta,
+                levels,
                 effort: self.effort,
                 seed: self.seed,
                 threads: if small { 1 } else { self.threads },

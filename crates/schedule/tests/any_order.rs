@@ -11,6 +11,7 @@ use bramble_plan::{Base, Cut, Problem, Strategy as Cutting, Sums, Wish};
 use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{Action, Event, Outgoing};
 use proptest::prelude::*;
+use std::collections::VecDeque;
 use std::time::Duration;
 use world::{Setting, World};
 
@@ -38,7 +39,7 @@ proptest! {
     fn c_is_the_product_by_every_strategy_whatever_happens_first(
         m in 1u64..40, n in 1u64..40, k in 1u64..40, tile in 1u64..12, depth in 1u64..12,
         memories in proptest::collection::vec(10_000u64..400_000, 1..6),
-        strategy in cutting(), reproducible in any::<bool>(), shared in 0u8..3,
+        strategy in cutting(), reproducible in any::<bool>(), shared in 0u8..4,
         col_major in any::<bool>(), reads_c in any::<bool>(), generated in any::<bool>(),
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
@@ -112,6 +113,20 @@ fn answers_that_nobody_asked_for_are_refused() {
 }
 
 #[test]
+fn a_tile_that_comes_before_its_last_job_was_sent_is_refused() {
+    // Four steps, and room for two.
+    let p = problem(4, 4, 16, false, false);
+    let mut world = world(&p, 4, 4, &[512 + 4 * 544]).unwrap();
+    world.primary(Event::Start);
+    let c = world.announced_tile();
+    for step_end in 1..=4 {
+        let early = ResultHead { c, epoch: 0, step_start: 0, step_end, first_line: 0, lines: 1 };
+        let error = world.primary.expect(0, &early).unwrap_err();
+        assert!(error.0.contains("before"), "{error}");
+    }
+}
+
+#[test]
 fn more_credit_than_was_given_is_refused() {
     let p = problem(8, 8, 8, false, false);
     let mut world = world(&p, 4, 4, &[100_000]).unwrap();
@@ -171,7 +186,9 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
     ];
     let kinds = (0..3u32).flat_map(|levels| bases.map(|base| Cutting { base, levels }));
     for (number, strategy) in kinds.enumerate() {
-        for (shared, reproducible) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)] {
+        for (shared, reproducible) in
+            [(0, false), (1, false), (2, false), (3, false), (0, true), (1, true), (2, true), (3, true)]
+        {
             let wish = Wish {
                 strategy: Some(strategy),
                 reproducible: reproducible && strategy.levels == 0,
@@ -188,4 +205,42 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
             assert!(world.c == world.expected, "{strategy} {shared} {reproducible}");
         }
     }
+}
+
+#[test]
+fn a_worker_that_keeps_its_first_tile_does_not_fill_the_primary_with_sums_that_wait() {
+    let p = problem(8, 8, 64, false, false);
+    let wish = Wish { strategy: Some(Cutting::plain(Base::Naive)), ..Wish::AUTO };
+    let mut primary = world::primary(&p, 4, 1, 100_000, &wish);
+    let mut actions = VecDeque::from(primary.handle(Event::Start, Duration::ZERO));
+    let (mut first, mut aside_bytes) = (None, 0);
+    let most = primary.plan().predicted.primary_memory_bytes;
+    while let Some(action) = actions.pop_front() {
+        let (peer, message) = match action {
+            Action::Send(peer, message) => (peer, message),
+            Action::Merge { .. } => {
+                aside_bytes -= 4 * 4 * 8;
+                continue;
+            }
+            _ => continue,
+        };
+        let bytes = message.wire_bytes();
+        actions.extend(primary.handle(Event::Sent { peer, bytes }, Duration::ZERO));
+        for job in &message.head.jobs {
+            if *first.get_or_insert(job.c) == job.c {
+                continue;
+            }
+            let (step_start, step_end) = (job.step, job.step + 1);
+            let head = ResultHead { c: job.c, epoch: 0, step_start, step_end, first_line: 0, lines: 4 };
+            if !primary.expect(peer, &head).unwrap().in_place {
+                aside_bytes += 4 * 4 * 8;
+                assert!(aside_bytes <= most, "{aside_bytes} bytes wait, {most} are predicted");
+            }
+            actions.extend(primary.handle(Event::Landed { peer, head }, Duration::ZERO));
+            // Two panels and a tile, of the least that a matrix counts for.
+            let bytes = 3 * 512;
+            actions.extend(primary.handle(Event::Credit { peer, bytes }, Duration::ZERO));
+        }
+    }
+    assert_ne!(primary.tiles_left(), 0);
 }

@@ -1,4 +1,4 @@
-//! What the sessions of one worker share: its memory, their number, and the turn to measure.
+//! What the sessions of one worker share: its memory, their number, the turn to measure, and what was measured.
 //!
 //! Place in the flow: a session takes its part between hello and welcome, and gives it back when it ends.
 //!
@@ -10,6 +10,7 @@
 //! is told who has it.
 
 use crate::session::WorkerError;
+use crate::speeds::Speeds;
 use bramble_schedule::limits::{GRANT_BYTES_MIN, SESSIONS_MAX};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,7 @@ const NAME_BYTES_MAX: usize = 60;
 pub struct Ledger {
     state: Arc<Mutex<State>>,
     measuring: Arc<tokio::sync::Mutex<()>>,
+    speeds: Speeds,
 }
 
 #[derive(Debug, Default)]
@@ -99,6 +101,16 @@ impl Ledger {
     /// A panic elsewhere leaves the entries whole: each change is one call.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was measured so far.
+    pub(crate) fn speeds(&self) -> &Speeds {
+        &self.speeds
+    }
+
+    /// Whether at most one session has memory, so that nobody computes while it measures.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.state().holders.len() <= 1
     }
 
     /// What is wanted or what is left, if that is worth it and there is room for a session.
@@ -215,7 +227,9 @@ mod tests {
         let second = ledger.take(&who("b"), wish(500 * MIB)).unwrap();
         assert_eq!((first.bytes(), second.bytes()), (500 * MIB, 12 * MIB));
         assert!(ledger.take(&who("c"), wish(500 * MIB)).is_none());
+        assert!(!ledger.is_quiet());
         drop(first);
+        assert!(ledger.is_quiet());
         assert_eq!(ledger.take(&who("c"), wish(100 * MIB)).unwrap().bytes(), 100 * MIB);
         drop(second);
         assert!(ledger.state().holders.is_empty());

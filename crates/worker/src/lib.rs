@@ -14,11 +14,13 @@ mod ledger;
 mod machine;
 mod memory;
 mod pool;
+mod quota;
 mod serve;
 mod session;
+mod speeds;
 
 pub use bramble_schedule::limits;
 pub use ledger::Ledger;
-pub use machine::{Config, available_memory, default_threads, host_name, probe};
+pub use machine::{Config, available_memory, default_threads, host_name};
 pub use serve::{DOOR, join, listen};
 pub use session::{WorkerError, serve_link};

@@ -1,5 +1,7 @@
 //! What this machine is: cores, memory, name, and how fast its kernel is.
 
+use crate::quota;
+use crate::speeds::{Effort, Speed};
 use bramble_kernel::{Choice, Kernel, Pick};
 use bramble_matrix::DType;
 use bramble_matrix::number::to_u64;
@@ -62,28 +64,66 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Speed of `threads` threads running the kernel at the same time, and their cores' peak, Gflop/s. Takes a
-/// few milliseconds. A product of few operations would not repay them: one thread then speaks for all, and
-/// below a tenth of a Gflop the peak stands for the speed too.
-pub fn probe(pick: &Pick, dtype: DType, threads: usize, flops: f64) -> (f64, f64) {
+/// Speed of `threads` threads running the kernel at the same time, and their cores' peak. Takes a few milliseconds with
+/// all effort.
+pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: Effort) -> Speed {
     const SECONDS: f64 = 0.004;
-    const SMALL: f64 = 1e9;
     let one = |seconds: f64| {
         let kernel = pick.kernel.clone();
         move || (bramble_kernel::rate(&*kernel, dtype, seconds), bramble_kernel::peak(dtype))
     };
-    let rates: Vec<(f64, f64)> = if flops < SMALL / 10.0 {
-        let peak = bramble_kernel::peak(dtype);
-        vec![(peak, peak); threads]
-    } else if flops < SMALL {
-        vec![one(SECONDS / 40.0)(); threads]
-    } else {
-        std::thread::scope(|scope| {
+    let rates: Vec<(f64, f64)> = match effort {
+        Effort::Peak => {
+            let peak = bramble_kernel::peak(dtype);
+            vec![(peak, peak); threads]
+        }
+        Effort::One => vec![one(SECONDS / 40.0)(); threads],
+        Effort::All => std::thread::scope(|scope| {
             let running: Vec<_> = (0..threads).map(|_| scope.spawn(one(SECONDS))).collect();
             running.into_iter().filter_map(|t| t.join().ok()).collect()
-        })
+        }),
     };
     let gflops = rates.iter().map(|r| r.0).sum::<f64>().max(1e-3);
     let peak = rates.iter().map(|r| r.1).sum::<f64>();
-    (gflops, peak.max(gflops))
+    Speed { gflops, peak_gflops: peak.max(gflops) }
+}
+
+/// What is left of a speed that so many threads have for a few milliseconds, if this process may use only so much
+/// processor time in the long run.
+pub(crate) fn sustained(speed: Speed, threads: usize) -> Speed {
+    within_quota(speed, threads, quota::cpus())
+}
+
+fn within_quota(speed: Speed, threads: usize, cpus: Option<f64>) -> Speed {
+    let wanted = u32::try_from(threads.max(1)).map_or(f64::MAX, f64::from);
+    let share = cpus.map_or(1.0, |cpus| (cpus / wanted).min(1.0));
+    Speed { gflops: speed.gflops * share, peak_gflops: speed.peak_gflops * share }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bramble_kernel::KernelName;
+
+    #[test]
+    fn a_quota_cuts_what_more_threads_than_it_has_could_do() {
+        let speed = Speed { gflops: 80.0, peak_gflops: 100.0 };
+        let cut = |threads, cpus| within_quota(speed, threads, cpus).gflops;
+        assert_eq!((cut(4, None), cut(4, Some(4.0)), cut(4, Some(16.0))), (80.0, 80.0, 80.0));
+        assert_eq!((cut(4, Some(1.0)), cut(1, Some(0.5)), cut(2, Some(1.5))), (20.0, 40.0, 60.0));
+        assert_eq!(within_quota(speed, 8, Some(2.0)).peak_gflops, 25.0);
+    }
+
+    #[test]
+    fn every_effort_gives_a_speed_that_a_welcome_may_say() {
+        let pick = bramble_kernel::pick(Choice::Named(KernelName::Simd), DType::F32, 0.0).unwrap();
+        for effort in [Effort::Peak, Effort::One, Effort::All] {
+            let speed = sustained(probe(&pick, DType::F32, 2, effort), 2);
+            assert!(speed.gflops > 0.0 && speed.gflops.is_finite(), "{effort:?}: {speed:?}");
+            assert!(
+                speed.peak_gflops >= speed.gflops && speed.peak_gflops.is_finite(),
+                "{effort:?}: {speed:?}"
+            );
+        }
+    }
 }

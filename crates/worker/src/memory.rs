@@ -1,6 +1,6 @@
 //! The matrix store: operands and tiles by id, and the buffers that they leave behind for the next ones.
 //!
-//! Invariants: buffers in use and spare ones together stay within the grant; an operand is written before
+//! Invariants: buffers in use and spare ones together stay within what the primary has needed at once so far; an operand is written before
 //! anyone reads it and never after; what jobs write, a tile or an operand that they make, is in one place at a time
 //! (here, at a compute thread, or leaving).
 
@@ -126,17 +126,19 @@ fn in_memory(bytes: u64) -> Result<usize, MatrixError> {
     usize::try_from(bytes).map_err(|_| MatrixError::OutOfMemory { bytes })
 }
 
-/// A matrix that is arriving, or waits for the first of the jobs that write it.
+/// A matrix that is arriving, or has arrived and was not asked for yet.
 struct Slot {
     header: MatrixHeader,
     /// `None` while bytes land in it.
     buffer: Option<Buffer>,
-    generated: Option<Generated>,
+    /// In a box, since most have none, and many small matrices are to take little.
+    generated: Option<Box<Generated>>,
 }
 
 /// Everything a session holds.
 pub(crate) struct Store {
-    grant_bytes: u64,
+    /// What buffers in use and spare ones may take together.
+    limit_bytes: u64,
     /// Bytes of all buffers, in use or spare.
     allocated_bytes: u64,
     allocated_bytes_max: u64,
@@ -147,9 +149,9 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) fn new(grant_bytes: u64) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            grant_bytes,
+            limit_bytes: 0,
             allocated_bytes: 0,
             allocated_bytes_max: 0,
             arriving: BTreeMap::new(),
@@ -157,6 +159,11 @@ impl Store {
             tiles: BTreeMap::new(),
             spare: Vec::new(),
         }
+    }
+
+    /// Sets how much buffers may take, spare ones included: what the primary has needed at once, as it is charged.
+    pub(crate) fn set_limit(&mut self, limit_bytes: u64) {
+        self.limit_bytes = limit_bytes;
     }
 
     /// A buffer of `len` bytes: a spare one of just that size (panels and tiles have few sizes), else a new
@@ -169,7 +176,7 @@ impl Store {
             buffer.set_len(len);
             return Ok(buffer);
         }
-        while self.allocated_bytes + to_u64(capacity) > self.grant_bytes
+        while self.allocated_bytes + to_u64(capacity) > self.limit_bytes
             && let Some(dropped) = self.spare.pop()
         {
             self.allocated_bytes -= to_u64(dropped.capacity());
@@ -183,7 +190,11 @@ impl Store {
     /// Takes memory for a matrix before its bytes come.
     pub(crate) fn reserve(&mut self, header: &MatrixHeader) -> Result<(), MatrixError> {
         let buffer = self.buffer(in_memory(header.bytes())?)?;
-        self.arriving.insert(header.id, Slot { header: *header, buffer: Some(buffer), generated: None });
+        if header.source == Source::Vacant {
+            self.tiles.insert(header.id, Tile::Owned(*header, buffer));
+        } else {
+            self.arriving.insert(header.id, Slot { header: *header, buffer: Some(buffer), generated: None });
+        }
         Ok(())
     }
 
@@ -218,7 +229,7 @@ impl Store {
             if slot.buffer.is_none() {
                 slot.buffer = Some(part.buffer);
             } else {
-                slot.generated = Generated::decode(part.buffer.bytes()).ok();
+                slot.generated = Generated::decode(part.buffer.bytes()).ok().map(Box::new);
             }
         }
     }
@@ -226,13 +237,13 @@ impl Store {
     /// How to make a generated matrix, and the memory for it.
     pub(crate) fn take_generated(&mut self, id: u32) -> Option<(MatrixHeader, Generated, Buffer)> {
         let mut slot = self.arriving.remove(&id)?;
-        Some((slot.header, slot.generated?, slot.buffer.take()?))
+        Some((slot.header, *slot.generated?, slot.buffer.take()?))
     }
 
     /// Notes how a generated matrix is made (on links that share memory).
     pub(crate) fn set_generated(&mut self, id: u32, generated: Generated) {
         if let Some(slot) = self.arriving.get_mut(&id) {
-            slot.generated = Some(generated);
+            slot.generated = Some(Box::new(generated));
         }
     }
 
@@ -280,6 +291,11 @@ impl Store {
         } else {
             self.allocated_bytes -= to_u64(buffer.capacity());
         }
+    }
+
+    /// A buffer that somebody else will free.
+    pub(crate) fn part_with(&mut self, buffer: &Buffer) {
+        self.allocated_bytes -= to_u64(buffer.capacity());
     }
 
     /// Most bytes in buffers, in use or spare, so far: what the process really took for matrices.

@@ -244,3 +244,21 @@ fn a_step_without_a_next_ends_the_session_and_not_the_worker() {
         assert!(matches!(client.session.await.unwrap(), Err(WorkerError::Protocol(_))));
     });
 }
+
+#[test]
+fn what_one_session_has_measured_is_what_the_next_one_says() {
+    run(async {
+        let (config, ledger) = (config(512), Ledger::new());
+        let large = Hello { flops: 1e12, ..hello("first", 1 << 20) };
+        let mut first = Client::connect(&config, &ledger).await;
+        let measured = first.greet(&large).await.unwrap();
+        // While the first is there, and for a product that would not repay a measurement.
+        let small = Hello { flops: 16.0, ..hello("second", 1 << 20) };
+        for (number, hello) in [large, small].into_iter().enumerate() {
+            let mut next = Client::connect(&config, &ledger).await;
+            let welcome = next.greet(&hello).await.unwrap();
+            let speeds = |w: &Welcome| (w.gflops, w.peak_gflops);
+            assert_eq!(speeds(&welcome), speeds(&measured), "{number}");
+        }
+    });
+}

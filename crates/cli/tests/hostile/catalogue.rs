@@ -1,10 +1,10 @@
 //! The catalogue of what a member can send that is well formed and wrong, one test for each class.
 
 use crate::client::Client;
-use crate::support::{data, elements, generated, hello, how, job, last_job, made, store, tile};
+use crate::support::{closing_sum, data, elements, generated, hello, how, job, last_job, made, store, tile};
 use crate::worker::{BOTH, IDLE_BYTES_MAX, MEMORY_MIB, Trust, Worker};
 use bramble_matrix::{DType, Layout};
-use bramble_schedule::limits::MATRICES_MAX;
+use bramble_schedule::limits::{JOBS_MAX, MATRICES_MAX};
 use bramble_schedule::message::{Job, Kind, MatrixHeader, Operation, encode_number};
 
 const STORE: u8 = Kind::Store.code();
@@ -167,6 +167,7 @@ fn very_many_tiny_matrices() {
         client.last_words();
         worker.says("exceeds the grant");
         let most = worker.rss_bytes_max() >> 20;
+        println!("{most} MiB");
         assert!(most < MEMORY_MIB + 32, "{most} MiB for matrices of one element");
         worker.is_well_below(MEMORY_MIB << 20);
     }
@@ -200,7 +201,32 @@ fn very_many_jobs_that_wait_for_each_other() {
     client.send(Kind::Ping.code(), &encode_number(7), &[]);
     assert_eq!(client.receive_kind(Kind::Pong).head, encode_number(7));
     let most = worker.rss_bytes_max() >> 20;
+    println!("{most} MiB");
     assert!(most < MEMORY_MIB + 32, "{most} MiB for jobs that wait");
+    drop(client);
+    worker.is_well_below(MEMORY_MIB << 20);
+}
+
+/// As many operands that jobs make as the grant allows, each waiting for the next two.
+#[test]
+fn very_many_operands_that_wait_for_the_next() {
+    let worker = Worker::start(Trust::Keyed);
+    let mut client = worker.session();
+    let count = u32::try_from(client.grant_bytes / made(0, 1, 1, 2).charged_bytes()).unwrap();
+    let ids: Vec<u32> = (0..count).collect();
+    for some in ids.chunks(MATRICES_MAX) {
+        let matrices: Vec<_> = some.iter().map(|id| made(*id, 1, 1, 2)).collect();
+        client.send(STORE, &store(&matrices, &[]), &[]);
+    }
+    for some in ids[..ids.len() - 2].chunks(JOBS_MAX) {
+        let jobs: Vec<_> = some.iter().map(|id| closing_sum(id + 1, id + 2, *id, 0)).collect();
+        client.send(STORE, &store(&[], &jobs), &[]);
+    }
+    client.send(Kind::Ping.code(), &encode_number(7), &[]);
+    assert_eq!(client.receive_kind(Kind::Pong).head, encode_number(7));
+    let most = worker.rss_bytes_max() >> 20;
+    println!("{most} MiB");
+    assert!(most < MEMORY_MIB + 32, "{most} MiB for {count} operands");
     drop(client);
     worker.is_well_below(MEMORY_MIB << 20);
 }

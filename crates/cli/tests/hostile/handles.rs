@@ -137,7 +137,7 @@ fn steps_rise_and_nothing_follows_the_last() {
     refused(&worker, "it comes after the job that sent it back, or closed it", |c| {
         send_three(c, 9, &[last_job(1, 2, 3, 0), job(1, 2, 3, 1)]);
     });
-    refused(&worker, "an operand of it is not stored here", |c| {
+    refused(&worker, "what it writes is not stored here", |c| {
         send_three(c, 9, &[last_job(1, 2, 3, 0)]);
         c.receive_kind(Kind::Credit);
         c.send(STORE, &store(&[], &[job(1, 2, 3, 1)]), &[]);
@@ -184,7 +184,7 @@ fn an_operand_that_jobs_make_is_made_once_and_only_read_after() {
     drop(client);
     let ended = "it comes after the job that sent it back, or closed it";
     refused(&worker, ended, |c| send_made(c, &[closing_sum(1, 2, 3, 0), job(1, 2, 3, 1)]));
-    refused(&worker, "it comes after the job that closed it", |c| {
+    refused(&worker, ended, |c| {
         send_made(c, &[closing_sum(1, 2, 3, 0), last_job(1, 2, 4, 0)]);
         // The tile comes when both are done, or nearly.
         c.receive_kind(Kind::Result);

@@ -15,6 +15,20 @@ use bramble_matrix::DType;
 
 use crate::{AnyProduct, Kernel, KernelName};
 
+/// The name of a kernel with what its bits depend on, for machines that have to give the same ones: the `simd` kernel
+/// rounds products first where there is no fused multiply-add.
+pub fn bits_class(name: &str) -> String {
+    if name == "simd" && !is_fused() { format!("{name} without fused multiply-add") } else { name.to_owned() }
+}
+
+/// Whether this machine multiplies and adds with one rounding, as the `gemm` crate then does.
+fn is_fused() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("fma") && is_x86_feature_detected!("avx2");
+    #[cfg(not(target_arch = "x86_64"))]
+    return cfg!(target_arch = "aarch64");
+}
+
 /// The kernel of run-time chosen vector instructions.
 #[derive(Debug)]
 pub(crate) struct Simd;

@@ -36,6 +36,15 @@ impl Court<'_> {
         rows: &[u64],
         cols: &[u64],
     ) -> Result<Option<Conviction>, MatrixError> {
+        if self.problem.levels > 0 {
+            if rows.len() + cols.len() > 0 {
+                let (rows, cols) = (rows.len(), cols.len());
+                self.notes.push(format!(
+                    "{rows} row(s) and {cols} column(s) that NaN or infinity may reach not judged"
+                ));
+            }
+            return Ok(None);
+        }
         let rows = self.some_of(rows, "row(s) with NaN or infinity", STREAMS[0]);
         if let Some(conviction) = judge_rows::<T>(self.problem, &rows)? {
             return Ok(Some(conviction));

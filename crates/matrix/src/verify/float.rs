@@ -12,6 +12,7 @@ use super::pass::{Pass, Rows, Size, wild};
 use super::random::{sample, signs};
 use super::recompute::Problem;
 use super::scalar::{Real, add_scaled, within};
+use super::strassen::Parts;
 use super::tile::zeros;
 use super::{Effort, FULL_ROWS, MatrixError, SAMPLE_STREAM, Verdict};
 use crate::Matrix;
@@ -24,6 +25,12 @@ const OUTLIER: f64 = 32.0;
 const ROWS_FOR_MEDIAN: usize = 16;
 /// No row raises an alarm below this ratio, however good the others are.
 const LOWEST_LIMIT: f64 = 1.0 / 64.0;
+
+/// What a level of Strassen–Winograd adds to the modelled residual, on top of the root of sums of squares of what is
+/// mixed (which doubles it for even data). Random data have √18 / 4.
+const GROWTH: f64 = 1.5;
+/// What a level adds to the rigorous bound in the same units: 8 / `GROWTH`.
+const GROWTH_MAX: f64 = 16.0 / 3.0;
 
 /// What is taken out of the statistical test, because NaN or infinities lie there.
 #[derive(Default)]
@@ -46,8 +53,11 @@ struct Sums {
 pub(super) fn verify<T: Real>(problem: &Problem, effort: Effort, seed: u64) -> Result<Verdict, MatrixError> {
     let (sums, exempt) = passes::<T>(problem, effort.vectors(), seed)?;
     let alarms = Test::of::<T>(problem).alarms(&sums, &exempt.rows);
-    let method = format!("Freivalds, {} vector(s) of ±1", effort.vectors());
-    let mut court = Court { problem, seed, notes: vec![method], arbitrated: 0 };
+    let mut notes = vec![format!("Freivalds, {} vector(s) of ±1", effort.vectors())];
+    if problem.levels > 0 {
+        notes.push(format!("norm-wise bounds for {} level(s) of Strassen–Winograd", problem.levels));
+    }
+    let mut court = Court { problem, seed, notes, arbitrated: 0 };
     let mut conviction = court.wild::<T>(&exempt.rows, &exempt.cols)?;
     if conviction.is_none() {
         conviction = court.arbitrate::<T>(&alarms.rows)?;
@@ -84,7 +94,8 @@ fn passes<T: Real>(problem: &Problem, vectors: u64, seed: u64) -> Result<(Sums, 
     let mut base = problem.c0.as_ref().map(|c0| with_r(c0, None)).transpose()?;
     let mut exempt = Exempt::default();
     if b.as_ref().is_some_and(Rows::any_wild) {
-        exempt.cols = wild::<T>(&problem.b, threads)?.1;
+        exempt.cols =
+            Parts::of(problem.c.shape().cols, problem.levels).touched(&wild::<T>(&problem.b, threads)?.1);
     }
     if let (Some(c0), true) = (&problem.c0, base.as_ref().is_some_and(Rows::any_wild)) {
         // Whichever is less leaves the test; both are judged element by element.
@@ -104,12 +115,18 @@ fn passes<T: Real>(problem: &Problem, vectors: u64, seed: u64) -> Result<(Sums, 
     let product = match b {
         Some(b) => {
             // Rounding B r to f64 costs at most u |B r|: see the documentation on the check's own error.
+            let rows = Parts::of(problem.c.shape().rows, problem.levels);
             let y: Vec<Vec<f64>> =
                 b.products.iter().map(|v| v.iter().map(|[hi, lo]| hi + lo).collect()).collect();
-            let size = Size::Weighted(&b.sizes);
-            let product = Pass { matrix: &problem.a, vectors: &y, size, mask: None, threads }.real::<T>()?;
+            let weights = weights(problem, b.sizes);
+            let size = Size::Weighted(&weights);
+            let mut product =
+                Pass { matrix: &problem.a, vectors: &y, size, mask: None, threads }.real::<T>()?;
             if product.any_wild() {
-                exempt.rows.extend(wild::<T>(&problem.a, threads)?.0);
+                exempt.rows.extend(rows.touched(&wild::<T>(&problem.a, threads)?.0));
+            }
+            if problem.levels > 0 {
+                rows.spread(&mut product.sizes, GROWTH.powi(problem.levels as i32));
             }
             Some(product)
         }
@@ -119,6 +136,14 @@ fn passes<T: Real>(problem: &Problem, vectors: u64, seed: u64) -> Result<(Sums, 
     exempt.rows.dedup();
     let c = with_r(&problem.c, mask)?;
     Ok((Sums { product, base, c }, exempt))
+}
+
+/// What an element of A weighs: the norm of the row of B that it meets, or with levels of all rows that its sums meet.
+fn weights(problem: &Problem, mut sizes: Vec<f64>) -> Vec<f64> {
+    if problem.levels > 0 {
+        Parts::of(problem.depth, problem.levels).spread(&mut sizes, 1.0);
+    }
+    sizes
 }
 
 /// Sorts the columns and marks them in a mask; `None` where there are none.
@@ -172,6 +197,10 @@ struct Test {
     unit: f64,
     depth: f64,
     cols: f64,
+    /// Roundings that a term goes through, for the rigorous bound: k + 3, or q times those of a part with its sums.
+    roundings: f64,
+    /// What levels add to the rigorous bound.
+    growth_max: f64,
     /// What underflow may add to a row's residual, in the statistical and in the rigorous bound.
     lost: (f64, f64),
     overflow: f64,
@@ -181,6 +210,7 @@ impl Test {
     fn of<T: Real>(problem: &Problem) -> Self {
         // Without columns all residuals are 0, and the tolerance must not be.
         let (depth, cols) = (problem.depth as f64, problem.c.shape().cols.max(1) as f64);
+        let q = f64::from(1u32 << problem.levels);
         let element = (2.0 * depth + 4.0) * T::SMALLEST * problem.alpha.abs().max(1.0);
         Self {
             alpha: problem.alpha,
@@ -188,6 +218,8 @@ impl Test {
             unit: T::UNIT,
             depth,
             cols,
+            roundings: depth + 3.0 + q * 12.0 * f64::from(problem.levels),
+            growth_max: GROWTH_MAX.powi(problem.levels as i32),
             lost: (SAFETY * cols.sqrt() * element, cols * element),
             overflow: T::LARGEST / 4.0,
         }
@@ -213,13 +245,14 @@ impl Test {
         let tolerance = self.tolerance(product, base, c);
         let ratio = residual / tolerance;
         let sizes = self.alpha.abs() * product + self.beta.abs() * base;
-        let rigorous = (self.depth + 3.0) * self.unit * self.cols.sqrt() * sizes + self.lost.1;
+        let most = self.growth_max * self.cols.sqrt() * sizes;
+        let rigorous = self.roundings * self.unit * most + self.lost.1;
         Alarm {
             row: i as u64,
             // An infinite tolerance has measured nothing.
             ratio: if ratio.is_finite() && tolerance.is_finite() { ratio } else { f64::INFINITY },
             certain: !within(residual, rigorous),
-            may_overflow: !within(self.cols.sqrt() * sizes.max(product), self.overflow),
+            may_overflow: !within(self.growth_max * self.cols.sqrt() * sizes.max(product), self.overflow),
         }
     }
 

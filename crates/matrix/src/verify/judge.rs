@@ -9,8 +9,12 @@
 
 use super::recompute::{Chunk, Problem, recompute};
 use super::scalar::{Real, add_scaled, two_sum, within};
+use super::strassen::appeal;
 use super::tile::{Loader, zeros};
 use super::{Fault, MatrixError};
+
+/// Elements of a row that are looked at twice for each reason, where Strassen's bound decides.
+const APPEALS: usize = 4;
 
 /// An element that is certainly wrong.
 #[derive(Clone, Debug)]
@@ -35,6 +39,14 @@ impl Conviction {
     /// The same element seen in the transposed product.
     pub(super) fn transposed(self) -> Self {
         Self { row: self.col, col: self.row, ..self }
+    }
+
+    /// The same element with more allowed; `None` if it is within that. What both bounds leave of the check's own
+    /// rounding is 2^-20 of what was allowed before.
+    pub(super) fn beyond(&self, allowed: f64) -> Option<Self> {
+        let allowed = allowed + self.allowed * 2f64.powi(-20);
+        let excess = if self.excess.is_finite() { self.error / allowed } else { self.excess };
+        (!within(self.error, allowed)).then(|| Self { excess, allowed, ..self.clone() })
     }
 
     /// What is told to the user.
@@ -65,7 +77,12 @@ pub(super) fn judge_rows<T: Real>(
     for batch in problem.batches(rows) {
         let found =
             recompute::<T, _>(problem, batch, |loader, chunk| judge_chunk::<T>(problem, loader, chunk))?;
-        if let Some(conviction) = worst(found) {
+        let mut convictions: Vec<Option<Conviction>> = found.into_iter().flatten().map(Some).collect();
+        if problem.levels > 0 {
+            let suspects = foremost(convictions.into_iter().flatten().collect());
+            convictions = appeal::<T>(problem, &suspects)?;
+        }
+        if let Some(conviction) = worst(convictions) {
             return Ok(Some(conviction));
         }
     }
@@ -111,11 +128,26 @@ fn wild_part(scale: f64, x: f64) -> f64 {
     if x.is_finite() { 0.0 } else { scale.signum() * x }
 }
 
+/// Of each row those elements that are off most, and those that break their bounds by most.
+fn foremost(mut all: Vec<Conviction>) -> Vec<Conviction> {
+    // A NaN counts as the largest.
+    let above = |a: f64, b: f64| b.abs().total_cmp(&a.abs());
+    let mut kept = Vec::new();
+    all.sort_by(|a, b| a.row.cmp(&b.row).then(above(a.excess, b.excess)).then(a.col.cmp(&b.col)));
+    for row in all.chunk_by_mut(|a, b| a.row == b.row) {
+        let (first, rest) = row.split_at_mut(row.len().min(APPEALS));
+        rest.sort_by(|a, b| above(a.error, b.error).then(a.col.cmp(&b.col)));
+        kept.extend(first.iter().chain(rest.iter().take(APPEALS)).cloned());
+    }
+    kept
+}
+
+/// The elements of a chunk that break the bound for classical products: the worst one, or with levels the foremost.
 fn judge_chunk<T: Real>(
     problem: &Problem,
     loader: &mut Loader,
     chunk: &Chunk<'_, f64>,
-) -> Result<Option<Conviction>, MatrixError> {
+) -> Result<Vec<Conviction>, MatrixError> {
     let got = chunk.same_place::<T>(loader, &problem.c)?;
     let base = match &problem.c0 {
         Some(c0) => chunk.same_place::<T>(loader, c0)?,
@@ -125,7 +157,7 @@ fn judge_chunk<T: Real>(
     let classes = if all_finite { None } else { Some(Classes::of::<T>(problem, loader, chunk)?) };
     let law = Law::of::<T>(problem);
     let width = chunk.cols.len() as usize;
-    Ok(worst((0..got.len()).map(|i| {
+    let found = (0..got.len()).map(|i| {
         let (kind, mag) = match &classes {
             Some(classes) => (classes.kind[i], classes.finite_mag[i]),
             None => (0.0, chunk.mag[i]),
@@ -133,7 +165,8 @@ fn judge_chunk<T: Real>(
         let verdict = law.judge([chunk.hi[i], chunk.lo[i]], kind, mag, base[i], got[i])?;
         let (row, col) = (chunk.rows[i / width], chunk.cols.start + (i % width) as u64);
         Some(Conviction { row, col, ..verdict })
-    })))
+    });
+    Ok(if problem.levels > 0 { foremost(found.flatten().collect()) } else { Vec::from_iter(worst(found)) })
 }
 
 /// How far an element may be off.

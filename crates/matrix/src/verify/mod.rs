@@ -23,13 +23,19 @@ mod pass;
 mod random;
 mod recompute;
 mod scalar;
+mod scaling;
+mod strassen;
 #[cfg(test)]
 mod tests;
 mod tile;
 
+pub use scaling::{Scaling, scaling};
+
 use crate::{DType, Matrix, MatrixError, Shape};
 use recompute::Problem;
 
+/// Most levels of Strassen–Winograd that can be checked: 343 products.
+const LEVELS_MAX: u32 = 3;
 /// Rows that full effort recomputes.
 const FULL_ROWS: u64 = 16;
 /// The seed's stream that chooses them.
@@ -105,6 +111,8 @@ pub struct Check<'a> {
     pub alpha: f64,
     /// As `alpha`.
     pub beta: f64,
+    /// Levels of Strassen–Winograd that C was made with; 0 for classical products. Integers do not need it.
+    pub levels: u32,
     /// How hard to look.
     pub effort: Effort,
     /// What the random vectors come from. Unknown to who computed C until C is finished.
@@ -180,6 +188,14 @@ fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
             ));
         }
     }
+    if check.levels > LEVELS_MAX {
+        let what =
+            format!("{} levels of Strassen–Winograd; at most {LEVELS_MAX} can be checked", check.levels);
+        return Err(MatrixError::format(c.name(), what));
+    }
+    let depth = if alpha == 0.0 { 0 } else { a.shape().cols };
+    // What is too small to be cut was multiplied classically.
+    let smallest = c.shape().rows.min(c.shape().cols).min(depth);
     Ok(Problem {
         a: a.clone(),
         b: b.clone(),
@@ -187,7 +203,8 @@ fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
         c0: c0.cloned(),
         alpha,
         beta,
-        depth: if alpha == 0.0 { 0 } else { a.shape().cols },
+        depth,
+        levels: if smallest >> check.levels == 0 { 0 } else { check.levels },
         threads: check.threads.max(1),
     })
 }

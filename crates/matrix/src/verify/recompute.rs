@@ -33,6 +33,8 @@ pub(super) struct Problem {
     pub(super) beta: f64,
     /// Terms of each inner product; 0 where alpha is 0, since A and B must not be read then.
     pub(super) depth: u64,
+    /// Levels of Strassen–Winograd; above 0 every side can be cut so often.
+    pub(super) levels: u32,
     pub(super) threads: usize,
 }
 

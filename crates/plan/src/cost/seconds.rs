@@ -2,7 +2,7 @@
 //!
 //! Place in the flow: after the bytes. The page (docs/cost-model.md) has the same formulas in the same order.
 
-use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, FLOPS_AN_ADDITION, LOOP_S_PER_BYTE};
+use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, LOOP_S_PER_BYTE, flops_an_addition};
 use super::{Costs, Limit, Load, Prediction};
 use crate::{Machine, Member, Order, Share, Sums};
 use std::collections::BTreeMap;
@@ -107,7 +107,7 @@ impl Costs<'_> {
         let charges = &self.charges[share.region];
         let threads = f64::from(machine.threads.max(1));
         let speed = machine.gflops * 1e9;
-        let work = load.flops + FLOPS_AN_ADDITION * load.added;
+        let work = load.flops + flops_an_addition(machine, self.problem.element_bytes()) * load.added;
         let room = charges.room(share.block, share.order, member.memory_bytes);
         let mut at_once = room.blocks.min(member.blocks_at_once as u64).min(blocks).max(1);
         let (down, across, deep) = share.blocks_each_way();
@@ -240,12 +240,19 @@ impl Longest {
     }
 }
 
-/// What the primary can send and receive, bytes a second: its one link is as fast as the fastest of the
-/// links measured through it. Infinite where nothing leaves the process.
+/// What the primary can send and receive, bytes a second: as measured over all its links at once, but no more than these
+/// links together; where that is not known, as much as the fastest of them. Infinite where nothing leaves the process.
 pub(crate) fn primary_rate(machines: &[Machine], members: &[Member]) -> f64 {
-    let rates = members.iter().filter_map(|m| machines[m.machine].link).map(|l| l.bytes_per_s);
-    let rate = rates.fold(f64::NEG_INFINITY, f64::max);
-    if rate > 0.0 { rate } else { f64::INFINITY }
+    let rates = || members.iter().filter_map(|m| machines[m.machine].link).map(|l| l.bytes_per_s);
+    let fastest = rates().fold(f64::NEG_INFINITY, f64::max);
+    if fastest.is_nan() || fastest <= 0.0 {
+        return f64::INFINITY;
+    }
+    match machines.first().and_then(|primary| primary.nic_bytes_per_s) {
+        // A measurement over all links may have been disturbed, but one link was that fast.
+        Some(nic) => nic.max(fastest).min(rates().sum()),
+        None => fastest,
+    }
 }
 
 /// What each member has of the primary's link when all want it at once: slow links are filled, the others share what is
@@ -263,4 +270,32 @@ fn fair_rates(machines: &[Machine], members: &[Member], primary: f64) -> Vec<f64
         sharers -= 1;
     }
     rates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LinkRate;
+
+    #[test]
+    fn slow_links_are_filled_and_the_others_share_the_rest() {
+        let link = |bytes_per_s| Some(LinkRate { bytes_per_s, round_trip_s: 0.0 });
+        let machine = |link| Machine {
+            name: String::new(),
+            threads: 1,
+            gflops: 1.0,
+            peak_gflops: 1.0,
+            memory_bytes: 0,
+            link,
+            shares_cores: false,
+            nic_bytes_per_s: None,
+        };
+        let machines = [machine(None), machine(link(100.0)), machine(link(10.0)), machine(link(100.0))];
+        let member = |machine| Member { machine, shares: Vec::new(), memory_bytes: 0, blocks_at_once: 1 };
+        let members: Vec<Member> = (0..4).map(member).collect();
+        assert_eq!(primary_rate(&machines, &members), 100.0);
+        assert_eq!(fair_rates(&machines, &members, 100.0), [f64::INFINITY, 45.0, 10.0, 45.0]);
+        assert_eq!(fair_rates(&machines, &members, 30.0)[1..], [10.0; 3]);
+        assert_eq!(fair_rates(&machines, &members, 1000.0)[1..], [100.0, 10.0, 100.0]);
+    }
 }

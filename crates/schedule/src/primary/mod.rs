@@ -26,7 +26,7 @@ use crate::limits::{PING_AFTER, SILENCE_MAX};
 use crate::message::ResultHead;
 use bramble_matrix::Rect;
 use bramble_matrix::number::{nearest_f64, to_u64};
-use bramble_plan::{Plan, Recipe};
+use bramble_plan::{Plan, Recipe, Sums};
 use peer::{Owed, Peer};
 use std::time::Duration;
 use sums::{Came, PartialSums};
@@ -190,14 +190,14 @@ impl Primary {
             }
             Event::Sent { peer, bytes } => {
                 self.peers[peer].sent(bytes, now);
-                self.serve(&mut actions);
+                self.serve_one(peer, &mut actions);
             }
             Event::Credit { peer, bytes } => {
                 self.peers[peer].heard(now);
                 match self.peers[peer].credit(bytes) {
                     Ok(()) => {
                         self.freed_bytes = self.freed_bytes.saturating_add(bytes);
-                        self.serve(&mut actions);
+                        self.serve_one(peer, &mut actions);
                     }
                     Err(e) => self.fail(peer, &e.0, &mut actions),
                 }
@@ -230,8 +230,11 @@ impl Primary {
         };
         if self.peers[peer].landed(head, owed.rect.rows.len()) {
             self.returned(Came { peer, id: head.c }, &owed, actions);
-            // What is back makes room for more.
-            self.serve(actions);
+            // What is back makes room for more, and others may go on from it.
+            match self.plan.sums {
+                Sums::Merged => self.serve_one(peer, actions),
+                Sums::Chained => self.serve(actions),
+            }
         }
     }
 
@@ -274,6 +277,17 @@ impl Primary {
                 None => idle += 1,
             }
             self.next_peer = (self.next_peer + 1) % self.peers.len();
+        }
+    }
+
+    /// The same for one peer, where nothing has changed for the others.
+    fn serve_one(&mut self, peer: usize, actions: &mut Vec<Action>) {
+        let (plan, operands, recipes) = (&self.plan, &self.operands, &self.recipes);
+        let course = Course { plan, operands, recipes, sums: &self.sums };
+        while !self.over
+            && let Some(message) = self.peers[peer].next(&course)
+        {
+            actions.push(Action::Send(peer, message));
         }
     }
 

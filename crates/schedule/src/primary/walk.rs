@@ -5,13 +5,15 @@
 //! column by column, with the panels of A first. The jobs behind a panel are in the frame that carries its last lines.
 //! A panel is begun only when the credit covers all that it brings. The next block is begun only when the last panel of
 //! the one before has been sent, so that the older one can always finish; a block that goes on from the sum of others
-//! only when that is there. Ids are names in one session: they are counted up.
+//! only when that is there; and one whose sums may have to wait never goes further ahead of the oldest that is out than
+//! the plan has room for sums (`Prediction::primary_memory_bytes`). Ids are names in one session: they are counted up.
 
 use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
-use super::outgoing::{Operands, Outgoing};
+use super::outgoing::{Delivery, Operands, Outgoing};
 use super::sums::PartialSums;
 use bramble_matrix::Span;
-use bramble_plan::{Block, Cursor, Order, Plan, Recipe};
+use bramble_matrix::number::to_u64;
+use bramble_plan::{Block, Cursor, Order, Plan, Recipe, Sums};
 use std::collections::VecDeque;
 
 /// What all walks of a product share.
@@ -28,9 +30,13 @@ pub(super) struct Walk {
     member: usize,
     shares_memory: bool,
     cursor: Cursor,
-    /// The block that comes next but has to wait for the sum that it goes on from.
+    /// The block that comes next but has to wait, for a sum or for older blocks.
     waiting: Option<Block>,
+    /// Blocks that were begun.
+    begun: u64,
     sending: Option<Sending>,
+    /// The panel that comes next, where the credit did not cover it.
+    refused: Option<Made>,
     /// The blocks that were begun and are not all back.
     out: Vec<OutBlock>,
     next_id: u32,
@@ -42,9 +48,21 @@ pub(super) struct Walk {
 #[derive(Clone, Copy)]
 pub(super) struct OutBlock {
     pub(super) block: Block,
+    /// How many were begun before it.
+    number: u64,
     ids: BlockIds,
     tiles: u32,
     tiles_left: u32,
+}
+
+/// A panel with all that it brings.
+struct Made {
+    panel: Panel,
+    ids: Ids,
+    /// Ids that it takes.
+    id_count: u32,
+    charged_bytes: u64,
+    delivery: Delivery,
 }
 
 /// The block that is being sent.
@@ -69,7 +87,9 @@ impl Walk {
             shares_memory,
             cursor: Cursor::default(),
             waiting: None,
+            begun: 0,
             sending: None,
+            refused: None,
             out: Vec::new(),
             next_id: 0,
             ready: VecDeque::new(),
@@ -98,17 +118,26 @@ impl Walk {
             Some(block) => block,
             None => member.next_block(&mut self.cursor)?,
         };
-        if course.plan.continues(&block) && !is_reached(course, &block) {
+        if !is_reached(course, &block) || !self.has_room_for_sums(course, &block) {
             self.waiting = Some(block);
             return None;
         }
         let region = &course.plan.regions[block.region];
         let (tiles, products, parts) = block_ids(region, &course.recipes[block.region], &block);
         let ids = BlockIds { tiles: self.ids(tiles), products: self.ids(products), parts: self.ids(parts) };
-        self.out.push(OutBlock { block, ids, tiles, tiles_left: tiles });
+        self.out.push(OutBlock { block, number: self.begun, ids, tiles, tiles_left: tiles });
+        self.begun += 1;
         let step = block.steps.start;
         self.sending = Some(Sending { block, ids, step, a_sent: 0, b_sent: 0, a: Vec::new(), b: Vec::new() });
         Some(())
+    }
+
+    /// Sums that come back are put aside until those of older blocks have come, so a worker that keeps one of those
+    /// must not be given ever more.
+    fn has_room_for_sums(&self, course: &Course<'_>, block: &Block) -> bool {
+        let merges = course.plan.sums == Sums::Merged && !course.plan.is_whole(block);
+        let ahead = self.out.first().map_or(0, |oldest| self.begun - oldest.number);
+        !merges || ahead <= to_u64(course.plan.members[self.member].blocks_at_once)
     }
 
     /// So many fresh ids, one after another.
@@ -119,8 +148,32 @@ impl Walk {
     }
 
     fn begin_panel(&mut self, course: &Course<'_>, credit: &mut u64) -> Option<()> {
+        if self.refused.as_ref().is_some_and(|made| made.charged_bytes > *credit) {
+            return None;
+        }
+        let made = match self.refused.take() {
+            Some(made) => made,
+            None => self.next_panel(course)?,
+        };
+        let Some(left) = credit.checked_sub(made.charged_bytes) else {
+            self.refused = Some(made);
+            return None;
+        };
+        *credit = left;
+        self.next_id = self.next_id.wrapping_add(made.id_count);
+        made.delivery.into_messages(self.shares_memory, &mut self.ready);
+        if let Some(sending) = self.sending.as_mut()
+            && sending.advance(made.panel, made.ids)
+        {
+            self.sending = None;
+        }
+        Some(())
+    }
+
+    /// Makes the next panel of the block that is sent, or of the one after it.
+    fn next_panel(&mut self, course: &Course<'_>) -> Option<Made> {
         self.enter_block(course)?;
-        let Some(sending) = self.sending.as_ref() else { return None };
+        let sending = self.sending.as_ref()?;
         let scene = Scene {
             plan: course.plan,
             operands: course.operands,
@@ -134,15 +187,8 @@ impl Walk {
         let (matrices, sums) = scene.id_counts(panel, step);
         let ids = Ids { panels: self.next_id, sums: self.next_id.wrapping_add(matrices) };
         let delivery = scene.deliver(panel, step, ids, others, &|at| sending.other_ids(panel, at));
-        *credit = credit.checked_sub(delivery.charged_bytes())?;
-        self.next_id = self.next_id.wrapping_add(matrices + sums);
-        delivery.into_messages(self.shares_memory, &mut self.ready);
-        if let Some(sending) = self.sending.as_mut()
-            && sending.advance(panel, ids)
-        {
-            self.sending = None;
-        }
-        Some(())
+        let charged_bytes = delivery.charged_bytes();
+        Some(Made { panel, ids, id_count: matrices + sums, charged_bytes, delivery })
     }
 
     /// The block that a tile's id belongs to, and the tile's number in it.
@@ -169,8 +215,11 @@ impl Walk {
     }
 }
 
-/// Whether all tiles of a block have the steps before it.
+/// Whether all tiles of a block have the steps before it, where it goes on from their sum.
 fn is_reached(course: &Course<'_>, block: &Block) -> bool {
+    if !course.plan.continues(block) {
+        return true;
+    }
     let region = &course.plan.regions[block.region];
     let tiles = region.q() * region.q();
     let mut cells = block.cells.rows.iter().flat_map(|i| block.cells.cols.iter().map(move |j| (i, j)));

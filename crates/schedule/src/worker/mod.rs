@@ -15,7 +15,7 @@
 mod stored;
 mod validate;
 
-use self::stored::{Operand, Target, continues, starts};
+use self::stored::Stored;
 use crate::ProtocolError;
 use crate::message::{Job, MatrixHeader, Operation, Source, StoreHead, Then};
 use bramble_matrix::Layout;
@@ -78,16 +78,19 @@ pub struct Run {
 pub struct Worker {
     grant_bytes: u64,
     held_bytes: u64,
-    /// What jobs read, or will read when it is made.
-    operands: BTreeMap<u32, Operand>,
-    /// What jobs write: tiles, and operands that are being made, which are among the operands too.
-    targets: BTreeMap<u32, Target>,
+    held_bytes_max: u64,
+    matrices: BTreeMap<u32, Stored>,
 }
 
 impl Worker {
     /// A session that may hold `grant_bytes` of matrices.
     pub fn new(grant_bytes: u64) -> Self {
-        Self { grant_bytes, held_bytes: 0, operands: BTreeMap::new(), targets: BTreeMap::new() }
+        Self { grant_bytes, held_bytes: 0, held_bytes_max: 0, matrices: BTreeMap::new() }
+    }
+
+    /// The most that was held at once so far, as it is charged: what a primary has ever needed here.
+    pub fn held_bytes_max(&self) -> u64 {
+        self.held_bytes_max
     }
 
     /// One event in, actions out. An error means that the primary broke the protocol.
@@ -105,76 +108,38 @@ impl Worker {
     fn reserve(&mut self, store: &StoreHead) -> Result<Vec<Action>, ProtocolError> {
         let mut actions = Vec::new();
         for header in &store.matrices {
-            let is_new = match header.uses {
-                0 => self.reserve_tile(header)?,
-                _ => self.reserve_operand(header)?,
-            };
-            if is_new {
-                let held = self.held_bytes.checked_add(header.charged_bytes());
-                let Some(held) = held.filter(|held| *held <= self.grant_bytes) else {
-                    let (id, need, grant) = (header.id, header.charged_bytes(), self.grant_bytes);
-                    let what = format!("matrix {id} of {need} bytes exceeds the grant of {grant} bytes");
-                    return Err(ProtocolError::new(what));
-                };
-                self.held_bytes = held;
-                actions.push(Action::Reserve(*header));
+            let known = self.matrices.get_mut(&header.id);
+            may_be(header, known.as_deref())?;
+            if let Some(known) = known {
+                known.announce(header)?;
+                continue;
             }
+            self.matrices.insert(header.id, Stored::new(header)?);
+            let held = self.held_bytes.checked_add(header.charged_bytes());
+            let Some(held) = held.filter(|held| *held <= self.grant_bytes) else {
+                let (id, need, grant) = (header.id, header.charged_bytes(), self.grant_bytes);
+                let what = format!("matrix {id} of {need} bytes exceeds the grant of {grant} bytes");
+                return Err(ProtocolError::new(what));
+            };
+            self.held_bytes = held;
+            self.held_bytes_max = self.held_bytes_max.max(held);
+            actions.push(Action::Reserve(*header));
         }
         Ok(actions)
-    }
-
-    fn reserve_operand(&mut self, header: &MatrixHeader) -> Result<bool, ProtocolError> {
-        if let Some(known) = self.operands.get_mut(&header.id) {
-            continues(&known.header, header, &mut known.announced)?;
-            return Ok(false);
-        }
-        let is_made = header.source == Source::Vacant;
-        if header.source == Source::Partial || self.targets.contains_key(&header.id) {
-            return Err(ProtocolError::new(format!("operand {} is a tile, or the sum of one", header.id)));
-        }
-        if is_made && header.layout != Layout::RowMajor {
-            return Err(ProtocolError::new(format!(
-                "operand {} is made by jobs, but not by rows",
-                header.id
-            )));
-        }
-        starts(header)?;
-        if is_made {
-            self.targets.insert(header.id, Target::new(header));
-        }
-        self.operands.insert(header.id, Operand::new(header));
-        Ok(true)
-    }
-
-    fn reserve_tile(&mut self, header: &MatrixHeader) -> Result<bool, ProtocolError> {
-        let by_rows = header.layout == Layout::RowMajor;
-        if header.source == Source::Generated || !by_rows || self.operands.contains_key(&header.id) {
-            let what = format!("tile {} is an operand, or generated, or not by rows", header.id);
-            return Err(ProtocolError::new(what));
-        }
-        if let Some(known) = self.targets.get_mut(&header.id) {
-            continues(&known.header, header, &mut known.announced)?;
-            return Ok(false);
-        }
-        starts(header)?;
-        self.targets.insert(header.id, Target::new(header));
-        Ok(true)
     }
 
     /// The body of a store that was reserved has landed.
     fn landed(&mut self, store: &StoreHead) -> Result<Vec<Action>, ProtocolError> {
         let mut actions = Vec::new();
         for header in &store.matrices {
-            if let Some(target) = self.targets.get_mut(&header.id) {
-                target.lines += header.lines;
+            let Some(matrix) = self.matrices.get_mut(&header.id) else { continue };
+            matrix.lines += header.lines;
+            if header.source == Source::Generated {
+                actions.push(Action::Fill(header.id));
+            } else if matrix.is_target() {
                 self.try_start(header.id, &mut actions);
-            } else if let Some(operand) = self.operands.get_mut(&header.id) {
-                operand.lines += header.lines;
-                if header.source == Source::Generated {
-                    actions.push(Action::Fill(header.id));
-                } else {
-                    self.wake(header.id, &mut actions);
-                }
+            } else {
+                self.wake(header.id, &mut actions);
             }
         }
         for job in &store.jobs {
@@ -194,17 +159,13 @@ impl Worker {
     /// The running job of that target is done.
     fn finished(&mut self, job: &Job) -> Vec<Action> {
         let mut actions = Vec::new();
-        let Some(target) = self.targets.get_mut(&job.c) else { return actions };
-        assert!(target.running, "matrix {} finished a job that was not started", job.c);
-        target.running = false;
-        target.done += 1;
+        let Some(target) = self.matrices.get_mut(&job.c) else { return actions };
+        target.finish(job.then == Then::Return);
         if job.then == Then::Return {
-            target.leaving = true;
-            let step_start = target.first_step.unwrap_or(job.step);
             actions.push(Action::Return {
                 tile: job.c,
                 epoch: target.epoch,
-                step_start,
+                step_start: target.steps.map_or(job.step, |(first, _)| first),
                 // `queue` refuses the step that has none after it.
                 step_end: job.step.saturating_add(1),
             });
@@ -213,7 +174,6 @@ impl Worker {
             self.used(id, &mut actions);
         }
         if job.then == Then::Close {
-            self.targets.remove(&job.c);
             self.complete(job.c, &mut actions);
         }
         self.try_start(job.c, &mut actions);
@@ -222,23 +182,22 @@ impl Worker {
 
     /// The tile has left; its memory is free.
     fn returned(&mut self, tile: u32) -> Vec<Action> {
-        let Some(gone) = self.targets.remove(&tile) else { return Vec::new() };
-        let bytes = gone.header.charged_bytes();
-        self.held_bytes -= bytes;
-        vec![Action::Release(tile), Action::Credit(bytes)]
+        let mut actions = Vec::new();
+        self.forget(tile, &mut actions);
+        actions
     }
 
     /// Queues a job, if it keeps every rule.
     fn queue(&mut self, job: Job) -> Result<(), ProtocolError> {
         self.check(&job)?;
         for id in [job.a, job.b] {
-            let Some(operand) = self.operands.get_mut(&id) else { continue };
+            let Some(operand) = self.matrices.get_mut(&id) else { continue };
             operand.promised += 1;
-            if !operand.whole() {
-                operand.waiting.push(job.c);
+            if !operand.is_whole() {
+                operand.wait(job.c);
             }
         }
-        if let Some(target) = self.targets.get_mut(&job.c) {
+        if let Some(target) = self.matrices.get_mut(&job.c) {
             target.queue(job, job.then != Then::Continue);
         }
         Ok(())
@@ -246,35 +205,35 @@ impl Worker {
 
     fn check(&self, job: &Job) -> Result<(), ProtocolError> {
         let refuse = |what: &str| Err(ProtocolError::new(format!("a job for matrix {}: {what}", job.c)));
-        let (Some(a), Some(b)) = (self.operands.get(&job.a), self.operands.get(&job.b)) else {
+        let operand = |id: u32| self.matrices.get(&id).filter(|m| !m.is_tile());
+        let (Some(a), Some(b)) = (operand(job.a), operand(job.b)) else {
             return refuse("an operand of it is not stored here");
         };
-        let Some(target) = self.targets.get(&job.c) else {
-            return match self.operands.get(&job.c) {
-                Some(made) if made.is_made() => refuse("it comes after the job that closed it"),
-                Some(_) => refuse("it writes an operand that no job makes"),
-                None => refuse("what it writes is not stored here"),
-            };
+        let Some(c) = self.matrices.get(&job.c) else {
+            return refuse("what it writes is not stored here");
         };
+        if !c.is_tile() && !c.is_made() {
+            return refuse("it writes an operand that no job makes");
+        }
         if job.a == job.b || job.a == job.c || job.b == job.c {
             return refuse("it uses one operand twice, or reads what it writes");
         }
-        if !fit(job.operation, &a.header, &b.header, &target.header) {
+        if !fit(job.operation, &a.header, &b.header, &c.header) {
             return refuse("the shapes or types of its matrices do not fit");
         }
         match job.then {
-            Then::Return if !target.is_tile() => return refuse("it sends back an operand"),
-            Then::Close if target.is_tile() => return refuse("it closes a tile, which no job reads"),
+            Then::Return if !c.is_tile() => return refuse("it sends back an operand"),
+            Then::Close if c.is_tile() => return refuse("it closes a tile, which no job reads"),
             Then::Continue | Then::Return | Then::Close => {}
         }
-        if target.ended {
+        if c.ended {
             return refuse("it comes after the job that sent it back, or closed it");
         }
         // A result names the first step that is not in it.
         if job.step == u32::MAX {
             return refuse("its step has none after it");
         }
-        if target.last_queued.is_some_and(|last| last >= job.step) {
+        if c.steps.is_some_and(|(_, last)| last >= job.step) {
             return refuse("its step is not after the one before");
         }
         if a.promised == a.header.uses || b.promised == b.header.uses {
@@ -285,45 +244,67 @@ impl Worker {
 
     /// Starts the target's next job if nothing is missing.
     fn try_start(&mut self, id: u32, actions: &mut Vec<Action>) {
-        let Some(target) = self.targets.get_mut(&id) else { return };
-        let Some(job) = target.next() else { return };
-        let whole = |id: &u32| self.operands.get(id).is_some_and(Operand::whole);
-        if whole(&job.a) && whole(&job.b) {
+        let Some(job) = self.matrices.get(&id).and_then(Stored::next) else { return };
+        let whole = |id: &u32| self.matrices.get(id).is_some_and(Stored::is_whole);
+        if whole(&job.a)
+            && whole(&job.b)
+            && let Some(target) = self.matrices.get_mut(&id)
+        {
             actions.extend(target.start().map(Action::Start));
         }
     }
 
     /// An operand has been made, by a generator or by jobs.
     fn complete(&mut self, id: u32, actions: &mut Vec<Action>) {
-        if let Some(operand) = self.operands.get_mut(&id) {
+        if let Some(operand) = self.matrices.get_mut(&id) {
             operand.complete = true;
             self.wake(id, actions);
         }
     }
 
-    /// An operand has become whole: whoever waited for it may start.
+    /// An operand may have become whole: whoever waited for it may start.
     fn wake(&mut self, id: u32, actions: &mut Vec<Action>) {
-        let Some(operand) = self.operands.get_mut(&id) else { return };
-        if !operand.whole() {
-            return;
-        }
-        for target in std::mem::take(&mut operand.waiting) {
+        let Some(operand) = self.matrices.get_mut(&id).filter(|m| m.is_whole()) else { return };
+        for target in operand.take_waiting() {
             self.try_start(target, actions);
         }
     }
 
     /// One use of an operand is over; the last one frees it.
     fn used(&mut self, id: u32, actions: &mut Vec<Action>) {
-        let Some(operand) = self.operands.get_mut(&id) else { return };
+        let Some(operand) = self.matrices.get_mut(&id) else { return };
         operand.used += 1;
         if operand.used == operand.header.uses {
-            let bytes = operand.header.charged_bytes();
-            self.operands.remove(&id);
+            self.forget(id, actions);
+        }
+    }
+
+    /// A matrix is not needed any more.
+    fn forget(&mut self, id: u32, actions: &mut Vec<Action>) {
+        if let Some(gone) = self.matrices.remove(&id) {
+            let bytes = gone.header.charged_bytes();
             self.held_bytes -= bytes;
             actions.push(Action::Release(id));
             actions.push(Action::Credit(bytes));
         }
     }
+}
+
+/// Whether a matrix may be announced so; it may be a part of one that is known.
+fn may_be(header: &MatrixHeader, known: Option<&Stored>) -> Result<(), ProtocolError> {
+    let (id, source, is_tile) = (header.id, header.source, header.uses == 0);
+    let by_rows = header.layout == Layout::RowMajor;
+    let is_other = known.is_some_and(|known| known.is_tile() != is_tile);
+    let what = if is_tile && (is_other || source == Source::Generated || !by_rows) {
+        format!("tile {id} is an operand, or generated, or not by rows")
+    } else if !is_tile && (is_other || source == Source::Partial) {
+        format!("operand {id} is a tile, or the sum of one")
+    } else if source == Source::Vacant && !by_rows {
+        format!("operand {id} is made by jobs, but not by rows")
+    } else {
+        return Ok(());
+    };
+    Err(ProtocolError::new(what))
 }
 
 /// Whether an operation can be done with matrices of these shapes and types.

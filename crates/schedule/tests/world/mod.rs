@@ -17,7 +17,8 @@ const ALPHA: i64 = 5;
 pub(crate) struct Setting {
     pub(crate) cut: Cut,
     pub(crate) memories: Vec<u64>,
-    /// 0: all links move bytes; 1: all share memory; 2: the primary computes alone, in its own memory.
+    /// 0: all links move bytes; 1: all share memory; 2: the primary computes alone, in its own memory; 3: one of
+    /// the machines shares memory, as when the primary computes too.
     pub(crate) shared: u8,
     pub(crate) col_major: bool,
 }
@@ -72,6 +73,7 @@ fn machine(memory_bytes: u64, at: usize) -> Machine {
         memory_bytes,
         link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
         shares_cores: false,
+        nic_bytes_per_s: None,
     }
 }
 
@@ -111,10 +113,11 @@ impl World {
         let peers: Vec<PeerInfo> = plan
             .members
             .iter()
-            .map(|m| PeerInfo {
+            .enumerate()
+            .map(|(at, m)| PeerInfo {
                 name: format!("machine {}", m.machine),
                 credit_bytes: m.memory_bytes,
-                shares_memory: setting.shared > 0,
+                shares_memory: [false, true, true, at == 1][usize::from(setting.shared)],
             })
             .collect();
         let end = |info: &PeerInfo| End {

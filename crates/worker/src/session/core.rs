@@ -159,6 +159,7 @@ impl Core {
 
     /// Does what the state machine asks for.
     pub(super) fn act(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
+        self.store.set_limit(self.state.held_bytes_max());
         for action in actions {
             match action {
                 Action::Reserve(header) => {
@@ -271,8 +272,11 @@ impl Core {
 
     /// A tile has left.
     pub(super) fn returned(&mut self, tile: u32, buffer: Option<Arc<Buffer>>) -> Result<(), WorkerError> {
-        if let Some(Ok(buffer)) = buffer.map(Arc::try_unwrap) {
-            self.store.recycle(buffer);
+        match buffer.map(Arc::try_unwrap) {
+            Some(Ok(buffer)) => self.store.recycle(buffer),
+            // The primary of the same process still reads it, and frees it.
+            Some(Err(shared)) => self.store.part_with(&shared),
+            None => {}
         }
         let actions = self.state.handle(Event::Returned(tile))?;
         self.act(actions)

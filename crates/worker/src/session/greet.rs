@@ -5,7 +5,8 @@
 
 use super::WorkerError;
 use crate::ledger::{Grant, Ledger, Who, Wish};
-use crate::machine::{Config, probe};
+use crate::machine::{Config, probe, sustained};
+use crate::speeds::{Effort, Speed, Speeds};
 use bramble_kernel::{Choice, KernelError, KernelName, Pick};
 use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven, Slot};
 use bramble_matrix::DType;
@@ -65,7 +66,9 @@ async fn equipped(
     };
     let (dtype, flops) = (hello.dtype, hello.flops);
     let (threads, capacity_bytes) = (session_threads(config, &hello), config.capacity_bytes());
-    let picked = ledger.measured(move || picked(choice, dtype, flops, threads, capacity_bytes)).await?;
+    let speeds = ledger.speeds().clone();
+    let pick = move || picked(&speeds, choice, dtype, flops, threads, capacity_bytes);
+    let picked = ledger.measured(pick).await?;
     let pick = picked.map_err(|e| WorkerError::Here(e.to_string()))?;
     let who = Who { name: hello.name.clone(), peer: peer.to_owned() };
     let wish = Wish {
@@ -80,13 +83,14 @@ async fn equipped(
 /// The kernel that was asked for. `auto` takes the simd kernel instead of a faster one that needs most of the
 /// memory for itself, as OpenBLAS does on a small board.
 fn picked(
+    speeds: &Speeds,
     choice: Choice,
     dtype: DType,
     flops: f64,
     threads: usize,
     capacity_bytes: u64,
 ) -> Result<Pick, KernelError> {
-    let pick = bramble_kernel::pick(choice, dtype, flops)?;
+    let pick = speeds.pick(choice, dtype, flops, bramble_kernel::pick)?;
     let is_greedy = Config::scratch_bytes(&*pick.kernel, threads) > capacity_bytes / 2;
     match choice {
         Choice::Auto if is_greedy => bramble_kernel::pick(Choice::Named(KernelName::Simd), dtype, flops),
@@ -94,7 +98,7 @@ fn picked(
     }
 }
 
-/// Measures this machine and says what it is.
+/// Says what this machine is. What it can do is measured if that is not known yet.
 pub(super) async fn welcome(
     link: &mut Link,
     config: &Config,
@@ -104,14 +108,20 @@ pub(super) async fn welcome(
     grant: &Grant,
 ) -> Result<(), WorkerError> {
     let threads = session_threads(config, hello);
-    let (picked, dtype, flops) = (pick.clone(), hello.dtype, hello.flops);
-    let (gflops, peak_gflops) = ledger.measured(move || probe(&picked, dtype, threads, flops)).await?;
+    let (picked, dtype, effort) = (pick.clone(), hello.dtype, Effort::for_product(hello.flops));
+    let (speeds, quiet) = (ledger.speeds().clone(), ledger.is_quiet());
+    let what = (pick.kernel.name(), dtype, threads);
+    let measure = move || {
+        let speed = speeds.speed(what, effort, quiet, || probe(&picked, dtype, threads, effort));
+        sustained(speed, threads)
+    };
+    let Speed { gflops, peak_gflops } = ledger.measured(measure).await?;
     let welcome = Welcome {
         threads: u16::try_from(threads).unwrap_or(u16::MAX),
         memory_bytes: grant.bytes(),
         gflops,
         peak_gflops,
-        kernel: pick.kernel.name().to_owned(),
+        kernel: bramble_kernel::bits_class(pick.kernel.name()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name: config.name.clone(),
     };

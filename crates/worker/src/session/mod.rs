@@ -88,7 +88,7 @@ async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: Grant
     });
     let core = Rc::new(RefCell::new(Core {
         state: Worker::new(grant.bytes()),
-        store: Store::new(grant.bytes()),
+        store: Store::new(),
         grant: Arc::new(grant),
         pool,
         kernel: pick.kernel,

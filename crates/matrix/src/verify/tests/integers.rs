@@ -75,6 +75,7 @@ fn factors_and_empty_sums() {
         c0: None,
         alpha: 0.5,
         beta: 0.0,
+        levels: 1,
         effort: Effort::Fast,
         seed: 1,
         threads: 1,

@@ -1,0 +1,293 @@
+//! The options of the verbs that are about a product or the machines for one: multiply, plan, nodes. What they share is
+//! defined once.
+
+use crate::quantity::size;
+use bramble_kernel::{Choice, KernelName};
+use bramble_matrix::{DType, Effort};
+use bramble_plan::{Cut, Preference, Strategy, Wish};
+use clap::{Args, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Over what the frames to workers of `--local` go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LinkKind {
+    /// Threads of this process (no workers)
+    Thread,
+    /// TCP
+    Tcp,
+}
+
+/// Which machines, and what is known of their trust.
+#[derive(Args, Debug)]
+pub(crate) struct TeamArgs {
+    /// Workers: 'pi[1-8],10.0.0.7:7401' (default: the variable BRAMBLE_HOSTS, if there is one)
+    #[arg(short, long, value_name = "HOSTS", conflicts_with_all = ["hostfile", "local"])]
+    pub(crate) workers: Option<String>,
+    /// File of workers: lines of NODESET [slots=N] [port=P]
+    #[arg(long, value_name = "FILE", conflicts_with = "local")]
+    pub(crate) hostfile: Option<PathBuf>,
+    /// Wait for this many workers that dial in with bramble worker --join
+    #[arg(long = "await", value_name = "N", conflicts_with = "local", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) awaited: Option<u16>,
+    /// Where they dial in
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "awaited", default_value = "0.0.0.0:7401")]
+    pub(crate) listen: SocketAddr,
+    /// Start this many worker processes on this machine
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) local: Option<u16>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
+    /// Link to the workers of --local
+    #[arg(long, value_enum)]
+    pub(crate) link: Option<LinkKind>,
+    /// Compute threads (of each worker, with --local)
+    #[arg(long, value_name = "T", env = "BRAMBLE_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Memory that this machine's own computing may take (each worker's, with --local), as in 512M or 4G
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: Option<u64>,
+}
+
+/// What is done without a cluster key.
+#[derive(Args, Debug)]
+pub(crate) struct TrustArgs {
+    /// No encryption, and nobody proves a key; within this machine, unless the network is trusted
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// With --insecure: reach other machines too, though anyone on the network can read, change and use
+    #[arg(long, requires = "insecure")]
+    pub(crate) i_trust_this_network: bool,
+}
+
+/// How the operands are taken.
+#[derive(Args, Debug)]
+pub(crate) struct OperandArgs {
+    /// Use A transposed
+    #[arg(long)]
+    pub(crate) transpose_a: bool,
+    /// Use B transposed
+    #[arg(long)]
+    pub(crate) transpose_b: bool,
+    /// Convert the operands to f32, f64, i32 or i64
+    #[arg(long, value_name = "D", value_parser = element_type)]
+    pub(crate) dtype: Option<DType>,
+}
+
+/// A strategy as it is typed: `auto` leaves it to the prediction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted(pub(crate) Option<Strategy>);
+
+/// How the product is cut and computed.
+#[derive(Args, Debug)]
+pub(crate) struct CutArgs {
+    /// Kernel: auto, reference, simd, openblas, blis
+    #[arg(long, value_name = "K", env = "BRAMBLE_KERNEL", default_value = "auto", value_parser = kernel)]
+    kernel: Choice,
+    /// How to cut the product: auto (what is predicted to be fastest, this machine alone included), naive, row:N, square:N,
+    /// reuse, cuboid, cuboid:AxBxC, summa:RxC, strassen:L or strassen:L+ANOTHER. A strategy that is named uses the workers,
+    /// if there are any
+    #[arg(long, value_name = "S", default_value = "auto", value_parser = strategy)]
+    pub(crate) strategy: Wanted,
+    /// The same bits whatever the strategy and the machines: sums are added in one order, with the simd kernel everywhere
+    /// unless --kernel says otherwise
+    #[arg(long)]
+    pub(crate) reproducible: bool,
+    /// No element less accurate than by the classical method: keeps Strassen out
+    #[arg(long)]
+    pub(crate) elementwise: bool,
+    /// Rows and columns of a tile of C
+    #[arg(long, value_name = "N")]
+    tile: Option<u64>,
+    /// Depth of a step of k
+    #[arg(long, value_name = "N")]
+    panel: Option<u64>,
+    /// Most bytes that a worker is sent before it gives some back
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) credits: Option<u64>,
+}
+
+impl CutArgs {
+    /// The kernel that is asked for.
+    pub(crate) fn kernel(&self) -> Choice {
+        match self.kernel {
+            Choice::Auto if self.reproducible => Choice::Named(KernelName::Simd),
+            kernel => kernel,
+        }
+    }
+
+    pub(crate) fn cut(&self) -> Cut {
+        Cut { tile: self.tile, depth: self.panel }
+    }
+
+    /// What is wanted of a plan. `workers_only`: the workers are there to be used, whatever is predicted.
+    pub(crate) fn wish(&self, workers_only: bool) -> Wish {
+        let is_named = self.strategy.0.is_some();
+        Wish {
+            strategy: self.strategy.0,
+            who: if workers_only || is_named { Preference::Workers } else { Preference::Fastest },
+            reproducible: self.reproducible,
+            elementwise: self.elementwise,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct MultiplyArgs {
+    /// Left operand
+    pub(crate) a: String,
+    /// Right operand
+    pub(crate) b: String,
+    /// Write C to this .npy file
+    #[arg(short, long, value_name = "C.npy")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) team: TeamArgs,
+    #[command(flatten)]
+    pub(crate) cut: CutArgs,
+    #[command(flatten)]
+    pub(crate) operands: OperandArgs,
+    /// Factor of the product
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub(crate) alpha: f64,
+    /// Factor of the C that is already in the output file
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, requires = "output")]
+    pub(crate) beta: f64,
+    /// How hard to check C: off, fast, full
+    #[arg(long, value_name = "EFFORT", default_value = "fast", value_parser = effort)]
+    pub(crate) verify: Effort,
+    /// Print one JSON object instead of the report
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// For C = X times X transposed: print the rows most like these (numbers or labels)
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) nearest: Vec<String>,
+    /// What the rows are called, one a line (default: NAME.labels beside NAME.npy)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) labels: Option<PathBuf>,
+    /// No progress, no report
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// A line for each machine
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Refused with a sentence: a description computes nothing.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) cluster: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PlanArgs {
+    /// Left operand
+    #[arg(required_unless_present = "size")]
+    pub(crate) a: Option<String>,
+    /// Right operand
+    #[arg(required_unless_present = "size")]
+    pub(crate) b: Option<String>,
+    /// Sizes instead of operands: C is M x N, and K deep
+    #[arg(long, value_name = "MxKxN[:DTYPE]", value_parser = sizes, conflicts_with_all = ["a", "b"])]
+    pub(crate) size: Option<Sizes>,
+    /// Machines that need not exist, described in this file (docs/cluster-file.md)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workers", "hostfile", "awaited", "local"])]
+    pub(crate) cluster: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) team: TeamArgs,
+    #[command(flatten)]
+    pub(crate) cut: CutArgs,
+    #[command(flatten)]
+    pub(crate) operands: OperandArgs,
+    /// Factor of the old C; unless it is 0, the old C has to be sent too
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) beta: f64,
+    /// Print one JSON object instead of text and picture
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct NodesArgs {
+    #[command(flatten)]
+    pub(crate) team: TeamArgs,
+    /// Element type whose speed is measured: f32, f64, i32 or i64
+    #[arg(long, value_name = "D", default_value = "f64", value_parser = element_type)]
+    pub(crate) dtype: DType,
+    /// Kernel: auto, reference, simd, openblas, blis
+    #[arg(long, value_name = "K", env = "BRAMBLE_KERNEL", default_value = "auto", value_parser = kernel)]
+    pub(crate) kernel: Choice,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Refused with a sentence: a description answers nothing.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) cluster: Option<PathBuf>,
+}
+
+/// A product by its sizes alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) m: u64,
+    pub(crate) k: u64,
+    pub(crate) n: u64,
+    pub(crate) dtype: DType,
+}
+
+/// Longest side: more elements than any file has, and few enough for every sum that planning makes.
+const SIDE_MAX: u64 = 1 << 32;
+
+fn sizes(text: &str) -> Result<Sizes, String> {
+    let (sides, dtype) = match text.split_once(':') {
+        Some((sides, name)) => (sides, element_type(name)?),
+        None => (text, DType::F64),
+    };
+    let form = || "use MxKxN or MxKxN:DTYPE, as in 20000x20000x20000:f32".to_owned();
+    let side = |text: &str| -> Result<u64, String> {
+        let is_plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let side: u64 = text.parse().ok().filter(|_| is_plain).ok_or_else(form)?;
+        let fits = (1..=SIDE_MAX).contains(&side);
+        if fits { Ok(side) } else { Err(format!("{text}: a side is from 1 to {SIDE_MAX}")) }
+    };
+    match sides.split('x').collect::<Vec<_>>()[..] {
+        [m, k, n] => Ok(Sizes { m: side(m)?, k: side(k)?, n: side(n)?, dtype }),
+        _ => Err(form()),
+    }
+}
+
+fn strategy(text: &str) -> Result<Wanted, String> {
+    if text == "auto" { Ok(Wanted(None)) } else { text.parse().map(|s| Wanted(Some(s))) }
+}
+
+pub(super) fn kernel(text: &str) -> Result<Choice, String> {
+    text.parse().map_err(|e| format!("{e}"))
+}
+
+fn element_type(text: &str) -> Result<DType, String> {
+    DType::parse(text).ok_or_else(|| "use f32, f64, i32 or i64".to_owned())
+}
+
+fn effort(text: &str) -> Result<Effort, String> {
+    text.parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_three_sides_and_a_type() {
+        let read = |text: &str| sizes(text).map(|s| (s.m, s.k, s.n, s.dtype));
+        assert_eq!(read("2x3x4"), Ok((2, 3, 4, DType::F64)));
+        assert_eq!(read("100000x1x7:f32"), Ok((100_000, 1, 7, DType::F32)));
+        for bad in
+            ["", "2x3", "2x3x4x5", "2x3x0", "2x3x-4", "2x3x4:f16", "2x3x+4", "2x3x99999999999", "ax2x3"]
+        {
+            assert!(sizes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn auto_is_no_strategy() {
+        assert_eq!(strategy("auto"), Ok(Wanted(None)));
+        assert_eq!(strategy("row:4").map(|w| w.0.map(|s| s.to_string())), Ok(Some("row:4".to_owned())));
+        assert!(strategy("best").is_err());
+    }
+}

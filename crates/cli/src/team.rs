@@ -1,0 +1,185 @@
+//! Who computes: from the command line to links with every machine, this one's own threads included.
+//!
+//! Place in the flow: before the opening of sessions, for products, plans and looks at the machines alike.
+//!
+//! Invariant: this machine's own threads are a worker like any other, over a link that shares memory.
+
+use crate::args::{LinkKind, TeamArgs};
+use crate::cluster::{Cluster, Met};
+use crate::exit::{Exit, Failure};
+use crate::hostfile;
+use crate::local::{LocalWorkers, Share};
+use crate::trust;
+use bramble_kernel::{Choice, KernelName};
+use bramble_link::thread_pair;
+use bramble_matrix::DType;
+use bramble_primary::{End, Ends};
+use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
+
+/// Who computes, as the command line says.
+pub(crate) enum Team {
+    /// This process alone.
+    Alone,
+    /// Processes that it starts.
+    Local(Share),
+    /// Workers that listen or dial in.
+    Cluster(Cluster),
+}
+
+/// Links with everybody who could be had.
+pub(crate) struct Gathered {
+    pub(crate) ends: Ends,
+    /// Workers that could not be had, and why.
+    pub(crate) missing: Vec<Failure>,
+    /// The kernel to ask for.
+    pub(crate) kernel: String,
+    /// Threads of this machine.
+    pub(crate) threads: usize,
+    /// Whether the workers are processes of this machine.
+    pub(crate) is_local: bool,
+    /// Those processes; they end with this.
+    _processes: LocalWorkers,
+}
+
+/// What the machines are gathered for.
+#[derive(Clone, Copy)]
+pub(crate) struct Purpose {
+    pub(crate) kernel: Choice,
+    pub(crate) dtype: DType,
+    /// Operations: few are not worth a long comparison of kernels.
+    pub(crate) flops: f64,
+}
+
+impl Team {
+    /// The machines that the command line names.
+    pub(crate) fn of(args: &TeamArgs) -> Result<Self, Failure> {
+        let cores = default_threads();
+        if let Some(workers) = args.local {
+            if args.link == Some(LinkKind::Thread) {
+                let text = "--link thread: --local starts processes; leave --local away to use threads";
+                return Err(Failure::usage(text));
+            }
+            return Ok(Self::Local(Share {
+                workers,
+                threads: args.threads.map_or_else(|| (cores / usize::from(workers)).max(1), usize::from),
+                memory_bytes: args.memory.unwrap_or_else(|| available_memory() / u64::from(workers)),
+                cores,
+            }));
+        }
+        // A flag goes before the variable, so this is no business of the argument parser's.
+        let is_named = args.workers.is_some() || args.hostfile.is_some() || args.awaited.is_some();
+        let from_environment = match is_named {
+            false => std::env::var("BRAMBLE_HOSTS").ok().filter(|list| !list.is_empty()),
+            true => None,
+        };
+        let hosts = match (args.workers.as_ref().or(from_environment.as_ref()), &args.hostfile) {
+            (Some(list), _) => hostfile::from_list(list)?,
+            (None, Some(file)) => hostfile::from_file(file)?,
+            (None, None) => Vec::new(),
+        };
+        let awaited = args.awaited.unwrap_or(0);
+        if !hosts.is_empty() || awaited > 0 {
+            let security = trust::security(&args.trust)?;
+            return Ok(Self::Cluster(Cluster { hosts, awaited, listen: args.listen, security }));
+        }
+        if args.link == Some(LinkKind::Tcp) {
+            return Err(Failure::usage("--link tcp: needs workers; add --local N or --workers HOSTS"));
+        }
+        Ok(Self::Alone)
+    }
+
+    /// Gets everyone together; whoever cannot be had is in `missing`. Has to run inside a `LocalSet`.
+    pub(crate) async fn gather_some(self, args: &TeamArgs, purpose: Purpose) -> Result<Gathered, Failure> {
+        let mut kernel = purpose.kernel;
+        let is_local = matches!(self, Self::Local(_));
+        let mut processes = LocalWorkers::default();
+        let Met { ends: workers, missing } = match self {
+            Self::Alone => Met::default(),
+            Self::Local(share) => {
+                let (started, door) = LocalWorkers::start(share).await?;
+                processes = started;
+                // All are this machine: one probe, while they start, serves them all.
+                kernel = probed(purpose)?;
+                let links = processes.accept(door).await?;
+                let ends = links.into_iter().map(|link| End { link, threads_max: 0 }).collect();
+                Met { ends, missing: Vec::new() }
+            }
+            Self::Cluster(cluster) => cluster.meet().await?,
+        };
+        let (local, threads) = own_threads(args, is_local);
+        Ok(Gathered {
+            ends: Ends { local, workers, alike: is_local },
+            missing,
+            kernel: name_of(kernel),
+            threads,
+            is_local,
+            _processes: processes,
+        })
+    }
+
+    /// Gets everyone together, or says who cannot be had.
+    pub(crate) async fn gather(self, args: &TeamArgs, purpose: Purpose) -> Result<Gathered, Failure> {
+        let mut gathered = self.gather_some(args, purpose).await?;
+        match gathered.missing.is_empty() {
+            true => Ok(gathered),
+            false => Err(gathered.missing.swap_remove(0)),
+        }
+    }
+}
+
+impl Gathered {
+    /// A failure of these machines: processes of our own are no cluster that could be unreachable.
+    pub(crate) fn failure(is_local: bool, failure: impl Into<Failure>) -> Failure {
+        match failure.into() {
+            Failure { exit: Exit::Unreachable, text } if is_local => Failure::failed(text),
+            failure => failure,
+        }
+    }
+}
+
+/// This machine's own threads as a worker, and how many they are.
+fn own_threads(args: &TeamArgs, is_local: bool) -> (End, usize) {
+    let threads =
+        if is_local { default_threads() } else { args.threads.map_or_else(default_threads, usize::from) };
+    let memory_bytes = match args.memory {
+        Some(bytes) if !is_local => bytes,
+        _ => available_memory(),
+    };
+    let config = Config {
+        threads,
+        memory_bytes,
+        kernel: None,
+        // Worker processes of the same cores come and go; pinning is for a machine of one's own.
+        pin_from: (!is_local && threads <= default_threads()).then_some(0),
+        name: host_name(),
+    };
+    let (here, there) = thread_pair("primary", "this machine");
+    tokio::task::spawn_local(async move {
+        // How it ended is seen at the other end.
+        let _ = serve_link(there, None, &config, &Ledger::new()).await;
+    });
+    (End { link: here, threads_max: 0 }, threads)
+}
+
+/// `auto` resolved once.
+fn probed(purpose: Purpose) -> Result<Choice, Failure> {
+    let pick = bramble_kernel::pick(purpose.kernel, purpose.dtype, purpose.flops)
+        .map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
+    let name: KernelName = pick.kernel.name().parse().map_err(|e| Failure::failed(format!("{e}")))?;
+    Ok(Choice::Named(name))
+}
+
+/// A kernel that cannot be had here is said before anything is begun.
+pub(crate) fn check_kernel(kernel: Choice, dtype: DType) -> Result<(), Failure> {
+    if let Choice::Named(_) = kernel {
+        bramble_kernel::pick(kernel, dtype, 0.0).map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
+    }
+    Ok(())
+}
+
+fn name_of(kernel: Choice) -> String {
+    match kernel {
+        Choice::Auto => "auto".to_owned(),
+        Choice::Named(name) => name.as_str().to_owned(),
+    }
+}

@@ -1,0 +1,239 @@
+//! How unevenly operands are scaled: what Strassen–Winograd may cost in accuracy, told before the product is made.
+//!
+//! Place: asked by whoever chooses a strategy, before anything is sent. Classical products err element by element,
+//! relative to (|A||B|)ᵢⱼ; with levels of Strassen–Winograd all of C errs relative to the largest elements of A and B.
+//! Where rows of A, columns of B or the depth are scaled unevenly, small elements of C drown.
+//!
+//! Invariants: each operand is read once (of a generated one a corner, since all of it is alike); memory is a number for
+//! each row and column, in each of four stripes a thread; the answer does not depend on the number of
+//! threads, and threads end with the call.
+//!
+//! It looks at the largest element of each row and column and not at products: see docs/verification.md for what it
+//! cannot see.
+
+use super::scalar::Real;
+use super::tile::{Cut, Loader, parallel, zeros};
+use super::{MatrixError, fits};
+use crate::{DType, Layout, Matrix, Rect, Shape, Span};
+
+/// Rows and columns of the corner that stands for a generated matrix.
+const CORNER: u64 = 512;
+/// Elements that are looked at together.
+const LANES: usize = 16;
+/// Stripes of a matrix for each thread.
+const STRIPES: usize = 4;
+/// What levels of Strassen–Winograd may make of the largest number at most: 18³ and more.
+const GROWTH_MAX: f64 = (1 << 13) as f64;
+
+/// How unevenly the operands of a product are scaled. Each ratio is at least 1; rows and columns of zeros do not count.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scaling {
+    /// Largest element of A over the smallest of its rows' largest elements.
+    pub rows: f64,
+    /// Largest element of B over the smallest of its columns' largest elements.
+    pub cols: f64,
+    /// What the largest elements of A and B would make if they met, over the largest product that may occur.
+    pub depth: f64,
+    /// There is a NaN or an infinity, or sums of products may come near the largest number.
+    pub wild: bool,
+}
+
+impl Scaling {
+    /// Binary digits that an even product loses at most to a badly scaled one.
+    pub const BITS_MAX: f64 = 10.0;
+    const EVEN: Self = Self { rows: 1.0, cols: 1.0, depth: 1.0, wild: false };
+
+    /// By how much the norm-wise bound of an element may exceed its elementwise bound because of the scaling, in powers
+    /// of two.
+    pub fn bits(&self) -> f64 {
+        // The logarithms are added, since the product may overflow.
+        self.rows.log2() + self.cols.log2() + self.depth.log2()
+    }
+
+    /// Whether the product should rather be made classically.
+    pub fn is_bad(&self) -> bool {
+        self.wild || self.bits() > Self::BITS_MAX
+    }
+}
+
+impl std::fmt::Display for Scaling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.wild {
+            return f.write_str("NaN, infinity or numbers near the largest");
+        }
+        let Self { rows, cols, depth, .. } = self;
+        let bits = self.bits();
+        write!(
+            f,
+            "rows of A differ by {rows:.1e}, columns of B by {cols:.1e}, the depth by {depth:.1e}: {bits:.0} bits"
+        )
+    }
+}
+
+/// Measures how unevenly the operands of A B are scaled. Integers are always even: their products are exact.
+pub fn scaling(a: &Matrix, b: &Matrix, threads: usize) -> Result<Scaling, MatrixError> {
+    fits(b, a.dtype(), Shape::new(a.shape().cols, b.shape().cols))?;
+    match a.dtype() {
+        DType::F32 => of::<f32>(a, b, threads),
+        DType::F64 => of::<f64>(a, b, threads),
+        DType::I32 | DType::I64 => Ok(Scaling::EVEN),
+    }
+}
+
+fn of<T: Magnitude>(a: &Matrix, b: &Matrix, threads: usize) -> Result<Scaling, MatrixError> {
+    let (left, right) = (Sizes::<f64>::of::<T>(a, threads)?, Sizes::<f64>::of::<T>(b, threads)?);
+    let (largest_a, largest_b) = (largest(&left.rows), largest(&right.cols));
+    if largest_a == 0.0 || largest_b == 0.0 {
+        return Ok(Scaling { wild: left.wild || right.wild, ..Scaling::EVEN });
+    }
+    // In units of the largest elements, so that products stay in range.
+    let meet = left.cols.iter().zip(&right.rows).map(|(a, b)| (a / largest_a) * (b / largest_b));
+    let depth = a.shape().cols as f64;
+    let most = largest_a.log2() + largest_b.log2() + depth.log2() + GROWTH_MAX.log2();
+    let near = |x: f64| x > T::LARGEST / GROWTH_MAX;
+    Ok(Scaling {
+        rows: largest_a / smallest(&left.rows),
+        cols: largest_b / smallest(&right.cols),
+        depth: 1.0 / meet.fold(0.0, f64::max),
+        wild: left.wild || right.wild || near(largest_a) || near(largest_b) || most > T::LARGEST.log2(),
+    })
+}
+
+fn largest(sizes: &[f64]) -> f64 {
+    sizes.iter().copied().fold(0.0, f64::max)
+}
+
+/// The smallest that is not zero.
+fn smallest(sizes: &[f64]) -> f64 {
+    sizes.iter().copied().filter(|x| *x > 0.0).fold(f64::INFINITY, f64::min)
+}
+
+/// An element type that has an absolute value of its own.
+trait Magnitude: Real {
+    fn size(self) -> Self;
+}
+
+impl Magnitude for f32 {
+    #[inline(always)]
+    fn size(self) -> Self {
+        self.abs()
+    }
+}
+
+impl Magnitude for f64 {
+    #[inline(always)]
+    fn size(self) -> Self {
+        self.abs()
+    }
+}
+
+/// The largest sizes of each row and each column, and whether there is a NaN or an infinity.
+struct Sizes<X> {
+    rows: Vec<X>,
+    cols: Vec<X>,
+    wild: bool,
+}
+
+impl Sizes<f64> {
+    fn of<T: Magnitude>(matrix: &Matrix, threads: usize) -> Result<Self, MatrixError> {
+        if matrix.layout() == Layout::ColMajor {
+            // Runs are longest along the lines.
+            let Self { rows, cols, wild } = Self::of::<T>(&matrix.clone().transposed(), threads)?;
+            return Ok(Self { rows: cols, cols: rows, wild });
+        }
+        let shape = matrix.shape();
+        let found = if matrix.generator().is_some() {
+            let corner = Shape::new(shape.rows.min(CORNER), shape.cols.min(CORNER));
+            let mut sizes = Sizes::<T>::none(corner)?;
+            sizes.add(&mut Loader::default(), matrix, corner.rect())?;
+            sizes
+        } else {
+            Sizes::<T>::whole(matrix, threads.max(1))?
+        };
+        let wide = |sizes: Vec<T>| -> Vec<f64> { sizes.into_iter().map(T::to_f64).collect() };
+        let mut sizes = Self { rows: wide(found.rows), cols: wide(found.cols), wild: found.wild };
+        // All rows and columns of a generated matrix are alike.
+        let most = largest(&sizes.rows);
+        sizes.rows.resize(shape.rows as usize, most);
+        sizes.cols.resize(shape.cols as usize, most);
+        Ok(sizes)
+    }
+}
+
+impl<T: Magnitude> Sizes<T> {
+    fn none(shape: Shape) -> Result<Self, MatrixError> {
+        Ok(Self { rows: zeros(shape.rows as usize)?, cols: zeros(shape.cols as usize)?, wild: false })
+    }
+
+    /// Of all of a matrix, stripe by stripe.
+    fn whole(matrix: &Matrix, threads: usize) -> Result<Self, MatrixError> {
+        let cut = Cut::of(matrix);
+        let blocks = cut.blocks();
+        let stripes = blocks.min(STRIPES * threads);
+        let found = parallel(stripes, threads, |loader, stripe| {
+            let mut sizes = Self::none(matrix.shape())?;
+            for block in stripe * blocks / stripes..(stripe + 1) * blocks / stripes {
+                for tile in cut.tiles(block) {
+                    sizes.add(loader, matrix, tile)?;
+                }
+            }
+            Ok(sizes)
+        })?;
+        let mut all = Self::none(matrix.shape())?;
+        for part in found {
+            all.wild |= part.wild;
+            for (to, from) in [(&mut all.rows, part.rows), (&mut all.cols, part.cols)] {
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = larger(from, *to));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Adds a rectangle of contiguous rows.
+    fn add(&mut self, loader: &mut Loader, matrix: &Matrix, rect: Rect) -> Result<(), MatrixError> {
+        let tile = loader.load::<T>(matrix, rect, None)?;
+        let along = part(&mut self.cols, rect.cols);
+        if along.is_empty() {
+            return Ok(());
+        }
+        for (i, size) in part(&mut self.rows, rect.rows).iter_mut().enumerate() {
+            let (most, wild) = largest_of_line(tile.line::<T>(i), along);
+            *size = larger(most, *size);
+            self.wild |= wild;
+        }
+        Ok(())
+    }
+}
+
+fn part<T>(sizes: &mut [T], span: Span) -> &mut [T] {
+    &mut sizes[span.start as usize..span.end as usize]
+}
+
+/// `a` if it is larger, else `b`: one instruction, which a NaN as `a` passes by.
+#[inline(always)]
+fn larger<T: PartialOrd>(a: T, b: T) -> T {
+    if a > b { a } else { b }
+}
+
+/// The largest size in a line, and whether it has a NaN or an infinity; raises the sizes `along` it.
+fn largest_of_line<T: Magnitude>(line: &[T], along: &mut [T]) -> (T, bool) {
+    // A finite number times 0 is 0; NaN and infinities become NaN.
+    let (mut most, mut zero) = ([T::ZERO; LANES], [T::ZERO; LANES]);
+    let (head, tail) = line.as_chunks::<LANES>();
+    let (along_head, along_tail) = along.as_chunks_mut::<LANES>();
+    for (x, along) in head.iter().zip(along_head) {
+        for i in 0..LANES {
+            let size = x[i].size();
+            most[i] = larger(size, most[i]);
+            along[i] = larger(size, along[i]);
+            zero[i] = zero[i].plus(size.times(T::ZERO));
+        }
+    }
+    for (i, (x, along)) in tail.iter().zip(along_tail).enumerate() {
+        let size = x.size();
+        most[i] = larger(size, most[i]);
+        *along = larger(size, *along);
+        zero[i] = zero[i].plus(size.times(T::ZERO));
+    }
+    (most.into_iter().fold(T::ZERO, larger), zero.iter().any(|x| *x != T::ZERO))
+}

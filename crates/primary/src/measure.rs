@@ -1,0 +1,169 @@
+//! How fast links are: each by itself, then all at once, since they leave the primary through one network card.
+//!
+//! Place in the flow: after the welcomes, before the plan.
+//!
+//! Invariants: bytes travel as those of a product do, in frames of the session, over the same cipher. Every wait has a
+//! deadline that names the machine.
+//!
+//! Deliberately absent: the way back, which is taken to be as fast.
+
+use crate::PrimaryError;
+use crate::opening::Session;
+use bramble_link::{Body, Frame, Link, NoBodies, Region};
+use bramble_matrix::number::{nearest_f64, to_u64};
+use bramble_plan::LinkRate;
+use bramble_schedule::message::{Kind, decode_number, encode_number};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+
+/// Longest measurement of one link.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// A link on which 64 KiB take longer than this is slow enough to be judged by them.
+const QUICK: Duration = Duration::from_millis(20);
+/// The first look at a link.
+const FIRST_BYTES: usize = 64 << 10;
+/// What all links together carry, about, when they are measured at once.
+const TOGETHER: Duration = Duration::from_millis(40);
+/// Links that are measured by themselves in the same moment: one, unless there are so many that turns take too long.
+const FEW: usize = 16;
+
+/// Measures every link that moves bytes, and what all of them carry together, bytes a second.
+pub(crate) async fn measure(sessions: &mut Vec<Session>) -> Result<Option<f64>, PrimaryError> {
+    let at_once = if sessions.len() > FEW { sessions.len() / FEW } else { 1 };
+    let turns = Rc::new(Semaphore::new(at_once));
+    let each = |session: Session| {
+        let turns = turns.clone();
+        async move {
+            // The semaphore is never closed.
+            let _turn = turns.acquire().await;
+            by_itself(session).await
+        }
+    };
+    let mut failed = None;
+    for (number, session) in all(std::mem::take(sessions), each).await?.into_iter().enumerate() {
+        match session {
+            Ok(session) => sessions.push(session),
+            Err(e) => failed = failed.or(Some((number, e))),
+        }
+    }
+    if let Some((_, e)) = failed {
+        return Err(e);
+    }
+    if sessions.iter().filter(|s| s.rate.is_some()).count() < 2 {
+        return Ok(None);
+    }
+    together(sessions).await.map(Some)
+}
+
+/// Does something with all sessions at once; gives what came of it in their order.
+async fn all<F, T>(sessions: Vec<Session>, each: impl Fn(Session) -> F) -> Result<Vec<T>, PrimaryError>
+where
+    F: Future<Output = T> + 'static,
+    T: 'static,
+{
+    let tasks: Vec<_> = sessions.into_iter().map(|s| tokio::task::spawn_local(each(s))).collect();
+    let mut done = Vec::new();
+    for task in tasks {
+        done.push(task.await.map_err(|e| PrimaryError::Failed(format!("measuring a link: {e}")))?);
+    }
+    Ok(done)
+}
+
+/// Round trip of an empty ping (best of four), then bytes a second of a large one.
+async fn by_itself(mut session: Session) -> Result<Session, PrimaryError> {
+    if session.link.shares_memory {
+        return Ok(session);
+    }
+    let name = session.name.clone();
+    let rate = in_time(&name, FIRST_BYTES, rate(&mut session.link)).await?;
+    Ok(Session { rate: Some(rate), ..session })
+}
+
+/// All links at once, each with as much as it could carry in the same time: what they carry together, bytes a second.
+async fn together(sessions: &mut Vec<Session>) -> Result<f64, PrimaryError> {
+    let began = Instant::now();
+    let each = |mut session: Session| async move {
+        let Some(rate) = session.rate else { return (0, Ok(session)) };
+        let share = rate.bytes_per_s * TOGETHER.as_secs_f64();
+        let bytes = (share as usize).clamp(1 << 10, bramble_link::CHUNK_BYTES_MAX);
+        let name = session.name.clone();
+        // On a fast link one body is over at once: several, one after the other.
+        let times = ((share / nearest_f64(to_u64(bytes))) as u64).clamp(1, 8);
+        let pings = async {
+            for nonce in 0..times {
+                ping(&mut session.link, 16 + nonce, bytes).await?;
+            }
+            Ok(())
+        };
+        let ended = in_time(&name, bytes, pings).await;
+        (to_u64(bytes) * times, ended.map(|()| session))
+    };
+    let (mut bytes, mut waited) = (0, Duration::ZERO);
+    let mut failed = None;
+    let trips = sessions.iter().filter_map(|s| s.rate).map(|r| r.round_trip_s).fold(0.0, f64::max);
+    for (count, session) in all(std::mem::take(sessions), each).await? {
+        bytes += count;
+        waited = waited.max(began.elapsed());
+        match session {
+            Ok(session) => sessions.push(session),
+            Err(e) => failed = failed.or(Some(e)),
+        }
+    }
+    match failed {
+        Some(e) => Err(e),
+        None => Ok(nearest_f64(bytes) / (waited.as_secs_f64() - trips).max(1e-6)),
+    }
+}
+
+async fn in_time<T>(
+    name: &str,
+    bytes: usize,
+    what: impl Future<Output = Result<T, String>>,
+) -> Result<T, PrimaryError> {
+    let unreachable = |why: String| PrimaryError::Unreachable { name: name.to_owned(), why };
+    match tokio::time::timeout(DEADLINE, what).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(why)) => Err(unreachable(why)),
+        Err(_) => {
+            let why = format!(
+                "{} KiB take more than {} s to it; check its network",
+                bytes >> 10,
+                DEADLINE.as_secs()
+            );
+            Err(unreachable(why))
+        }
+    }
+}
+
+async fn rate(link: &mut Link) -> Result<LinkRate, String> {
+    let mut round_trip = Duration::MAX;
+    for nonce in 0..4 {
+        round_trip = round_trip.min(ping(link, nonce, 0).await?);
+    }
+    let mut bytes = FIRST_BYTES;
+    let mut best = ping(link, 5, bytes).await?;
+    if best < round_trip + QUICK {
+        bytes = bramble_link::CHUNK_BYTES_MAX;
+        best = ping(link, 6, bytes).await?.min(ping(link, 7, bytes).await?);
+    }
+    let seconds = best.saturating_sub(round_trip).as_secs_f64().max(1e-6);
+    Ok(LinkRate { bytes_per_s: nearest_f64(to_u64(bytes)) / seconds, round_trip_s: round_trip.as_secs_f64() })
+}
+
+async fn ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<Duration, String> {
+    let body = match bytes {
+        0 => Body::Empty,
+        _ => Body::Shared(Region::whole(Arc::new(vec![0u8; bytes]))),
+    };
+    let began = Instant::now();
+    let frame = Frame::new(Kind::Ping.code(), encode_number(nonce), body);
+    link.sender.send(frame).await.map_err(|e| e.to_string())?;
+    let answer = link.receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
+    let kind = Kind::from_code(answer.kind).map_err(|e| e.0)?;
+    if kind != Kind::Pong || decode_number(&answer.head).map_err(|e| e.0)? != nonce {
+        return Err(format!("it answered a ping with {kind:?}"));
+    }
+    Ok(began.elapsed())
+}

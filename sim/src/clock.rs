@@ -1,0 +1,126 @@
+//! Virtual time, and what is yet to happen in the order in which it will.
+//!
+//! Invariants: time never goes back; what happens at the same time happens in an order that is a function of the seed.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+/// Picoseconds since the start: 64 bits are 213 days.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Time(u64);
+
+impl Time {
+    /// So many seconds later.
+    pub(crate) fn after(self, seconds: f64) -> Self {
+        Self(self.0.saturating_add((seconds * 1e12).round() as u64))
+    }
+
+    pub(crate) fn seconds(self) -> f64 {
+        self.0 as f64 * 1e-12
+    }
+
+    /// Seconds since `earlier`; 0 where it is later.
+    pub(crate) fn seconds_from(self, earlier: Self) -> f64 {
+        self.0.saturating_sub(earlier.0) as f64 * 1e-12
+    }
+
+    pub(crate) fn duration(self) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.0 / 1000)
+    }
+}
+
+/// What is to happen, and when.
+struct Entry<E> {
+    time: Time,
+    tie: u64,
+    number: u64,
+    event: E,
+}
+
+impl<E> Entry<E> {
+    fn key(&self) -> (Time, u64, u64) {
+        (self.time, self.tie, self.number)
+    }
+}
+
+impl<E> PartialEq for Entry<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl<E> Eq for Entry<E> {}
+
+impl<E> PartialOrd for Entry<E> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> Ord for Entry<E> {
+    /// The heap gives the greatest first: the earliest is the greatest.
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.key().cmp(&self.key())
+    }
+}
+
+/// Everything that is yet to happen.
+pub(crate) struct Agenda<E> {
+    heap: BinaryHeap<Entry<E>>,
+    now: Time,
+    seed: u64,
+    number: u64,
+}
+
+impl<E> Agenda<E> {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { heap: BinaryHeap::new(), now: Time::default(), seed, number: 0 }
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.now
+    }
+
+    /// `event` will happen in so many seconds.
+    pub(crate) fn add(&mut self, seconds: f64, event: E) {
+        self.number += 1;
+        let tie = if self.seed == 0 { 0 } else { mixed(self.seed ^ self.number) };
+        self.heap.push(Entry { time: self.now.after(seconds), tie, number: self.number, event });
+    }
+
+    /// What happens next; it is then that time.
+    pub(crate) fn next(&mut self) -> Option<E> {
+        let entry = self.heap.pop()?;
+        self.now = entry.time;
+        Some(entry.event)
+    }
+}
+
+/// SplitMix64 (Steele, Lea, Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014).
+fn mixed(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(seed: u64) -> Vec<u32> {
+        let mut agenda = Agenda::new(seed);
+        for event in 0..20 {
+            agenda.add(if event < 10 { 2.0 } else { 1.0 }, event);
+        }
+        std::iter::from_fn(|| agenda.next()).collect()
+    }
+
+    #[test]
+    fn earlier_things_come_first_and_ties_are_a_function_of_the_seed() {
+        assert_eq!(order(0), (10..20).chain(0..10).collect::<Vec<_>>());
+        assert!(order(1)[..10].iter().all(|e| *e >= 10));
+        assert_eq!(order(1), order(1));
+        assert_ne!(order(1), order(2));
+    }
+}

@@ -1,0 +1,213 @@
+//! One machine of a plan: the worker's state, threads that take time, and what waits to leave.
+//!
+//! Invariants: the threads take tasks greedily from one queue; the credit that has become free while a frame for it
+//! waits leaves in that frame; the machine never holds more than it was granted.
+//!
+//! Deliberately absent: buffers. What is held is counted as it is charged.
+
+use crate::report::MachineReport;
+use crate::setting::Pace;
+use bramble_matrix::number::{to_u64, to_usize};
+use bramble_plan::{Machine, Member};
+use bramble_schedule::limits::lines_per_frame;
+use bramble_schedule::message::{MatrixHeader, Operation, ResultHead};
+use bramble_schedule::primary::Outgoing;
+use bramble_schedule::worker::{Action, Event, Run, Worker};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What a compute thread does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Task {
+    Run(Run),
+    Fill(u32),
+}
+
+/// What leaves a machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Parcel {
+    /// Lines of a tile: their bytes, and whether they are the last and its memory is free when they have left.
+    Result { head: ResultHead, bytes: usize, is_last: bool },
+    /// What is free; the number counts when the frame has left.
+    Credit(u64),
+}
+
+impl Parcel {
+    /// Bytes on the wire.
+    pub(crate) fn wire_bytes(&self) -> usize {
+        match self {
+            Self::Result { bytes, .. } => 16 + 24 + bytes,
+            Self::Credit(_) => 16 + 8,
+        }
+    }
+}
+
+/// One member of the plan.
+pub(crate) struct End {
+    worker: Worker,
+    /// It works in the primary's own memory.
+    pub(crate) shares_memory: bool,
+    /// Its threads run on the primary's cores.
+    pub(crate) on_host: bool,
+    threads: u32,
+    flops_per_s: f64,
+    pace: Pace,
+    queue: VecDeque<Task>,
+    pub(crate) running: u32,
+    /// What it has, with headers.
+    held: BTreeMap<u32, MatrixHeader>,
+    /// Tiles in the primary's own memory.
+    lent: BTreeSet<u32>,
+    held_bytes: u64,
+    grant_bytes: u64,
+    /// Free, and not yet said to be.
+    pub(crate) credit: u64,
+    credit_waits: bool,
+    /// What is to leave now.
+    pub(crate) leaving: VecDeque<Parcel>,
+    pub(crate) report: MachineReport,
+}
+
+impl End {
+    pub(crate) fn new(member: &Member, machine: &Machine, pace: Pace) -> Self {
+        Self {
+            worker: Worker::new(member.memory_bytes),
+            shares_memory: machine.link.is_none(),
+            on_host: machine.link.is_none() || machine.shares_cores,
+            threads: machine.threads.max(1),
+            flops_per_s: machine.gflops * 1e9,
+            pace,
+            queue: VecDeque::new(),
+            running: 0,
+            held: BTreeMap::new(),
+            lent: BTreeSet::new(),
+            held_bytes: 0,
+            grant_bytes: member.memory_bytes,
+            credit: 0,
+            credit_waits: false,
+            leaving: VecDeque::new(),
+            report: MachineReport { machine: member.machine, ..MachineReport::default() },
+        }
+    }
+
+    /// A store message is there.
+    pub(crate) fn stored(&mut self, message: &Outgoing) {
+        if message.piece.is_some_and(|p| p.lent) {
+            let tile = message.head.matrices.last();
+            self.lent.extend(tile.map(|m| m.id));
+        }
+        self.happened(Event::Announced(&message.head));
+        self.happened(Event::Landed(&message.head));
+    }
+
+    /// A thread is done with a task.
+    pub(crate) fn done(&mut self, task: Task) {
+        self.running -= 1;
+        match task {
+            Task::Run(run) => self.happened(Event::Finished(&run.job)),
+            Task::Fill(id) => self.happened(Event::Filled(id)),
+        }
+    }
+
+    /// A frame has left; the credit that it carries is counted.
+    pub(crate) fn left(&mut self, parcel: &mut Parcel) {
+        match parcel {
+            Parcel::Result { head, is_last: true, .. } => {
+                self.lent.remove(&head.c);
+                self.happened(Event::Returned(head.c));
+            }
+            Parcel::Result { .. } => {}
+            Parcel::Credit(bytes) => {
+                *bytes = std::mem::take(&mut self.credit);
+                self.credit_waits = false;
+            }
+        }
+    }
+
+    /// The next task for a thread that is idle, with the seconds that it takes where nothing else runs.
+    pub(crate) fn begin(&mut self) -> Option<(Task, f64)> {
+        if self.running >= self.threads {
+            return None;
+        }
+        let task = self.queue.pop_front()?;
+        self.running += 1;
+        Some((task, self.seconds(&task)))
+    }
+
+    fn header(&self, id: u32) -> &MatrixHeader {
+        self.held.get(&id).unwrap_or_else(|| panic!("matrix {id} is used and is not there"))
+    }
+
+    fn seconds(&self, task: &Task) -> f64 {
+        let threads = f64::from(self.threads);
+        match task {
+            Task::Fill(id) => threads * self.header(*id).bytes() as f64 / self.pace.fill_bytes_per_s,
+            Task::Run(run) => {
+                let (a, c) = (self.header(run.job.a), self.header(run.job.c));
+                let elements = f64::from(c.rows) * f64::from(c.cols);
+                match run.job.operation {
+                    Operation::Multiply => threads * 2.0 * elements * f64::from(a.cols) / self.flops_per_s,
+                    Operation::Add | Operation::Subtract => {
+                        let moved = if run.reads_tile { 4.0 } else { 3.0 };
+                        threads * moved * c.bytes() as f64 / self.pace.add_bytes_per_s
+                    }
+                }
+            }
+        }
+    }
+
+    /// One event through the worker's state, and what comes of it.
+    fn happened(&mut self, event: Event<'_>) {
+        let actions = self.worker.handle(event);
+        for action in actions.unwrap_or_else(|e| panic!("the primary broke the protocol: {e}")) {
+            match action {
+                Action::Reserve(header) => {
+                    self.held.insert(header.id, header);
+                    self.held_bytes += header.charged_bytes();
+                    assert!(self.held_bytes <= self.grant_bytes, "a machine holds more than its plan says");
+                    self.report.held_bytes_max = self.report.held_bytes_max.max(self.held_bytes);
+                }
+                Action::Fill(id) => {
+                    self.report.fills += 1;
+                    self.queue.push_back(Task::Fill(id));
+                }
+                Action::Start(run) => {
+                    self.report.jobs += 1;
+                    self.queue.push_back(Task::Run(run));
+                }
+                Action::Return { tile, epoch, step_start, step_end } => {
+                    let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
+                    self.send_back(head);
+                }
+                Action::Release(id) => drop(self.held.remove(&id)),
+                Action::Credit(bytes) => {
+                    self.held_bytes -= bytes;
+                    self.credit += bytes;
+                    if !std::mem::replace(&mut self.credit_waits, true) {
+                        self.leaving.push_back(Parcel::Credit(0));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A tile in frames of whole rows; one that was lent in one piece without bytes.
+    fn send_back(&mut self, head: ResultHead) {
+        let (rows, line_bytes) = self.header(head.c).lines_total();
+        let is_lent = self.lent.contains(&head.c);
+        let per_frame = if is_lent { rows } else { lines_per_frame(line_bytes) };
+        let mut first_line = 0;
+        while first_line < rows {
+            let lines = per_frame.min(rows - first_line);
+            let bytes = if is_lent { 0 } else { to_usize(lines) * line_bytes };
+            let is_last = first_line + lines == rows;
+            let head = ResultHead { first_line, lines, ..head };
+            self.leaving.push_back(Parcel::Result { head, bytes, is_last });
+            first_line += lines;
+        }
+    }
+
+    /// Bytes of a frame with a store message.
+    pub(crate) fn frame_bytes(message: &Outgoing) -> u64 {
+        to_u64(16 + message.wire_bytes())
+    }
+}

@@ -1,0 +1,65 @@
+//! What a simulated product took.
+
+use bramble_plan::Prediction;
+
+/// One machine of the plan, in the order of its members.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MachineReport {
+    /// Index into the machines that the plan was made for.
+    pub machine: usize,
+    /// Bytes over its link from the primary, frames and all; 0 without a link.
+    pub bytes_out: u64,
+    /// Bytes over its link to the primary.
+    pub bytes_back: u64,
+    /// Seconds that its threads were busy, summed.
+    pub busy_s: f64,
+    /// Most bytes of matrices that it held, as they are charged.
+    pub held_bytes_max: u64,
+    /// Jobs.
+    pub jobs: u64,
+    /// Matrices that it generated.
+    pub fills: u64,
+    /// When the last store message was there.
+    pub last_store_s: f64,
+    /// When its last job was done.
+    pub last_job_s: f64,
+    /// When its last result was there.
+    pub last_result_s: f64,
+}
+
+/// What a simulated product took.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// From `Start` to `Finished`.
+    pub seconds: f64,
+    /// The plan's members.
+    pub machines: Vec<MachineReport>,
+    /// Seconds that the primary's event loop was busy with bytes.
+    pub loop_busy_s: f64,
+    /// Most bytes of sums that waited for earlier ones.
+    pub aside_bytes_max: u64,
+    /// Tiles of C that were committed.
+    pub tiles: u64,
+    /// Jobs of all machines.
+    pub jobs: u64,
+    /// Things that happened: what a run costs to simulate.
+    pub events: u64,
+}
+
+impl Report {
+    /// Bytes that left the primary.
+    pub fn bytes_sent(&self) -> u64 {
+        self.machines.iter().map(|m| m.bytes_out).sum()
+    }
+
+    /// Bytes that came back.
+    pub fn bytes_received(&self) -> u64 {
+        self.machines.iter().map(|m| m.bytes_back).sum()
+    }
+
+    /// By which part of the bytes the prediction is wrong, in the direction that is worse.
+    pub fn bytes_off(&self, predicted: &Prediction) -> f64 {
+        let off = |is: u64, said: u64| (is as f64 - said as f64).abs() / (is.max(said).max(1)) as f64;
+        off(self.bytes_sent(), predicted.bytes_sent).max(off(self.bytes_received(), predicted.bytes_received))
+    }
+}

@@ -1,0 +1,332 @@
+//! A primary and its workers: everything that happens, in the order of time.
+//!
+//! The primary's event loop is one server: what it sends and takes waits for it in order, and takes processor time for
+//! its bytes; sums are added before anything else goes on. Machines on the primary's cores slow down in proportion
+//! where more wants to run than there are cores.
+//!
+//! Invariants: see `lib.rs`; they are asserted here.
+
+use crate::clock::Agenda;
+use crate::machine::{End, Parcel, Task};
+use crate::network::{Network, Signal, Way};
+use crate::report::Report;
+use crate::setting::{Pace, Setting};
+use bramble_matrix::{Layout, Rect};
+use bramble_plan::{Machine, Plan};
+use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What can happen.
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    Link(Way, Signal),
+    /// The event loop is done with its task.
+    Loop,
+    /// A thread of a machine is done with its task.
+    Done(usize, Task),
+}
+
+impl From<(Way, Signal)> for Happening {
+    fn from((way, signal): (Way, Signal)) -> Self {
+        Self::Link(way, signal)
+    }
+}
+
+/// What the primary's event loop has to do.
+enum Duty {
+    Send(usize, Outgoing),
+    Take(usize, Parcel),
+    Sent(usize, usize),
+    /// Bytes that are added to C; it is done when the time has passed.
+    Merge(u64),
+}
+
+struct World<'a> {
+    agenda: Agenda<Happening>,
+    primary: Primary,
+    ends: Vec<End>,
+    out: Network<Outgoing>,
+    back: Network<Parcel>,
+    setting: &'a Setting,
+    cores: f64,
+    duties: VecDeque<Duty>,
+    /// What the event loop is busy with.
+    duty: Option<Duty>,
+    loop_busy_s: f64,
+    /// Sums that wait, and their bytes.
+    asides: BTreeMap<(usize, u32), u64>,
+    aside_bytes: u64,
+    aside_bytes_max: u64,
+    committed: BTreeSet<(u64, u64)>,
+    committed_elements: u64,
+    finished_s: Option<f64>,
+    events: u64,
+}
+
+/// Carries a plan out. `machines` are those that it was made for: the primary first.
+///
+/// # Panics
+///
+/// Where the plan or the state machines break a promise: that is what it is for.
+pub fn simulate(plan: &Plan, machines: &[Machine], setting: &Setting) -> Report {
+    let mut world = World::new(plan, machines, setting);
+    world.tell(Event::Start);
+    world.run();
+    world.report()
+}
+
+impl<'a> World<'a> {
+    fn new(plan: &Plan, machines: &[Machine], setting: &'a Setting) -> Self {
+        let problem = plan.problem;
+        let of = |member: &bramble_plan::Member| &machines[member.machine];
+        let info = |member: &bramble_plan::Member| PeerInfo {
+            name: of(member).name.clone(),
+            credit_bytes: member.memory_bytes,
+            shares_memory: of(member).link.is_none(),
+        };
+        let end = |member: &bramble_plan::Member| {
+            let machine = of(member);
+            let pace = setting.paces.get(member.machine).copied();
+            End::new(member, machine, pace.unwrap_or(Pace::USUAL))
+        };
+        let links = || {
+            plan.members.iter().map(|m| match of(m).link {
+                Some(link) => (link.bytes_per_s, link.round_trip_s / 2.0),
+                None => (f64::INFINITY, 0.0),
+            })
+        };
+        let fastest = links().map(|l| l.0).filter(|r| r.is_finite()).fold(0.0, f64::max);
+        let card = setting.primary_bytes_per_s.unwrap_or(if fastest > 0.0 { fastest } else { f64::INFINITY });
+        let operands = Operands {
+            a_layout: Layout::RowMajor,
+            b_layout: Layout::RowMajor,
+            a_generated: !problem.sends_a,
+            b_generated: !problem.sends_b,
+            reads_c: problem.reads_c,
+        };
+        Self {
+            agenda: Agenda::new(setting.seed),
+            primary: Primary::new(plan.clone(), operands, plan.members.iter().map(info).collect()),
+            ends: plan.members.iter().map(end).collect(),
+            out: Network::new(Way::Out, card, links()),
+            back: Network::new(Way::Back, card, links()),
+            setting,
+            cores: machines.first().map_or(1.0, |m| f64::from(m.threads.max(1))),
+            duties: VecDeque::new(),
+            duty: None,
+            loop_busy_s: 0.0,
+            asides: BTreeMap::new(),
+            aside_bytes: 0,
+            aside_bytes_max: 0,
+            committed: BTreeSet::new(),
+            committed_elements: 0,
+            finished_s: None,
+            events: 0,
+        }
+    }
+
+    /// Until C is there.
+    fn run(&mut self) {
+        self.attend();
+        while self.finished_s.is_none() {
+            let Some(happening) = self.agenda.next() else {
+                panic!("nothing can happen any more, and {} tiles are missing", self.primary.tiles_left());
+            };
+            self.events += 1;
+            match happening {
+                Happening::Link(Way::Out, Signal::Card) => self.out.card_is_free(&mut self.agenda),
+                Happening::Link(Way::Back, Signal::Card) => self.back.card_is_free(&mut self.agenda),
+                Happening::Link(Way::Out, Signal::Left(peer)) => {
+                    if let Some(message) = self.out.left(peer, &mut self.agenda) {
+                        self.duties.push_back(Duty::Sent(peer, message.wire_bytes()));
+                    }
+                }
+                Happening::Link(Way::Out, Signal::There(peer)) => {
+                    if let Some(message) = self.out.there(peer) {
+                        self.stored(peer, &message);
+                    }
+                }
+                Happening::Link(Way::Back, Signal::Left(peer)) => {
+                    if let Some(parcel) = self.back.left(peer, &mut self.agenda) {
+                        self.ends[peer].left(parcel);
+                        self.go_on(peer);
+                    }
+                }
+                Happening::Link(Way::Back, Signal::There(peer)) => {
+                    if let Some(parcel) = self.back.there(peer) {
+                        self.duties.push_back(Duty::Take(peer, parcel));
+                    }
+                }
+                Happening::Loop => {
+                    if let Some(duty) = self.duty.take() {
+                        self.perform(duty);
+                    }
+                }
+                Happening::Done(peer, task) => {
+                    self.ends[peer].done(task);
+                    self.ends[peer].report.last_job_s = self.agenda.now().seconds();
+                    self.go_on(peer);
+                }
+            }
+            self.attend();
+        }
+    }
+
+    /// A store message is at a machine.
+    fn stored(&mut self, peer: usize, message: &Outgoing) {
+        self.ends[peer].stored(message);
+        self.ends[peer].report.last_store_s = self.agenda.now().seconds();
+        self.go_on(peer);
+    }
+
+    /// Starts what a machine's threads can do, and gives its link what leaves.
+    fn go_on(&mut self, peer: usize) {
+        while let Some(mut parcel) = self.ends[peer].leaving.pop_front() {
+            if self.ends[peer].shares_memory {
+                self.ends[peer].left(&mut parcel);
+                self.duties.push_back(Duty::Take(peer, parcel));
+            } else {
+                self.back.send(peer, parcel, parcel.wire_bytes(), &mut self.agenda);
+            }
+        }
+        while let Some((task, seconds)) = self.ends[peer].begin() {
+            let slowed = if self.ends[peer].on_host { seconds * self.slowness() } else { seconds };
+            self.ends[peer].report.busy_s += slowed;
+            self.agenda.add(slowed, Happening::Done(peer, task));
+        }
+    }
+
+    /// How many times as long things take on the primary's cores, for what runs there now.
+    fn slowness(&self) -> f64 {
+        let mut wanted = if self.duty.is_some() { 1.0 } else { 0.0 };
+        for (peer, end) in self.ends.iter().enumerate().filter(|(_, e)| e.on_host) {
+            let moves = self.out.is_busy(peer) || self.back.is_busy(peer);
+            let far = if moves { self.setting.far_s_per_byte * self.out.rate(peer) } else { 0.0 };
+            wanted += f64::from(end.running) + far.min(1.0);
+        }
+        (wanted / self.cores).max(1.0)
+    }
+
+    /// The event loop goes on until it is busy or has nothing to do.
+    fn attend(&mut self) {
+        while self.duty.is_none() {
+            let Some(duty) = self.duties.pop_front() else { return };
+            let seconds = self.seconds(&duty);
+            if seconds > 0.0 {
+                self.duty = Some(duty);
+                let slowed = seconds * self.slowness();
+                self.loop_busy_s += seconds;
+                self.agenda.add(slowed, Happening::Loop);
+            } else {
+                self.perform(duty);
+            }
+        }
+    }
+
+    fn seconds(&self, duty: &Duty) -> f64 {
+        match duty {
+            Duty::Sent(..) => 0.0,
+            Duty::Merge(bytes) => *bytes as f64 * self.setting.merge_s_per_byte,
+            // The own threads' messages go by reference; a sum that waits is copied.
+            Duty::Send(peer, _) if self.ends[*peer].shares_memory => 0.0,
+            Duty::Send(_, message) => End::frame_bytes(message) as f64 * self.setting.loop_s_per_byte,
+            Duty::Take(peer, parcel) => match parcel {
+                Parcel::Result { bytes, .. } => *bytes as f64 * self.setting.loop_s_per_byte,
+                Parcel::Credit(_) if self.ends[*peer].shares_memory => 0.0,
+                Parcel::Credit(_) => parcel.wire_bytes() as f64 * self.setting.loop_s_per_byte,
+            },
+        }
+    }
+
+    fn perform(&mut self, duty: Duty) {
+        match duty {
+            Duty::Merge(_) => {}
+            Duty::Sent(peer, bytes) => self.tell(Event::Sent { peer, bytes }),
+            Duty::Send(peer, message) if self.ends[peer].shares_memory => {
+                self.stored(peer, &message);
+                self.duties.push_back(Duty::Sent(peer, message.wire_bytes()));
+            }
+            Duty::Send(peer, message) => {
+                let bytes = 16 + message.wire_bytes();
+                self.out.send(peer, message, bytes, &mut self.agenda);
+            }
+            Duty::Take(peer, Parcel::Credit(bytes)) => self.tell(Event::Credit { peer, bytes }),
+            Duty::Take(peer, Parcel::Result { head, .. }) => {
+                self.ends[peer].report.last_result_s = self.agenda.now().seconds();
+                let expected = self.primary.expect(peer, &head);
+                let place = expected.unwrap_or_else(|e| panic!("a worker broke the protocol: {e}"));
+                if !place.in_place && head.first_line == 0 {
+                    let bytes = self.bytes_of(place.rect);
+                    assert!(self.asides.insert((peer, head.c), bytes).is_none(), "put aside twice");
+                    self.aside_bytes += bytes;
+                    self.aside_bytes_max = self.aside_bytes_max.max(self.aside_bytes);
+                    let most = self.primary.plan().predicted.primary_memory_bytes;
+                    assert!(
+                        self.aside_bytes <= most,
+                        "{} bytes wait, {most} were predicted",
+                        self.aside_bytes
+                    );
+                }
+                self.tell(Event::Landed { peer, head });
+            }
+        }
+    }
+
+    fn bytes_of(&self, rect: Rect) -> u64 {
+        rect.rows.len() * rect.cols.len() * self.primary.plan().problem.element_bytes()
+    }
+
+    /// One event through the primary's state, and what comes of it.
+    fn tell(&mut self, event: Event) {
+        let now = self.agenda.now();
+        for action in self.primary.handle(event, now.duration()) {
+            match action {
+                Action::Send(peer, message) => self.duties.push_back(Duty::Send(peer, message)),
+                Action::Merge { peer, tile, rect } => {
+                    let bytes = self.asides.remove(&(peer, tile));
+                    let bytes = bytes.unwrap_or_else(|| panic!("a sum is added that is not there"));
+                    assert_eq!(bytes, self.bytes_of(rect), "a sum is added where it does not belong");
+                    self.aside_bytes -= bytes;
+                    self.duties.push_front(Duty::Merge(bytes));
+                }
+                Action::Committed(rect) => {
+                    let first = self.committed.insert((rect.rows.start, rect.cols.start));
+                    assert!(first, "{rect} is committed twice");
+                    self.committed_elements += rect.rows.len() * rect.cols.len();
+                }
+                Action::Finished => self.finished_s = Some(self.finish()),
+                Action::Ping(..) => {}
+                Action::Fail(why) => panic!("the product failed: {why}"),
+            }
+        }
+    }
+
+    /// The time at which C is there: after what is still to be added.
+    fn finish(&self) -> f64 {
+        let left = self.duties.iter().filter(|d| matches!(d, Duty::Merge(_)));
+        self.agenda.now().seconds() + left.map(|d| self.seconds(d)).sum::<f64>()
+    }
+
+    fn report(self) -> Report {
+        let plan = self.primary.plan();
+        assert_eq!(self.committed_elements, plan.problem.m * plan.problem.n, "every element of C, once");
+        assert_eq!((self.primary.tiles_left(), self.primary.sums_under_way()), (0, (0, 0)));
+        let mut machines = Vec::with_capacity(self.ends.len());
+        for (peer, end) in self.ends.into_iter().enumerate() {
+            let (bytes_out, bytes_back) = match end.shares_memory {
+                true => (0, 0),
+                false => (self.out.bytes(peer), self.back.bytes(peer)),
+            };
+            machines.push(crate::MachineReport { bytes_out, bytes_back, ..end.report });
+        }
+        Report {
+            seconds: self.finished_s.unwrap_or_default(),
+            jobs: machines.iter().map(|m| m.jobs).sum(),
+            machines,
+            loop_busy_s: self.loop_busy_s,
+            aside_bytes_max: self.aside_bytes_max,
+            tiles: self.committed.len() as u64,
+            events: self.events,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Whole products under the virtual clock: by every strategy, against what can be worked out by hand, twice alike.
+
+#![allow(clippy::unwrap_used)] // A test may panic.
+
+use bramble_matrix::DType;
+use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Strategy, Wish, decide};
+use bramble_sim::{Report, Setting, simulate};
+
+fn machine(name: &str, threads: u32, gflops: f64, bytes_per_s: Option<f64>) -> Machine {
+    Machine {
+        name: name.into(),
+        threads,
+        gflops,
+        peak_gflops: gflops,
+        memory_bytes: 1 << 30,
+        link: bytes_per_s.map(|bytes_per_s| LinkRate { bytes_per_s, round_trip_s: 1e-4 }),
+        shares_cores: false,
+        nic_bytes_per_s: None,
+    }
+}
+
+fn problem(m: u64, n: u64, k: u64) -> Problem {
+    Problem { m, n, k, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true }
+}
+
+fn planned(p: &Problem, cut: Cut, machines: &[Machine], strategy: &str, reproducible: bool) -> Plan {
+    let strategy = Some(strategy.parse::<Strategy>().unwrap());
+    let wish = Wish { strategy, who: Preference::Workers, reproducible, ..Wish::AUTO };
+    decide(p, cut, &machines[0], &machines[1..], &wish).unwrap().plan
+}
+
+fn near(is: f64, should: f64, part: f64) {
+    assert!((is - should).abs() <= part * should, "{is} instead of {should}");
+}
+
+fn busy(report: &Report) -> f64 {
+    report.machines.iter().map(|m| m.busy_s).sum()
+}
+
+const STRATEGIES: [&str; 10] = [
+    "naive",
+    "row:3",
+    "square:2",
+    "reuse",
+    "cuboid",
+    "cuboid:2x1x3",
+    "summa:2x2",
+    "strassen:1",
+    "strassen:2+square:2",
+    "strassen:1+cuboid",
+];
+
+#[test]
+fn every_strategy_ends_and_moves_what_was_predicted() {
+    let mut machines = vec![machine("primary", 4, 40.0, None)];
+    for at in 0..3 {
+        machines.push(machine("worker", 1 + at, 5.0 + 3.0 * f64::from(at), Some(1e8 + 3e7 * f64::from(at))));
+    }
+    let cut = Cut { tile: Some(96), depth: Some(128) };
+    for strategy in STRATEGIES {
+        for (reads_c, sends_a, reproducible) in
+            [(false, true, false), (true, true, false), (false, false, false), (false, true, true)]
+        {
+            if reproducible && strategy.starts_with("strassen") {
+                continue;
+            }
+            let p = Problem { reads_c, sends_a, ..problem(997, 881, 1301) };
+            let plan = planned(&p, cut, &machines, strategy, reproducible);
+            for seed in 0..3 {
+                let report = simulate(&plan, &machines, &Setting { seed, ..Setting::measured() });
+                let off = report.bytes_off(&plan.predicted);
+                assert!(off < 0.01, "{strategy}: bytes are {off} off");
+                let jobs: u64 = plan.predicted.machines.iter().map(|m| m.jobs).sum();
+                assert_eq!(report.jobs, jobs, "{strategy}");
+                assert_eq!(report.tiles, plan.tiles(), "{strategy}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_primary_alone_takes_what_its_operations_take() {
+    let machines = [machine("primary", 4, 40.0, None)];
+    let p = problem(2048, 2048, 2048);
+    let plan = planned(&p, Cut::default(), &machines, "reuse", false);
+    let report = simulate(&plan, &machines, &Setting::measured());
+    near(report.seconds, p.flops() / 40e9, 0.001);
+    near(busy(&report), 4.0 * p.flops() / 40e9, 0.001);
+    assert_eq!((report.bytes_sent(), report.bytes_received()), (0, 0));
+}
+
+#[test]
+fn a_slow_worker_takes_what_its_operations_take() {
+    let machines = [machine("primary", 1, 1.0, None), machine("worker", 2, 2.0, Some(1e9))];
+    let p = problem(2048, 2048, 2048);
+    let plan = planned(&p, Cut::default(), &machines, "reuse", false);
+    let report = simulate(&plan, &machines, &Setting::ideal());
+    // The first panels on their way, the last tile on its.
+    let ends = (2.0 * 256.0 * 1024.0 * 8.0 + 256.0 * 256.0 * 8.0) / 1e9;
+    near(report.seconds, p.flops() / 2e9 + ends, 0.01);
+}
+
+#[test]
+fn a_slow_link_takes_what_its_bytes_take() {
+    let machines = [machine("primary", 1, 1.0, None), machine("worker", 2, 1e4, Some(1e7))];
+    let p = problem(2048, 2048, 2048);
+    let plan = planned(&p, Cut::default(), &machines, "reuse", false);
+    let report = simulate(&plan, &machines, &Setting::ideal());
+    // Both operands once; then the tiles of the last step, most of which come back while it is still sent.
+    let (out, back) = (p.operand_bytes() / 1e7, p.result_bytes() / 1e7);
+    assert!(report.seconds > out && report.seconds < out + 0.6 * back, "{} {out} {back}", report.seconds);
+    near(report.bytes_sent() as f64, p.operand_bytes(), 0.01);
+    near(report.bytes_received() as f64, p.result_bytes(), 0.01);
+}
+
+#[test]
+fn workers_share_the_primarys_network() {
+    let p = problem(2048, 2048, 2048);
+    let mut machines = vec![machine("primary", 1, 1.0, None)];
+    machines.extend((0..4).map(|_| machine("worker", 2, 1e4, Some(1e8))));
+    let plan = planned(&p, Cut::default(), &machines, "summa:2x2", false);
+    let shared = simulate(&plan, &machines, &Setting::ideal()).seconds;
+    let wide = Setting { primary_bytes_per_s: Some(4e8), ..Setting::ideal() };
+    near(shared / simulate(&plan, &machines, &wide).seconds, 4.0, 0.1);
+    near(shared, 2.0 * p.operand_bytes() / 1e8, 0.2);
+}
+
+#[test]
+fn the_event_loop_and_the_threads_share_the_cores() {
+    let p = problem(2048, 2048, 2048);
+    let mut machines = vec![machine("primary", 2, 20.0, None)];
+    machines.extend((0..2).map(|_| Machine { shares_cores: true, ..machine("w", 2, 20.0, Some(2e9)) }));
+    let plan = planned(&p, Cut::default(), &machines, "reuse", false);
+    let seconds = simulate(&plan, &machines, &Setting::ideal()).seconds;
+    // Four threads at 10 Gflop/s each on two cores.
+    near(seconds, p.flops() / 20e9, 0.1);
+    assert!(simulate(&plan, &machines, &Setting::measured()).seconds > seconds);
+}
+
+#[test]
+fn the_same_arguments_give_the_same_run() {
+    let p = problem(1500, 1100, 1900);
+    let mut machines = vec![machine("primary", 2, 20.0, None)];
+    machines.extend((1..6).map(|at| machine("w", at, 3.0 * f64::from(at), Some(1e8))));
+    let plan = planned(&p, Cut::default(), &machines, "cuboid", false);
+    for seed in [0, 7] {
+        let setting = Setting { seed, ..Setting::measured() };
+        assert_eq!(simulate(&plan, &machines, &setting), simulate(&plan, &machines, &setting));
+    }
+}

@@ -1,0 +1,100 @@
+"""A primary in Python, written from docs/wire-format.md alone: says what a test tells it to say.
+
+For tests only: one connection, matrices as NumPy arrays.
+"""
+
+import socket
+import struct
+
+import numpy as np
+
+from wire_worker import (BYE, CREDIT, DATA, DTYPES, HELLO, PARTIAL, RESULT, STORE, WELCOME, crc32c, text)
+
+SESSION = 77
+MEMORY = 1 << 20
+
+
+class WirePrimary:
+    """A session at the worker of that address, with a `with`."""
+
+    def __init__(self, address, dtype, alpha=1.0, beta=0.0):
+        host, port = address.rsplit(":", 1)
+        self.stream = socket.create_connection((host, int(port)), timeout=30)
+        self.dtype, self.session, self.spent, self.shapes = np.dtype(dtype), 0, 0, {}
+        hello = b"BRMB" + struct.pack("<H", 3) + text("0.1.0-python") + struct.pack(
+            "<IBdddHQ", SESSION, DTYPES.index(self.dtype.type), alpha, beta, 1e6, 0, MEMORY) + text("simd") + text("python")
+        self.send(HELLO, hello)
+        kind, head, _ = self.receive()
+        assert kind == WELCOME and head[:6] == b"BRMB" + struct.pack("<H", 3), (kind, head)
+        self.session = SESSION
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stream.close()
+
+    def send(self, kind, head, body=b""):
+        prefix = struct.pack("<IHBB", len(body), len(head), kind, 0)
+        self.stream.sendall(prefix + struct.pack("<II", self.session, crc32c(prefix + head + body)) + head + body)
+
+    def exactly(self, count):
+        parts = bytearray()
+        while len(parts) < count:
+            part = self.stream.recv(count - len(parts))
+            assert part, "the worker has closed the connection"
+            parts += part
+        return bytes(parts)
+
+    def receive(self):
+        header = self.exactly(16)
+        body_bytes, head_bytes, kind, reserved, session, checksum = struct.unpack("<IHBBII", header)
+        head, body = self.exactly(head_bytes), self.exactly(body_bytes)
+        assert (reserved, session, checksum) == (0, self.session, crc32c(header[:8] + head + body)), (kind, head)
+        return kind, head, body
+
+    def matrix(self, number, shape, source, uses, by_rows=True, elements=None):
+        """(header, body) of a matrix that comes whole."""
+        rows, cols = shape
+        self.shapes[number] = shape
+        size = rows * cols * self.dtype.itemsize
+        self.spent += max(size + -size % 64, 512) + 32 * uses
+        flags = DTYPES.index(self.dtype.type) | (not by_rows) << 2 | source << 3
+        header = struct.pack("<IIIIIHBB", number, rows, cols, 0, rows if by_rows else cols, uses, flags, 0)
+        assert (source in (DATA, PARTIAL)) == (elements is not None)
+        return header, b"" if elements is None else (elements if by_rows else elements.T).astype(self.dtype).tobytes()
+
+    def job(self, operation, then, a, b, c, step):
+        return struct.pack("<BBHIIIII", operation, then, 0, a, b, c, step, 0)
+
+    def store(self, matrices, jobs=()):
+        head = struct.pack("<HH", len(matrices), len(jobs))
+        head += b"".join(header for header, _ in matrices) + b"".join(jobs)
+        self.send(STORE, head, b"".join(body for _, body in matrices))
+
+    def results(self, numbers):
+        """(first step, step after the last, elements) of these tiles, once all credit that was spent has come back."""
+        tiles, rows, credit = {}, {}, 0
+        while credit < self.spent:
+            kind, head, body = self.receive()
+            if kind == CREDIT:
+                credit += struct.unpack("<Q", head)[0]
+                continue
+            assert kind == RESULT, (kind, head)
+            number, epoch, start, end, first, lines = struct.unpack("<IIIIII", head)
+            cols = self.shapes[number][1]
+            assert epoch == 0 and first == rows.get(number, 0)
+            part = np.frombuffer(body, self.dtype).reshape(lines, cols)
+            before = tiles[number][2] if number in tiles else part[:0]
+            tiles[number] = (start, end, np.concatenate([before, part]))
+            rows[number] = first + lines
+        assert credit == self.spent and rows == {number: self.shapes[number][0] for number in numbers}
+        return tiles
+
+    def bye(self, jobs):
+        """The account says that it did so many jobs."""
+        self.send(BYE, struct.pack("<QH", 0, 0))
+        kind, head, _ = self.receive()
+        assert kind == BYE, (kind, head)
+        count = struct.unpack_from("<H", head, 8)[0]
+        assert sum(struct.unpack_from("<Q", head, 10 + 16 * at)[0] for at in range(count)) == jobs
