@@ -31,8 +31,8 @@ struct Alone {
 
 impl Alone {
     fn all_s(&self) -> f64 {
-        let kernels_s = self.start_s + self.compute_s.max(self.rounds_s);
-        self.trip_s + kernels_s.max(self.link_s) + self.stalls_s + self.tail_s
+        let kernels_s = self.start_s + self.compute_s;
+        self.trip_s + kernels_s.max(self.link_s).max(self.rounds_s) + self.stalls_s + self.tail_s
     }
 }
 
@@ -121,7 +121,9 @@ impl Costs<'_> {
         let Some(link) = machine.link else { return Alone { compute_s, ..Alone::default() } };
         // Rounds: a step of a block, or in column order a column.
         let (units, each) = match share.order {
-            Order::Steps => ((down * across).saturating_mul(share.steps.len()), share.block.steps),
+            Order::Steps => {
+                (down.saturating_mul(across).saturating_mul(share.steps.len()), share.block.steps)
+            }
             Order::Columns => {
                 (down.saturating_mul(share.cells.cols.len()).saturating_mul(deep), share.block.cols)
             }
@@ -137,12 +139,11 @@ impl Costs<'_> {
         let unit_s = work / units / (speed * busy(products_a_unit));
         let there_s = load.out as f64 / units / rate;
         let home_s = load.back as f64 / units / rate;
-        // Cell by cell: the slowest of the three all the time, the others for one cell.
-        let slowest_s = there_s.max(unit_s).max(home_s);
-        let cells = share.block.rows.saturating_mul(share.block.cols).max(1) as f64;
-        let unit_s = slowest_s + (there_s + unit_s + home_s - slowest_s) / cells;
-        let rounds_s = units / units_at_once * (link.round_trip_s + unit_s);
-        let (pair, tile) = self.first_bytes(share);
+        // Of many products in a unit the first ones are home before the last one's panels are there.
+        let longest_s = there_s.max(unit_s).max(home_s);
+        let others_s = (there_s + unit_s + home_s - longest_s) / products_a_unit.max(1.0);
+        let rounds_s = units / units_at_once * (link.round_trip_s + longest_s + others_s);
+        let (pair, cell) = self.first_bytes(share);
         // So many pairs of panels until there is a product for each thread; half of them are busy meanwhile.
         let pairs = (threads / charges.products_of(1) as f64).sqrt().ceil().min(products.sqrt()).max(1.0);
         let start_s = pair * (pairs + 1.0) / 2.0 / rate;
@@ -151,15 +152,15 @@ impl Costs<'_> {
             Order::Steps => load.results as f64 / all_blocks,
             Order::Columns => load.results as f64 / units,
         };
-        // The last step's tiles come home while it is computed, or still arrives.
+        // The last step's tiles come home while it is computed, or still arrives; those that meet the last panel after it.
         let step_s = compute_s.max(load.out as f64 / rate) / units;
-        let tail_s = (last_back / rate - step_s).max(tile / rate);
+        let tail_s = (last_back / rate - step_s).max(cell * share.block.rows as f64 / rate);
         let waits = if each > 1.0 && at_once == 1 { (all_blocks - 1.0) * (1.0 - room.spare) } else { 0.0 };
         let (trip_s, stalls_s) = (link.round_trip_s, waits * tail_s);
         Alone { compute_s, link_s: 0.0, rounds_s, stalls_s, trip_s, start_s, tail_s }
     }
 
-    /// Bytes of the first panels of A and B of a share, and of a tile.
+    /// Bytes of the first panels of A and B of a share, and of a cell of C.
     fn first_bytes(&self, share: &Share) -> (f64, f64) {
         let grid = &self.regions[share.region].grid;
         let panels = self.regions[share.region].q().pow(2) as f64;
@@ -167,7 +168,7 @@ impl Costs<'_> {
         let (rows, cols, depth) = (grid.tile_rows as f64, grid.tile_cols as f64, grid.depth as f64);
         let sent = |travels: bool, elements: f64| if travels { elements } else { 0.0 };
         let pair = sent(self.problem.sends_a, rows * depth) + sent(self.problem.sends_b, depth * cols);
-        (pair * panels * e, rows * cols * e)
+        (pair * panels * e, rows * cols * panels * e)
     }
 
     /// What the primary's event loop takes: every byte goes through it, and it adds the partial sums.
