@@ -55,7 +55,7 @@ fn strategies(machines: usize) -> Vec<String> {
 }
 
 #[test]
-fn what_is_chosen_is_predicted_to_be_the_fastest() {
+fn what_is_chosen_is_predicted_to_be_the_fastest_but_for_the_bits_of_one_machine() {
     let mut looked_at = 0;
     for (name, primary, workers) in clusters() {
         for (m, n, k) in SHAPES.into_iter().step_by(if workers.len() > 500 { 3 } else { 1 }) {
@@ -64,8 +64,10 @@ fn what_is_chosen_is_predicted_to_be_the_fastest() {
             let seconds = auto.plan.predicted.seconds;
             let alone =
                 decide(&p, Cut::default(), &primary, &[], &Wish::AUTO).unwrap().plan.predicted.seconds;
-            assert!(seconds <= alone, "{name}, {m} x {n} x {k}: {seconds} s, {alone} s alone");
-            assert_eq!(auto.considered[0].seconds, seconds);
+            // Four per cent may be given for the bits of one machine, nothing for anything else.
+            let worth = if auto.plan.keeps_bits() { 1.04 } else { 1.0 };
+            assert!(seconds <= alone * worth, "{name}, {m} x {n} x {k}: {seconds} s, {alone} s alone");
+            assert!(seconds <= auto.considered[0].seconds * worth);
             for strategy in strategies(workers.len()) {
                 let Ok(other) = decide(&p, Cut::default(), &primary, &workers, &by(&strategy)) else {
                     continue;
@@ -74,7 +76,7 @@ fn what_is_chosen_is_predicted_to_be_the_fastest() {
                 // A plan whose sums do not fit the primary is no choice.
                 let fits = other.primary_memory_bytes <= primary.memory_bytes;
                 assert!(
-                    !fits || seconds <= other.seconds,
+                    !fits || seconds <= other.seconds * worth,
                     "{name}, {m} x {n} x {k}: {seconds} s by {}, {} s by {strategy}",
                     auto.plan.strategy,
                     other.seconds
