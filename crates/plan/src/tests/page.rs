@@ -83,5 +83,5 @@ fn the_page_has_the_constants_of_the_code() {
     has(&format!("{:.2} ns", model::LOOP_S_PER_BYTE * 1e9));
     has(&format!("{:.1} ns", model::FAR_S_PER_BYTE * 1e9));
     has(&format!("{:.1} ns", model::ADD_S_PER_BYTE * 1e9));
-    has(&format!("{} GB/s", model::ADDED_BYTES_PER_S / 1e9));
+    has(&format!("{:.0} GB/s", model::ADDED_BYTES_PER_S / 1e9));
 }
