@@ -2,6 +2,7 @@
 //!
 //! Place in the flow: after the bytes. The page (docs/cost-model.md) has the same formulas in the same order.
 
+use super::flow::{Flow, fair};
 use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, FLOPS_AN_ADDITION, LOOP_S_PER_BYTE};
 use super::{Costs, Limit, Load, Prediction};
 use crate::{Machine, Member, Order, Share, Sums};
@@ -9,6 +10,16 @@ use std::collections::BTreeMap;
 
 /// The least part of a machine's speed that is reckoned with.
 const BUSY_MIN: f64 = 1e-3;
+
+/// Bytes a second of one member's link, as the others leave it.
+struct Rates {
+    /// When all want it at once.
+    first: f64,
+    /// Until all of its bytes are there.
+    out: f64,
+    /// Until all of its results are home.
+    back: f64,
+}
 
 /// What a member takes by itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,10 +32,18 @@ struct Alone {
     rounds_s: f64,
     /// Between blocks that it has no room for at once.
     stalls_s: f64,
+    /// Until its work is done, which waits for its bytes.
+    late_s: f64,
+    /// From the last byte until the jobs of the last step are done.
+    lag_s: f64,
     /// From the first byte until its threads are busy.
     start_s: f64,
-    /// From the last job until the last tile is home.
+    /// From the last job until the last tile is home, with the link for itself.
     tail_s: f64,
+    /// Results that come home at the end: of the last step, from so long before the last job on; and of those the ones
+    /// that its threads end with.
+    last_step: (f64, f64),
+    last_tiles: f64,
 }
 
 impl Alone {
@@ -32,8 +51,13 @@ impl Alone {
         self.compute_s.max(self.link_s).max(self.rounds_s) + self.stalls_s
     }
 
+    /// Until its last job is done.
+    fn done_s(&self) -> f64 {
+        (self.start_s + self.body_s()).max(self.late_s)
+    }
+
     fn all_s(&self) -> f64 {
-        self.start_s + self.body_s() + self.tail_s
+        self.done_s() + self.tail_s
     }
 }
 
@@ -41,13 +65,25 @@ impl Costs<'_> {
     /// The seconds, and what they come from.
     pub(super) fn seconds(&self, p: &mut Prediction, members: &[Member], loads: &[Vec<Load>]) {
         let primary = primary_rate(self.machines, members);
-        let rates = fair_rates(self.machines, members, primary);
-        let alone: Vec<Alone> = members
-            .iter()
-            .zip(loads)
-            .zip(&rates)
-            .map(|((member, loads), rate)| self.alone(member, loads, *rate))
-            .collect();
+        let links: Vec<Option<f64>> =
+            members.iter().map(|m| self.machines[m.machine].link.map(|l| l.bytes_per_s)).collect();
+        let sum = |of: fn(&Load) -> u64| -> Vec<f64> {
+            loads.iter().map(|l| l.iter().map(|load| of(load) as f64).sum()).collect()
+        };
+        let (out, back) = (sum(|l| l.out), sum(|l| l.back));
+        let (there, home) = (Flow::new(&links, &out, primary), Flow::new(&links, &back, primary));
+        let first = first_rates(&links, primary);
+        let mut alone: Vec<Alone> = Vec::with_capacity(members.len());
+        for (at, (member, loads)) in members.iter().zip(loads).enumerate() {
+            let mean = |bytes: f64, flow: &Flow| match flow.end_s(at) {
+                0.0 => first[at],
+                seconds => bytes / seconds,
+            };
+            let rates = Rates { first: first[at], out: mean(out[at], &there), back: mean(back[at], &home) };
+            let one = self.alone(member, loads, &rates);
+            let late_s = there.done_s(at, one.compute_s) + one.lag_s;
+            alone.push(Alone { late_s: if links[at].is_some() { late_s } else { 0.0 }, ..one });
+        }
         let (mut start_s, mut tail_s) = (0.0f64, 0.0f64);
         let mut longest = Longest::default();
         let loop_s = self.loop_s(p, loads);
@@ -69,22 +105,30 @@ impl Costs<'_> {
         longest.consider(p.bytes_received as f64 / primary + start_s, Limit::Ingress);
         longest.consider(loop_s.max(cores_s), Limit::Primary);
         longest.consider(self.chain_s(members, &alone), Limit::Ingress);
-        (p.seconds, p.by) = (longest.seconds, longest.by);
+        // Results that wait for those of others lengthen what was longest.
+        let begin = |a: &Alone| ((a.done_s() - a.last_step.0).max(0.0), a.last_step.1);
+        let ends = |a: &Alone| (a.done_s(), a.last_tiles);
+        let home_s = queue_s(alone.iter().map(begin), primary).max(queue_s(alone.iter().map(ends), primary));
+        (p.seconds, p.by) = (longest.seconds.max(home_s), longest.by);
     }
 
     /// What a member takes by itself, with so much of its link.
-    fn alone(&self, member: &Member, loads: &[Load], rate: f64) -> Alone {
+    fn alone(&self, member: &Member, loads: &[Load], rates: &Rates) -> Alone {
         let machine = &self.machines[member.machine];
         let mut all = Alone::default();
         let (mut out, mut back) = (0.0, 0.0);
         let blocks = member.shares.iter().map(Share::blocks).fold(0, u64::saturating_add);
         for (share, load) in member.shares.iter().zip(loads) {
-            let one = self.share(member, machine, share, load, rate, blocks);
+            let one = self.share(member, machine, share, load, rates, blocks);
             all.compute_s += one.compute_s;
             all.rounds_s += one.rounds_s;
             all.stalls_s += one.stalls_s;
+            all.lag_s = all.lag_s.max(one.lag_s);
             all.start_s = all.start_s.max(one.start_s);
             all.tail_s = all.tail_s.max(one.tail_s);
+            if one.last_step.1 > all.last_step.1 {
+                (all.last_step, all.last_tiles) = (one.last_step, one.last_tiles);
+            }
             out += load.out as f64;
             back += load.back as f64;
         }
@@ -99,7 +143,7 @@ impl Costs<'_> {
         machine: &Machine,
         share: &Share,
         load: &Load,
-        rate: f64,
+        rates: &Rates,
         blocks: u64,
     ) -> Alone {
         let charges = &self.charges[share.region];
@@ -133,27 +177,41 @@ impl Costs<'_> {
             charges.products_of(share.block.rows.saturating_mul(share.block.steps)) as f64
         };
         let unit_s = work / units / (speed * busy(products_a_unit));
-        let there_s = load.out as f64 / units / rate;
-        let home_s = load.back as f64 / units / rate;
-        // Cell by cell: the slowest of the three all the time, the others for one cell.
-        let slowest_s = there_s.max(unit_s).max(home_s);
+        let there_s = load.out as f64 / units / rates.out;
+        let home_s = load.back as f64 / units / rates.back;
+        // Cell by cell: the slowest all the time, the others for one cell. Nobody waits for the last round to be home.
         let cells = share.block.rows.saturating_mul(share.block.cols).max(1) as f64;
-        let unit_s = slowest_s + (there_s + unit_s + home_s - slowest_s) / cells;
-        let rounds_s = units / units_at_once * (link.round_trip_s + unit_s);
+        let by_cells =
+            |slowest_s: f64, all_s: f64| link.round_trip_s + slowest_s + (all_s - slowest_s) / cells;
+        let last_s = by_cells(there_s.max(unit_s), there_s + unit_s);
+        let round_s = by_cells(there_s.max(unit_s).max(home_s), there_s + unit_s + home_s);
+        let rounds = units / units_at_once;
+        let rounds_s = (rounds - 1.0).max(0.0) * round_s + rounds.min(1.0) * last_s;
         let (pair, tile) = self.first_bytes(share);
         // So many pairs of panels until there is a product for each thread; half of them are busy meanwhile.
         let pairs = (threads / charges.products_of(1) as f64).sqrt().ceil().min(products.sqrt()).max(1.0);
-        let start_s = link.round_trip_s + pair * (pairs + 1.0) / 2.0 / rate;
+        let start_s = link.round_trip_s + pair * (pairs + 1.0) / 2.0 / rates.first;
         let all_blocks = share.blocks().max(1) as f64;
         let last_back = match share.order {
             Order::Steps => load.results as f64 / all_blocks,
             Order::Columns => load.results as f64 / units,
         };
-        // The last step's tiles come home while it is computed, or still arrives.
-        let step_s = compute_s.max(load.out as f64 / rate) / units;
-        let tail_s = (last_back / rate - step_s).max(tile / rate);
+        // The last step's tiles come home while it is computed, or still arrives; those that threads end with, together.
+        let step_s = compute_s.max(load.out as f64 / rates.out) / units;
+        let last_tiles = ((threads.min(products) + 1.0) / 2.0 * tile).min(last_back);
+        let tail_s = |rate: f64| (last_back / rate - step_s).max(last_tiles / rate);
         let waits = if each > 1.0 && at_once == 1 { (all_blocks - 1.0) * (1.0 - room.spare) } else { 0.0 };
-        Alone { compute_s, link_s: 0.0, rounds_s, stalls_s: waits * tail_s, start_s, tail_s }
+        Alone {
+            compute_s,
+            rounds_s,
+            stalls_s: waits * tail_s(rates.back),
+            lag_s: lag_s(there_s, compute_s / units),
+            start_s,
+            tail_s: tail_s(link.bytes_per_s),
+            last_step: (step_s, last_back),
+            last_tiles,
+            ..Alone::default()
+        }
     }
 
     /// Bytes of the first panels of A and B of a share, and of a tile.
@@ -251,19 +309,36 @@ pub(crate) fn primary_rate(machines: &[Machine], members: &[Member]) -> f64 {
     }
 }
 
-/// What each member has of the primary's link when all want it at once: slow links are filled, the others share what is
-/// left evenly.
-fn fair_rates(machines: &[Machine], members: &[Member], primary: f64) -> Vec<f64> {
-    let rate = |at: &usize| machines[members[*at].machine].link.map(|l| l.bytes_per_s);
-    let mut linked: Vec<usize> = (0..members.len()).filter(|at| rate(at).is_some()).collect();
-    linked.sort_by(|a, b| rate(a).unwrap_or(0.0).total_cmp(&rate(b).unwrap_or(0.0)));
-    let mut rates = vec![f64::INFINITY; members.len()];
-    let (mut left, mut sharers) = (primary, linked.len());
-    for at in linked {
-        let mine = rate(&at).unwrap_or(0.0).min(left / sharers as f64);
-        rates[at] = mine;
-        left -= mine;
-        sharers -= 1;
+/// Jobs of a step become possible as the square of the part of its panels that have come. Where a step comes in
+/// `there_s` and computes in `step_s`, it is done that long after its last panel.
+fn lag_s(there_s: f64, step_s: f64) -> f64 {
+    if step_s <= 0.0 || there_s >= 2.0 * step_s {
+        return 0.0;
+    }
+    let more_s = there_s * there_s / (4.0 * step_s);
+    more_s + (step_s - there_s).min(0.0)
+}
+
+/// Seconds until all of these are through a link, (from when on, bytes) each: it is busy from some moment on with all
+/// that comes after that.
+fn queue_s(items: impl Iterator<Item = (f64, f64)>, bytes_per_s: f64) -> f64 {
+    let mut items: Vec<(f64, f64)> = items.filter(|i| i.1 > 0.0).collect();
+    items.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut after = 0.0;
+    items.into_iter().fold(0.0, |longest, (ready_s, bytes)| {
+        after += bytes / bytes_per_s;
+        longest.max(ready_s + after)
+    })
+}
+
+/// What each member has of the primary's link when all want it at once; infinite without a link.
+fn first_rates(links: &[Option<f64>], primary: f64) -> Vec<f64> {
+    let cap = |at: usize| links[at].unwrap_or(f64::INFINITY);
+    let mut order: Vec<usize> = (0..links.len()).filter(|at| links[*at].is_some()).collect();
+    order.sort_by(|a, b| cap(*a).total_cmp(&cap(*b)).then(a.cmp(b)));
+    let mut rates = vec![f64::INFINITY; links.len()];
+    for (at, rate) in order.iter().zip(fair(&order, &cap, primary)) {
+        rates[*at] = rate;
     }
     rates
 }
