@@ -39,6 +39,7 @@ def test_workers_are_asked(dtype):
             assert node["kernel"] == "simd" and node["threads"] == 1 and not node["primary"]
             assert node["memory_bytes"] <= 256 << 20
             assert node["link"] == "tcp" and node["link_bytes_per_s"] > 1e6 and node["round_trip_s"] > 0
+        assert report["together_bytes_per_s"] > 1e6
         # They have been left in peace, with all their memory.
         assert asked("-w", addresses[0])["nodes"][1]["memory_bytes"] == report["nodes"][1]["memory_bytes"]
         assert all(run.process.poll() is None for run in runs)

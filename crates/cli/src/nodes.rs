@@ -21,6 +21,13 @@ struct Nodes {
     missing: Vec<Failure>,
 }
 
+impl Nodes {
+    /// What all links carry together, where there are several.
+    fn together_bytes_per_s(&self) -> Option<f64> {
+        self.answered.first()?.machine.nic_bytes_per_s
+    }
+}
+
 /// Runs the verb.
 pub(crate) fn run(args: &NodesArgs) -> Result<Exit, Failure> {
     if let Some(file) = &args.cluster {
@@ -131,6 +138,7 @@ fn object(args: &NodesArgs, nodes: &Nodes) -> Value {
         "schema": "bramble.nodes/1",
         "dtype": args.dtype.name(),
         "nodes": nodes.answered.iter().enumerate().map(one).collect::<Vec<_>>(),
+        "together_bytes_per_s": nodes.together_bytes_per_s(),
         "missing": nodes.missing.iter().map(|f| f.text.as_str()).collect::<Vec<_>>(),
     })
 }

@@ -23,6 +23,7 @@ fn machines(count: usize, alike: bool) -> Vec<Machine> {
                 round_trip_s: 3e-4,
             }),
             shares_cores: false,
+            nic_bytes_per_s: None,
         }
     };
     (0..count).map(one).collect()
@@ -37,6 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         memory_bytes: 16 << 30,
         link: None,
         shares_cores: false,
+        nic_bytes_per_s: None,
     };
     for (side, count, alike) in [
         (20_000u64, 4, true),

@@ -218,9 +218,9 @@ impl Limits {
     }
 }
 
-/// Words that each of p equal machines moves at least on average for its part of m × n × k, with memory for S words: 2mnk/(p√S) + S, or
-/// with memory for the face of a cube, S ≥ (mnk/p)^(2/3), 3 (mnk/p)^(2/3) (Kwasniewski et al., *Red-blue pebbling
-/// revisited*, SC 2019, theorem 2). Where a side is shorter than that cube's, the cube is out of reach: `words_flat`.
+/// Words that each of p equal machines moves for its part of m × n × k, with memory for S words: 2mnk/(p√S) + S, or with
+/// memory for the face of a cube, S ≥ (mnk/p)^(2/3), 3 (mnk/p)^(2/3) (Kwasniewski et al., *Red-blue pebbling revisited*,
+/// SC 2019, theorem 2). Where a side is shorter than that cube's, the cube is out of reach: `words_flat`.
 pub fn words_each(m: f64, n: f64, k: f64, machines: f64, memory_words: f64) -> f64 {
     let part = m * n * k / machines;
     let face = part.powf(2.0 / 3.0).min(memory_words);

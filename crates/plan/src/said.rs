@@ -2,7 +2,7 @@
 
 use crate::search::{Found, Search, tries, unusable};
 use crate::team::least_memory;
-use crate::{Base, LeftOut, Plan, PlanError, Preference, Strategy};
+use crate::{Base, LeftOut, Machine, Plan, PlanError, Preference, Strategy};
 use std::fmt::Write;
 
 impl Search<'_> {
@@ -21,10 +21,8 @@ impl Search<'_> {
                 "there are too few tiles, or places in the mesh, for a share of its own".to_owned()
             } else if left.len() < explained
                 && let Some(plan) = self.plan(best.strategy, &with_it, false)
-                && plan.predicted.seconds > best.predicted.seconds
             {
-                let (with, without) = (seconds(plan.predicted.seconds), seconds(best.predicted.seconds));
-                format!("it would not help: {with} with it, {without} without")
+                without_gain(machine, id, &plan, best)
             } else if alone {
                 "the primary alone is predicted to be faster".to_owned()
             } else {
@@ -77,6 +75,19 @@ impl Search<'_> {
         let have_bytes = asked.iter().map(|m| m.memory_bytes).max().unwrap_or(0);
         PlanError::NoRoom { strategy, need_bytes, have_bytes }
     }
+}
+
+/// Why a machine is left out of a plan though it has room.
+fn without_gain(machine: &Machine, id: usize, with_it: &Plan, without: &Plan) -> String {
+    if with_it.members.iter().all(|m| m.machine != id) {
+        let link = machine.link.map_or(0.0, |l| l.bytes_per_s / 1e6);
+        return format!(
+            "with {:.1} Gflop/s and {link:.1} MB/s its share would be less than one tile",
+            machine.gflops
+        );
+    }
+    let (with, without) = (seconds(with_it.predicted.seconds), seconds(without.predicted.seconds));
+    format!("it would not help: {with} with it, {without} without")
 }
 
 fn count(workers: usize) -> String {

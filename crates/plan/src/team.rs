@@ -16,19 +16,26 @@ pub(crate) struct Team<'a> {
 
 /// Rounds of evening out.
 const ROUNDS: usize = 4;
+/// Blocks of half the size are taken where they take less than this part of the time.
+const HALVES_GAIN: f64 = 0.97;
 /// Beyond so many members two rounds have to do.
 const MANY: usize = 64;
 
 /// The best plan for the machines with those numbers; the numbers of those that have no room for their shares.
 pub(crate) fn plan_team(team: &Team<'_>, ids: &[usize]) -> Result<Plan, Vec<usize>> {
-    let mut best = best_of(team, ids, false)?;
-    // Blocks of half the size move more, but the next one arrives while the last one leaves.
+    let seats: Vec<Seat> = ids.iter().map(|id| team.seat(*id)).collect();
+    let mut best = best_of(team, ids, seats.clone())?;
+    // Blocks of half the size move more, but the next one arrives while the last one leaves. Who has one block only
+    // has its operands sent once, which is worth more to others than a little time.
+    let fixed = matches!(team.strategy.base, Base::Naive | Base::Row(_) | Base::Square(_));
     let several = |member: &Member| member.shares.iter().any(|s| s.blocks() > 1);
-    if best.1.iter().any(several)
-        && let Ok(halves) = best_of(team, ids, true)
-        && halves.0.seconds < best.0.seconds
-    {
-        best = halves;
+    if !fixed && best.1.iter().any(several) {
+        let half = |seat: &Seat| Seat { block_bytes: seat.memory_bytes / 2, ..*seat };
+        if let Ok(halves) = best_of(team, ids, seats.iter().map(half).collect())
+            && halves.0.seconds < best.0.seconds * HALVES_GAIN
+        {
+            best = halves;
+        }
     }
     let (predicted, members) = best;
     let costs = team.costs;
@@ -44,16 +51,21 @@ pub(crate) fn plan_team(team: &Team<'_>, ids: &[usize]) -> Result<Plan, Vec<usiz
     })
 }
 
-/// The best of some rounds of evening out, with blocks that take all memory or half of it.
-fn best_of(team: &Team<'_>, ids: &[usize], halves: bool) -> Result<(Prediction, Vec<Member>), Vec<usize>> {
-    let seat = |id: &usize| {
-        let seat = Seat::of(&team.costs.machines[*id]);
-        let block_bytes = if halves { seat.memory_bytes / 2 } else { seat.memory_bytes };
+impl Team<'_> {
+    fn seat(&self, id: usize) -> Seat {
+        let seat = Seat::of(&self.costs.machines[id]);
         // Parts of k that wait for each other keep no threads busy.
-        let threads = if team.costs.sums == Sums::Chained { 1 } else { seat.threads };
-        Seat { block_bytes, threads, ..seat }
-    };
-    let mut seats: Vec<Seat> = ids.iter().map(seat).collect();
+        let threads = if self.costs.sums == Sums::Chained { 1 } else { seat.threads };
+        Seat { threads, ..seat }
+    }
+}
+
+/// The best of some rounds of evening out.
+fn best_of(
+    team: &Team<'_>,
+    ids: &[usize],
+    mut seats: Vec<Seat>,
+) -> Result<(Prediction, Vec<Member>), Vec<usize>> {
     let mut best: Option<(Prediction, Vec<Member>)> = None;
     let rounds = match ids.len() {
         0 | 1 => 1,

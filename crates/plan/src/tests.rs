@@ -1,8 +1,11 @@
 //! Properties of plans: nothing is lost, nothing is doubled, everything fits, and what moves is what theory says.
 
+mod auto;
+mod cost;
 mod form;
 mod traffic;
 
+use crate::cost as model;
 use crate::*;
 use bramble_matrix::DType;
 use proptest::prelude::{

@@ -47,7 +47,8 @@ pub struct Surveyed {
 }
 
 /// Opens sessions with this machine's own threads and then with all others, measures them, and says goodbye. Has to run
-/// inside a `tokio::task::LocalSet`. The others come in the order of the ends.
+/// inside a `tokio::task::LocalSet`. The others come in the order of the ends, but one whose
+/// link broke while it was measured comes last.
 pub async fn survey(
     survey: &Survey,
     ends: Ends,
@@ -87,7 +88,11 @@ pub async fn survey(
     if survey.one_kernel {
         one_kernel(&local, &sessions)?;
     }
-    let nic_bytes_per_s = measure(&mut sessions).await?;
+    // Whoever falls silent meanwhile is no longer among the sessions.
+    let (nic_bytes_per_s, silent) = match measure(&mut sessions).await {
+        Ok(rate) => (rate, None),
+        Err(e) => (None, Some(e)),
+    };
     let mut own = surveyed(&local, None, false);
     own.machine.nic_bytes_per_s = nic_bytes_per_s;
     let mut answers = sessions.iter().map(|session| surveyed(session, survey.credits, alike));
@@ -96,6 +101,7 @@ pub async fn survey(
         .filter_map(|place| failed.remove(&place).map(Err).or_else(|| answers.next().map(Ok)))
         .collect();
     drop(answers);
+    others.extend(silent.map(Err));
     if alike {
         even_speeds(others.iter_mut().flatten().map(|s| &mut s.machine).collect());
     }

@@ -113,6 +113,20 @@ fn answers_that_nobody_asked_for_are_refused() {
 }
 
 #[test]
+fn a_tile_that_comes_before_its_last_job_was_sent_is_refused() {
+    // Four steps, and room for two.
+    let p = problem(4, 4, 16, false, false);
+    let mut world = world(&p, 4, 4, &[512 + 4 * 544]).unwrap();
+    world.primary(Event::Start);
+    let c = world.announced_tile();
+    for step_end in 1..=4 {
+        let early = ResultHead { c, epoch: 0, step_start: 0, step_end, first_line: 0, lines: 1 };
+        let error = world.primary.expect(0, &early).unwrap_err();
+        assert!(error.0.contains("before"), "{error}");
+    }
+}
+
+#[test]
 fn more_credit_than_was_given_is_refused() {
     let p = problem(8, 8, 8, false, false);
     let mut world = world(&p, 4, 4, &[100_000]).unwrap();

@@ -22,9 +22,15 @@ pub(crate) const LOOP_S_PER_BYTE: f64 = 0.45e-9;
 pub(crate) const FAR_S_PER_BYTE: f64 = 0.4e-9;
 /// Seconds to add a byte of a partial sum to C, which is read from disk cache and written there.
 pub(crate) const ADD_S_PER_BYTE: f64 = 0.5e-9;
-/// An addition of matrices is bound by memory: an element takes as long as so many operations of a kernel. The ratio is
-/// the same for elements of 4 and 8 bytes, since kernels are twice as fast for the shorter ones.
-pub(crate) const FLOPS_AN_ADDITION: f64 = 80.0;
+/// Bytes a second that a machine's threads together read and write when they add matrices: three for each element's
+/// byte. Measured with Strassen's method on two cores of a server; small boards have 4 to 9 GB/s.
+pub(crate) const ADDED_BYTES_PER_S: f64 = 6e9;
+
+/// An addition of matrices is bound by memory: the operations of a machine's kernel that take as long as that of one
+/// element.
+pub(crate) fn flops_an_addition(machine: &Machine, element_bytes: u64) -> f64 {
+    3.0 * element_bytes as f64 * machine.gflops * 1e9 / ADDED_BYTES_PER_S
+}
 /// Operands and tiles that one credit stands for, about: credit gathers while a link is busy.
 pub(crate) const FRAMES_A_CREDIT: u64 = 4;
 
@@ -117,26 +123,29 @@ impl Costs<'_> {
     pub(crate) fn predict(&self, members: &[Member]) -> Prediction {
         let mut p = Prediction::default();
         let loads: Vec<Vec<Load>> = members.iter().map(|member| self.loads(member)).collect();
-        let operations = |l: &Load| l.flops + FLOPS_AN_ADDITION * l.added;
-        let work: f64 = loads.iter().flatten().map(operations).sum();
+        let e = self.problem.element_bytes();
+        let operations = |machine: &Machine, l: &Load| l.flops + flops_an_addition(machine, e) * l.added;
         for (member, loads) in members.iter().zip(&loads) {
             let machine = &self.machines[member.machine];
             let mut cost = MachineCost { memory_bytes: member.memory_bytes, ..MachineCost::default() };
             for load in loads {
-                cost.flops += operations(load);
+                cost.flops += operations(machine, load);
                 cost.jobs = cost.jobs.saturating_add(load.jobs);
                 if machine.link.is_some() {
                     cost.bytes_out = cost.bytes_out.saturating_add(load.out);
                     cost.bytes_back = cost.bytes_back.saturating_add(load.back);
                 }
             }
-            cost.part = if work > 0.0 { cost.flops / work } else { 0.0 };
             p.bytes_sent = p.bytes_sent.saturating_add(cost.bytes_out);
             p.bytes_received = p.bytes_received.saturating_add(cost.bytes_back);
             p.worker_memory_bytes = p.worker_memory_bytes.max(member.memory_bytes);
             p.machines.push(cost);
         }
         p.primary_memory_bytes = self.merge_memory(members);
+        let work: f64 = p.machines.iter().map(|m| m.flops).sum();
+        for cost in &mut p.machines {
+            cost.part = if work > 0.0 { cost.flops / work } else { 0.0 };
+        }
         self.seconds(&mut p, members, &loads);
         p
     }

@@ -3,7 +3,7 @@
 //! Place in the flow: after the bytes. The page (docs/cost-model.md) has the same formulas in the same order.
 
 use super::flow::{Flow, fair};
-use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, FLOPS_AN_ADDITION, LOOP_S_PER_BYTE};
+use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, LOOP_S_PER_BYTE, flops_an_addition};
 use super::{Costs, Limit, Load, Prediction};
 use crate::{Machine, Member, Order, Share, Sums};
 use std::collections::BTreeMap;
@@ -36,7 +36,11 @@ struct Alone {
     late_s: f64,
     /// From the last byte until the jobs of the last step are done.
     lag_s: f64,
-    /// From the first byte until its threads are busy.
+    /// One job.
+    job_s: f64,
+    /// One way there and one back.
+    trip_s: f64,
+    /// From when the first bytes come until its threads are busy.
     start_s: f64,
     /// From the last job until the last tile is home, with the link for itself.
     tail_s: f64,
@@ -47,13 +51,10 @@ struct Alone {
 }
 
 impl Alone {
-    fn body_s(&self) -> f64 {
-        self.compute_s.max(self.link_s).max(self.rounds_s) + self.stalls_s
-    }
-
     /// Until its last job is done.
     fn done_s(&self) -> f64 {
-        (self.start_s + self.body_s()).max(self.late_s)
+        let kernels_s = self.start_s + self.compute_s.max(self.rounds_s);
+        self.trip_s + (kernels_s.max(self.link_s) + self.stalls_s).max(self.late_s)
     }
 
     fn all_s(&self) -> f64 {
@@ -81,28 +82,30 @@ impl Costs<'_> {
             };
             let rates = Rates { first: first[at], out: mean(out[at], &there), back: mean(back[at], &home) };
             let one = self.alone(member, loads, &rates);
-            let late_s = there.done_s(at, one.compute_s) + one.lag_s;
+            let late_s = (there.done_s(at, one.compute_s) + one.lag_s).max(there.end_s(at) + one.job_s);
             alone.push(Alone { late_s: if links[at].is_some() { late_s } else { 0.0 }, ..one });
         }
         let (mut start_s, mut tail_s) = (0.0f64, 0.0f64);
         let mut longest = Longest::default();
         let loop_s = self.loop_s(p, loads);
         let cores_s = self.cores_s(p, members, loop_s);
+        for alone in &alone {
+            start_s = start_s.max(alone.trip_s + alone.start_s);
+            tail_s = tail_s.max(alone.trip_s + alone.tail_s);
+        }
+        longest.consider(p.bytes_sent as f64 / primary + tail_s, Limit::Egress);
+        longest.consider(p.bytes_received as f64 / primary + start_s, Limit::Ingress);
         for ((member, alone), cost) in members.iter().zip(&alone).zip(&mut p.machines) {
             let machine = &self.machines[member.machine];
             cost.compute_s = alone.compute_s;
             cost.link_s = alone.link_s.max(alone.rounds_s);
             cost.seconds = alone.all_s();
-            start_s = start_s.max(alone.start_s);
-            tail_s = tail_s.max(alone.tail_s);
             let by = if cost.link_s > alone.compute_s { Limit::Link } else { Limit::Compute };
             longest.consider(cost.seconds, by(machine.name.clone()));
             if machine.shares_cores || machine.link.is_none() {
                 cost.seconds = cost.seconds.max(cores_s);
             }
         }
-        longest.consider(p.bytes_sent as f64 / primary + tail_s, Limit::Egress);
-        longest.consider(p.bytes_received as f64 / primary + start_s, Limit::Ingress);
         longest.consider(loop_s.max(cores_s), Limit::Primary);
         longest.consider(self.chain_s(members, &alone), Limit::Ingress);
         // Results that wait for those of others lengthen what was longest.
@@ -116,7 +119,7 @@ impl Costs<'_> {
     fn alone(&self, member: &Member, loads: &[Load], rates: &Rates) -> Alone {
         let machine = &self.machines[member.machine];
         let mut all = Alone::default();
-        let (mut out, mut back) = (0.0, 0.0);
+        let (mut out, mut back, mut work, mut jobs) = (0.0, 0.0, 0.0, 0.0);
         let blocks = member.shares.iter().map(Share::blocks).fold(0, u64::saturating_add);
         for (share, load) in member.shares.iter().zip(loads) {
             let one = self.share(member, machine, share, load, rates, blocks);
@@ -124,6 +127,8 @@ impl Costs<'_> {
             all.rounds_s += one.rounds_s;
             all.stalls_s += one.stalls_s;
             all.lag_s = all.lag_s.max(one.lag_s);
+            all.job_s = all.job_s.max(one.job_s);
+            all.trip_s = all.trip_s.max(one.trip_s);
             all.start_s = all.start_s.max(one.start_s);
             all.tail_s = all.tail_s.max(one.tail_s);
             if one.last_step.1 > all.last_step.1 {
@@ -131,9 +136,20 @@ impl Costs<'_> {
             }
             out += load.out as f64;
             back += load.back as f64;
+            work += self.work(machine, load);
+            jobs += load.jobs as f64;
         }
+        // The last jobs may leave some threads without one.
+        let threads = f64::from(machine.threads.max(1));
+        let waves = (jobs / threads).ceil() * threads / jobs.max(1.0);
+        all.compute_s = all.compute_s.max(work / (machine.gflops * 1e9) * waves);
         let link = machine.link.map_or(f64::INFINITY, |l| l.bytes_per_s);
         Alone { link_s: out.max(back) / link, ..all }
+    }
+
+    /// Operations of a share, with those that take as long as its additions.
+    fn work(&self, machine: &Machine, load: &Load) -> f64 {
+        load.flops + flops_an_addition(machine, self.problem.element_bytes()) * load.added
     }
 
     /// One share of a member that has `blocks` blocks in all.
@@ -149,7 +165,7 @@ impl Costs<'_> {
         let charges = &self.charges[share.region];
         let threads = f64::from(machine.threads.max(1));
         let speed = machine.gflops * 1e9;
-        let work = load.flops + FLOPS_AN_ADDITION * load.added;
+        let work = self.work(machine, load);
         let room = charges.room(share.block, share.order, member.memory_bytes);
         let mut at_once = room.blocks.min(member.blocks_at_once as u64).min(blocks).max(1);
         let (down, across, deep) = share.blocks_each_way();
@@ -160,6 +176,7 @@ impl Costs<'_> {
         let products = charges.products_of(share.block.rows.saturating_mul(share.block.cols)) as f64;
         let busy = |products: f64| (products / threads).clamp(BUSY_MIN, 1.0);
         let compute_s = work / (speed * busy(products * at_once as f64));
+        let jobs = load.jobs.max(1) as f64;
         let Some(link) = machine.link else { return Alone { compute_s, ..Alone::default() } };
         // Rounds: a step of a block, or in column order a column.
         let (units, each) = match share.order {
@@ -190,7 +207,7 @@ impl Costs<'_> {
         let (pair, tile) = self.first_bytes(share);
         // So many pairs of panels until there is a product for each thread; half of them are busy meanwhile.
         let pairs = (threads / charges.products_of(1) as f64).sqrt().ceil().min(products.sqrt()).max(1.0);
-        let start_s = link.round_trip_s + pair * (pairs + 1.0) / 2.0 / rates.first;
+        let start_s = pair * (pairs + 1.0) / 2.0 / rates.first;
         let all_blocks = share.blocks().max(1) as f64;
         let last_back = match share.order {
             Order::Steps => load.results as f64 / all_blocks,
@@ -198,7 +215,7 @@ impl Costs<'_> {
         };
         // The last step's tiles come home while it is computed, or still arrives; those that threads end with, together.
         let step_s = compute_s.max(load.out as f64 / rates.out) / units;
-        let last_tiles = ((threads.min(products) + 1.0) / 2.0 * tile).min(last_back);
+        let last_tiles = ((threads.min(products * at_once as f64) + 1.0) / 2.0 * tile).min(last_back);
         let tail_s = |rate: f64| (last_back / rate - step_s).max(last_tiles / rate);
         let waits = if each > 1.0 && at_once == 1 { (all_blocks - 1.0) * (1.0 - room.spare) } else { 0.0 };
         Alone {
@@ -206,6 +223,8 @@ impl Costs<'_> {
             rounds_s,
             stalls_s: waits * tail_s(rates.back),
             lag_s: lag_s(there_s, compute_s / units),
+            job_s: work / jobs * threads / speed,
+            trip_s: link.round_trip_s,
             start_s,
             tail_s: tail_s(link.bytes_per_s),
             last_step: (step_s, last_back),
@@ -279,7 +298,7 @@ impl Costs<'_> {
     }
 }
 
-/// The longest of all that was considered.
+/// The longest of all that was considered; what is hardly longer than something before takes no credit for it.
 #[derive(Default)]
 struct Longest {
     seconds: f64,
@@ -288,9 +307,10 @@ struct Longest {
 
 impl Longest {
     fn consider(&mut self, seconds: f64, by: Limit) {
-        if seconds > self.seconds {
-            *self = Self { seconds, by };
+        if seconds > self.seconds * 1.02 {
+            self.by = by;
         }
+        self.seconds = self.seconds.max(seconds);
     }
 }
 

@@ -133,7 +133,7 @@ fn a_level_of_strassen_saves_an_eighth_of_the_operations() {
         let strategy = format!("strassen:{levels}");
         let plan = planned(&p, Cut::default(), &worker, &strategy);
         let (region, share) = (plan.regions[0], plan.members[0].shares[0]);
-        let load = cost::load(&p, &region, &Recipe::new(levels), Sums::Merged, &share);
+        let load = model::load(&p, &region, &Recipe::new(levels), Sums::Merged, &share);
         let want = p.flops() * (7.0f64 / 8.0).powi(levels as i32);
         assert!((load.flops / want - 1.0).abs() < 1e-12, "{levels}: {}", load.flops / want);
     }

@@ -5,7 +5,7 @@ use super::outgoing::Outgoing;
 use super::walk::{Course, Walk, tile_number};
 use crate::ProtocolError;
 use crate::limits::{LINK_WINDOW_BYTES, PING_AFTER};
-use crate::message::ResultHead;
+use crate::message::{ResultHead, Then};
 use bramble_matrix::{Rect, Span};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,11 +17,20 @@ pub(super) struct Peer {
     /// Bytes that may be sent now; `info.credit_bytes` minus what the worker holds.
     credit_left: u64,
     in_link_bytes: usize,
-    /// Tiles that the worker has or was promised, and how many of their rows have come back.
-    tiles: BTreeMap<u32, u32>,
+    /// Tiles that the worker has or was promised.
+    tiles: BTreeMap<u32, TileState>,
     last_heard: Duration,
     last_ping: Duration,
     pings: u64,
+}
+
+/// How far a tile is.
+#[derive(Clone, Copy, Default)]
+struct TileState {
+    /// The job that returns it was sent, and so everything that the tile consists of.
+    was_asked_for: bool,
+    /// Rows that have come back.
+    rows: u32,
 }
 
 /// A tile that a worker owes.
@@ -90,7 +99,10 @@ impl Peer {
         }
         let message = self.walk.next(course, &mut self.credit_left)?;
         for matrix in message.head.matrices.iter().filter(|m| m.uses == 0 && m.first_line == 0) {
-            self.tiles.entry(matrix.id).or_insert(0);
+            self.tiles.entry(matrix.id).or_default();
+        }
+        for job in message.head.jobs.iter().filter(|j| j.then == Then::Return) {
+            self.tiles.entry(job.c).or_default().was_asked_for = true;
         }
         self.in_link_bytes += message.wire_bytes();
         Some(message)
@@ -99,15 +111,20 @@ impl Peer {
     /// The tile that these lines of a result belong to, if they are the ones that have to come next.
     pub(super) fn expect(&self, course: &Course<'_>, head: &ResultHead) -> Result<Owed, ProtocolError> {
         let found = self.tiles.get(&head.c).zip(self.walk.find(head.c));
-        let Some((have, (out, at))) = found else {
+        let Some((state, (out, at))) = found else {
             return Err(ProtocolError::new(format!("it returned tile {}, which it was not given", head.c)));
         };
+        if !state.was_asked_for {
+            // The shell may still have to read what the worker has not been sent, from where this would land.
+            let what = format!("it returned tile {} before it was given all that it needs for it", head.c);
+            return Err(ProtocolError::new(what));
+        }
         let region = &course.plan.regions[out.block.region];
         let (tile, i, j, u, v) = tile_number(region, &out.block, at);
         let rect = region.tile(i, j, u, v);
         let steps = Walk::result_steps(course, out);
         let as_asked = u64::from(head.step_start) == steps.start && u64::from(head.step_end) == steps.end;
-        let next = head.first_line == *have && head.lines > 0;
+        let next = head.first_line == state.rows && head.lines > 0;
         let inside = u64::from(head.first_line) + u64::from(head.lines) <= rect.rows.len();
         if !(as_asked && head.epoch == 0 && next && inside) {
             let what = format!("it returned lines {}+{} of tile {}", head.first_line, head.lines, head.c);
@@ -122,9 +139,9 @@ impl Peer {
 
     /// Lines of a tile with so many rows have landed; true when it is whole.
     pub(super) fn landed(&mut self, head: &ResultHead, rows: u64) -> bool {
-        let Some(have) = self.tiles.get_mut(&head.c) else { return false };
-        *have += head.lines;
-        let whole = u64::from(*have) == rows;
+        let Some(state) = self.tiles.get_mut(&head.c) else { return false };
+        state.rows += head.lines;
+        let whole = u64::from(state.rows) == rows;
         if whole {
             self.tiles.remove(&head.c);
             self.walk.returned(head.c);
@@ -134,7 +151,8 @@ impl Peer {
 
     pub(super) fn validate(&self) {
         assert!(self.credit_left <= self.info.credit_bytes);
-        for (tile, rows) in &self.tiles {
+        for (tile, state) in &self.tiles {
+            let rows = state.rows;
             assert!(
                 self.walk.find(*tile).is_some(),
                 "tile {tile} ({rows} rows are back) belongs to no block"

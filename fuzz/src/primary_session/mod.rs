@@ -1,0 +1,311 @@
+//! The primary's state machine, and workers that say whatever they like.
+//!
+//! The input is a small product, machines with the speeds and memories that they claim, a strategy, and a list of things
+//! that happen: a link takes messages, lines of a tile come, credit is given, a worker is heard or lost, time passes. Results
+//! and credit may be honest, early, or lies. Beside it run second books of C and of what each worker was sent.
+//!
+//! Promises: no panic; no worker is ever sent more than its credit covers; no link is given more than its window and
+//! one message; jobs find what they read, and use it as often as was said; each step of each tile is in C once, in order;
+//! what is put aside is within the prediction; every tile is committed once, and the end comes with the last; honest
+//! workers get there; after an error there is nothing.
+
+mod c_book;
+mod input;
+mod peer_book;
+
+use crate::bytes::Bytes;
+use crate::files::check_message;
+use crate::memory::within;
+use bramble_plan::Region;
+use bramble_schedule::message::ResultHead;
+use bramble_schedule::primary::{Action, Event, Outgoing, PeerInfo, Primary, Which};
+use c_book::CBook;
+use input::Setting;
+use peer_book::PeerBook;
+use std::time::Duration;
+
+pub(crate) use input::seeds;
+
+/// All plans that are looked at, one of at most 128 results, its messages, and both books.
+const BOUND_BYTES: usize = 4 << 20;
+/// Things that happen in one run.
+const EVENTS_MAX: usize = 100;
+/// Rounds in which honest workers have to end.
+const ROUNDS_MAX: usize = 4096;
+
+struct World {
+    primary: Primary,
+    peers: Vec<PeerBook>,
+    c: CBook,
+    now: Duration,
+    progress: f64,
+    /// Nobody has given credit for what it still had.
+    is_honest: bool,
+    over: bool,
+}
+
+/// See the head of this file.
+pub fn primary_session(data: &[u8]) {
+    within(BOUND_BYTES, || {
+        let mut bytes = Bytes::new(data);
+        let Some(setting) = Setting::new(&mut bytes) else { return };
+        let ends = setting.ends;
+        let mut world = World::new(setting);
+        world.handle(Event::Start);
+        for _ in 0..EVENTS_MAX {
+            if bytes.is_empty() || world.over {
+                break;
+            }
+            world.step(&mut bytes);
+        }
+        if ends {
+            world.end();
+        }
+        if world.over {
+            let after = world.primary.handle(Event::Tick, world.now + Duration::from_secs(99));
+            assert!(after.is_empty(), "after the end: {after:?}");
+        }
+    });
+}
+
+impl World {
+    fn new(setting: Setting) -> Self {
+        let Setting { plan, operands, shared, .. } = setting;
+        let infos: Vec<PeerInfo> = plan
+            .members
+            .iter()
+            .map(|m| PeerInfo {
+                name: "w".to_owned(),
+                credit_bytes: m.memory_bytes,
+                shares_memory: shared >> m.machine & 1 == 1,
+            })
+            .collect();
+        Self {
+            c: CBook::new(&plan),
+            peers: infos.iter().map(|p| PeerBook::new(p.credit_bytes, p.shares_memory)).collect(),
+            primary: Primary::new(plan, operands, infos),
+            now: Duration::ZERO,
+            progress: 0.0,
+            is_honest: true,
+            over: false,
+        }
+    }
+
+    fn step(&mut self, bytes: &mut Bytes<'_>) {
+        let what = bytes.u8();
+        if self.peers.is_empty() {
+            return self.handle(Event::Tick);
+        }
+        let peer = usize::from(what >> 4) % self.peers.len();
+        match what % 16 {
+            0 | 1 => {
+                // As many messages as the link likes.
+                for _ in 0..=what >> 4 {
+                    self.link_takes(peer);
+                }
+            }
+            2 | 3 => {
+                let peers = if what % 16 == 2 { peer..peer + 1 } else { 0..self.peers.len() };
+                for peer in peers {
+                    self.all_honest(peer);
+                }
+            }
+            4 => self.credit(peer, self.peers[peer].freed_bytes()),
+            5 => {
+                let claimed = u64::from(bytes.u16());
+                self.credit(peer, claimed);
+            }
+            6 => {
+                let claimed = bytes.u64();
+                self.credit(peer, claimed);
+            }
+            kind @ 7..=11 => {
+                let (which, lines) = (bytes.u8(), bytes.u8());
+                let owed = self.peers[peer].owed(usize::from(which), kind == 10);
+                let Some(mut head) = owed else { return };
+                if lines > 0 {
+                    head.lines = u32::from(lines).min(head.lines);
+                }
+                match kind {
+                    7 | 8 => self.lines(peer, head, false),
+                    9 => self.lines(peer, lie(head, bytes.u8(), lines), which >= 128),
+                    10 => self.early(peer, head),
+                    _ => {
+                        head.lines = 1;
+                        self.lines(peer, head, false);
+                    }
+                }
+            }
+            12 | 13 => {
+                self.now += Duration::from_millis(u64::from(bytes.u16()));
+                let quiet = what % 16 == 12;
+                self.handle(if quiet { Event::Tick } else { Event::Alive { peer } });
+            }
+            14 => match ResultHead::decode(bytes.take(24)) {
+                Ok(head) => self.lines(peer, head, true),
+                Err(e) => self.lost(peer, e.0),
+            },
+            _ => self.tiles_backwards(peer, usize::from(bytes.u8())),
+        }
+    }
+
+    /// Honest workers, until the end.
+    fn end(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            let mut moved = false;
+            for peer in 0..self.peers.len() {
+                moved |= self.all_honest(peer);
+            }
+            if self.over {
+                return;
+            }
+            assert!(moved || self.peers.is_empty(), "nothing can happen any more, and C is not there");
+        }
+        assert!(self.over, "the run does not end");
+    }
+
+    /// The link takes everything, all tiles that are ready come back, and credit for all that was used up.
+    fn all_honest(&mut self, peer: usize) -> bool {
+        let mut moved = false;
+        while self.link_takes(peer) {
+            moved = true;
+        }
+        for head in self.peers[peer].all_owed(false).collect::<Vec<_>>() {
+            if !self.over {
+                self.lines(peer, head, false);
+            }
+            moved = true;
+        }
+        let freed = self.peers[peer].freed_bytes();
+        if freed > 0 && !self.over {
+            self.credit(peer, freed);
+            moved = true;
+        }
+        moved
+    }
+
+    /// The link takes everything, and all tiles come back but the first few, which is what makes sums wait.
+    fn tiles_backwards(&mut self, peer: usize, kept: usize) {
+        while self.link_takes(peer) {}
+        while !self.over && self.peers[peer].ready() > kept % 4 {
+            let Some(head) = self.peers[peer].owed(self.peers[peer].ready() - 1, false) else { return };
+            self.lines(peer, head, false);
+        }
+    }
+
+    fn link_takes(&mut self, peer: usize) -> bool {
+        if self.over {
+            return false;
+        }
+        let Some(bytes) = self.peers[peer].link_takes() else { return false };
+        self.handle(Event::Sent { peer, bytes });
+        true
+    }
+
+    fn lost(&mut self, peer: usize, why: String) {
+        self.handle(Event::Lost { peer, why });
+        assert!(self.over, "a lost worker ends the product");
+    }
+
+    fn credit(&mut self, peer: usize, bytes: u64) {
+        let may_be_due = self.peers[peer].may_credit(bytes);
+        self.is_honest &= bytes <= self.peers[peer].freed_bytes();
+        self.peers[peer].credited(bytes);
+        self.handle(Event::Credit { peer, bytes });
+        assert!(may_be_due || self.over, "credit of {bytes} bytes, more than it ever had");
+    }
+
+    /// Perhaps a tile comes back before its last job was sent: no steps make that right.
+    fn early(&mut self, peer: usize, head: ResultHead) {
+        if !self.peers[peer].is_made(head.c) {
+            let last = self.primary.plan().regions.iter().map(Region::steps).max().unwrap_or(0) as u32;
+            for (step_start, step_end) in (1..=last).flat_map(|end| (0..end).map(move |start| (start, end))) {
+                let head = ResultHead { step_start, step_end, ..head };
+                assert!(self.primary.expect(peer, &head).is_err(), "{head:?} is too early");
+            }
+        }
+        self.lines(peer, head, true);
+    }
+
+    /// Lines have come. As the shell does, asks first where they belong, unless the input is `rash`.
+    fn lines(&mut self, peer: usize, head: ResultHead, rash: bool) {
+        let expected = self.primary.expect(peer, &head);
+        match &expected {
+            Ok(to) => {
+                let steps = self.c.steps_of(self.primary.plan(), peer, to.rect, &head);
+                let last = self.c.landed(peer, &head, *to, steps);
+                let made = self.peers[peer].landed(&head, last);
+                assert_eq!(made, (1 << steps.end) - (1 << steps.start), "steps {steps} of {}", to.rect);
+            }
+            Err(e) => {
+                check_message(&e.0);
+                if !rash {
+                    return self.lost(peer, e.0.clone());
+                }
+            }
+        }
+        self.handle(Event::Landed { peer, head });
+        assert!(expected.is_ok() || self.over, "{head:?} is accepted");
+    }
+
+    fn handle(&mut self, event: Event) {
+        assert!(!self.over, "{event:?} after the end");
+        for action in self.primary.handle(event, self.now) {
+            assert!(!self.over, "{action:?} after the end");
+            match action {
+                Action::Send(peer, message) => self.send(peer, &message),
+                Action::Merge { peer, tile, rect } => self.c.merge(peer, tile, rect),
+                Action::Committed(rect) => self.c.commit(rect),
+                Action::Ping(peer, nonce) => {
+                    let peer = &mut self.peers[peer];
+                    assert!(!peer.shares_memory() && nonce > peer.pings, "ping {nonce}");
+                    peer.pings = nonce;
+                }
+                Action::Finished => {
+                    self.c.check_end();
+                    if self.is_honest {
+                        self.peers.iter().for_each(PeerBook::check_end);
+                    }
+                    self.over = true;
+                }
+                Action::Fail(why) => {
+                    check_message(&why);
+                    self.over = true;
+                }
+            }
+        }
+        self.primary.validate();
+        assert_eq!(self.primary.tiles_left(), self.c.missing() as u64);
+        assert!(self.over || self.c.missing() > 0, "the end comes with the last tile");
+        let progress = self.primary.progress();
+        assert!(self.progress <= progress && progress <= 1.0, "progress {} to {progress}", self.progress);
+        self.progress = progress;
+    }
+
+    fn send(&mut self, peer: usize, message: &Outgoing) {
+        if let Some(piece) = message.piece {
+            let id = message.head.matrices.last().map_or(0, |m| m.id);
+            if piece.lent {
+                self.c.lend(peer, id, piece.rect);
+            } else if piece.which == Which::Sum {
+                self.c.read_sum(piece.rect);
+            }
+        }
+        self.peers[peer].send(message);
+    }
+}
+
+/// A result that is right but for what the input changes.
+fn lie(mut head: ResultHead, change: u8, by: u8) -> ResultHead {
+    match change % 8 {
+        0 => head.c = head.c.wrapping_add(u32::from(by)),
+        1 => head.epoch = 1,
+        2 => head.step_start = head.step_start.wrapping_add(1),
+        3 => head.step_end = head.step_end.wrapping_sub(1),
+        4 => head.first_line = head.first_line.wrapping_sub(1),
+        5 => head.lines = u32::from(by),
+        6 => head.lines = u32::MAX - u32::from(by),
+        _ => head.step_end = head.step_end.wrapping_add(u32::from(by)),
+    }
+    head
+}
