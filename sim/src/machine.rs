@@ -1,6 +1,6 @@
 //! One machine of a plan: the worker's state, threads that take time, and what waits to leave.
 //!
-//! Invariants: the threads take tasks greedily from one queue; the credit that has become free while a frame for it
+//! Invariants: the threads take tasks greedily from one queue, first come, first served unless the setting says otherwise; the credit that has become free while a frame for it
 //! waits leaves in that frame; the machine never holds more than it was granted.
 //!
 //! Deliberately absent: buffers. What is held is counted as it is charged.
@@ -51,6 +51,7 @@ pub(crate) struct End {
     threads: u32,
     flops_per_s: f64,
     pace: Pace,
+    additions_first: bool,
     queue: VecDeque<Task>,
     pub(crate) running: u32,
     /// What it has, with headers.
@@ -68,7 +69,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    pub(crate) fn new(member: &Member, machine: &Machine, pace: Pace) -> Self {
+    pub(crate) fn new(member: &Member, machine: &Machine, pace: Pace, additions_first: bool) -> Self {
         Self {
             worker: Worker::new(member.memory_bytes),
             shares_memory: machine.link.is_none(),
@@ -76,6 +77,7 @@ impl End {
             threads: machine.threads.max(1),
             flops_per_s: machine.gflops * 1e9,
             pace,
+            additions_first,
             queue: VecDeque::new(),
             running: 0,
             held: BTreeMap::new(),
@@ -172,7 +174,11 @@ impl End {
                 }
                 Action::Start(run) => {
                     self.report.jobs += 1;
-                    self.queue.push_back(Task::Run(run));
+                    if self.additions_first && run.job.operation != Operation::Multiply {
+                        self.queue.push_front(Task::Run(run));
+                    } else {
+                        self.queue.push_back(Task::Run(run));
+                    }
                 }
                 Action::Return { tile, epoch, step_start, step_end } => {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };

@@ -17,7 +17,8 @@ impl Pace {
 /// What a simulation is told beyond the plan and its machines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// What the primary can send, and at the same time receive; without it, as much as the fastest of its links.
+    /// What the primary can send, and at the same time receive; without it, what the machine says of itself, or as
+    /// much as the fastest of its links.
     pub primary_bytes_per_s: Option<f64>,
     /// Processor seconds for each byte that the primary's event loop sends or receives over a link that moves bytes.
     pub loop_s_per_byte: f64,
@@ -27,6 +28,8 @@ pub struct Setting {
     pub far_s_per_byte: f64,
     /// What each machine does beside multiplying, in the order of the machines; where it ends, `Pace::USUAL`.
     pub paces: Vec<Pace>,
+    /// Whether threads take additions before products. The worker's threads do not: they take what came first.
+    pub additions_first: bool,
     /// In which order things happen that happen at the same time; 0 is the order in which they were begun.
     pub seed: u64,
 }
@@ -40,6 +43,7 @@ impl Setting {
             merge_s_per_byte: 0.5e-9,
             far_s_per_byte: 0.4e-9,
             paces: Vec::new(),
+            additions_first: false,
             seed: 0,
         }
     }

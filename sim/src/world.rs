@@ -87,7 +87,7 @@ impl<'a> World<'a> {
         let end = |member: &bramble_plan::Member| {
             let machine = of(member);
             let pace = setting.paces.get(member.machine).copied();
-            End::new(member, machine, pace.unwrap_or(Pace::USUAL))
+            End::new(member, machine, pace.unwrap_or(Pace::USUAL), setting.additions_first)
         };
         let links = || {
             plan.members.iter().map(|m| match of(m).link {
@@ -96,7 +96,8 @@ impl<'a> World<'a> {
             })
         };
         let fastest = links().map(|l| l.0).filter(|r| r.is_finite()).fold(0.0, f64::max);
-        let card = setting.primary_bytes_per_s.unwrap_or(if fastest > 0.0 { fastest } else { f64::INFINITY });
+        let card = setting.primary_bytes_per_s.or(machines.first().and_then(|m| m.nic_bytes_per_s));
+        let card = card.unwrap_or(if fastest > 0.0 { fastest } else { f64::INFINITY });
         let operands = Operands {
             a_layout: Layout::RowMajor,
             b_layout: Layout::RowMajor,

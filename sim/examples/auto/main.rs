@@ -2,7 +2,8 @@
 //! the fastest so many workers, with and without the primary, and by the primary alone. And how far the predictions are
 //! from what is simulated.
 //!
-//! `cargo run --release -p bramble-sim --example auto`; with `-- --plans` every plan, with `-- --json` lines for `bench/results/`.
+//! `cargo run --release -p bramble-sim --example auto`; with `-- --plans` every plan, with `-- --json` lines for `bench/results/`; with
+//! `-- --additions-first` for workers whose threads take additions before products.
 
 #![allow(clippy::print_stdout)] // It is what it is for.
 
@@ -90,7 +91,8 @@ fn tries(cluster: &Cluster, problem: &Problem) -> Vec<Tried> {
 /// One plan; `None` where it cannot be made.
 fn attempt(problem: &Problem, machines: &[Machine], wish: &Wish) -> Option<Tried> {
     let plan = decide(problem, Cut::default(), &machines[0], &machines[1..], wish).ok()?.plan;
-    let report = simulate(&plan, machines, &Setting::measured());
+    let additions_first = std::env::args().any(|a| a == "--additions-first");
+    let report = simulate(&plan, machines, &Setting { additions_first, ..Setting::measured() });
     Some(Tried {
         name: named(&plan, machines),
         predicted_s: plan.predicted.seconds,

@@ -5,6 +5,7 @@
 //! Invariant: bytes and memory are what the schedule will really send and hold, frame by frame; seconds are a model.
 
 mod bytes;
+mod flow;
 mod seconds;
 
 use crate::memory::CellCharges;

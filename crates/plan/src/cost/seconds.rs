@@ -2,6 +2,7 @@
 //!
 //! Place in the flow: after the bytes. The page (docs/cost-model.md) has the same formulas in the same order.
 
+use super::flow::{Flow, fair};
 use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, LOOP_S_PER_BYTE, flops_an_addition};
 use super::{Costs, Limit, Load, Prediction};
 use crate::{Machine, Member, Order, Share, Sums};
@@ -9,6 +10,16 @@ use std::collections::BTreeMap;
 
 /// The least part of a machine's speed that is reckoned with.
 const BUSY_MIN: f64 = 1e-3;
+
+/// Bytes a second of one member's link, as the others leave it.
+struct Rates {
+    /// When all want it at once.
+    first: f64,
+    /// Until all of its bytes are there.
+    out: f64,
+    /// Until all of its results are home.
+    back: f64,
+}
 
 /// What a member takes by itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,18 +32,33 @@ struct Alone {
     rounds_s: f64,
     /// Between blocks that it has no room for at once.
     stalls_s: f64,
+    /// Until its work is done, which waits for its bytes.
+    late_s: f64,
+    /// From the last byte until the jobs of the last step are done.
+    lag_s: f64,
+    /// One job.
+    job_s: f64,
     /// One way there and one back.
     trip_s: f64,
     /// From when the first bytes come until its threads are busy.
     start_s: f64,
-    /// From the last job until the last tile is home.
+    /// From the last job until the last tile is home, with the link for itself.
     tail_s: f64,
+    /// Results that come home at the end: of the last step, from so long before the last job on; and of those the ones
+    /// that its threads end with.
+    last_step: (f64, f64),
+    last_tiles: f64,
 }
 
 impl Alone {
+    /// Until its last job is done.
+    fn done_s(&self) -> f64 {
+        let kernels_s = self.start_s + self.compute_s.max(self.rounds_s);
+        self.trip_s + (kernels_s.max(self.link_s) + self.stalls_s).max(self.late_s)
+    }
+
     fn all_s(&self) -> f64 {
-        let kernels_s = self.start_s + self.compute_s;
-        self.trip_s + kernels_s.max(self.link_s).max(self.rounds_s) + self.stalls_s + self.tail_s
+        self.done_s() + self.tail_s
     }
 }
 
@@ -40,13 +66,25 @@ impl Costs<'_> {
     /// The seconds, and what they come from.
     pub(super) fn seconds(&self, p: &mut Prediction, members: &[Member], loads: &[Vec<Load>]) {
         let primary = primary_rate(self.machines, members);
-        let rates = fair_rates(self.machines, members, primary);
-        let alone: Vec<Alone> = members
-            .iter()
-            .zip(loads)
-            .zip(&rates)
-            .map(|((member, loads), rate)| self.alone(member, loads, *rate))
-            .collect();
+        let links: Vec<Option<f64>> =
+            members.iter().map(|m| self.machines[m.machine].link.map(|l| l.bytes_per_s)).collect();
+        let sum = |of: fn(&Load) -> u64| -> Vec<f64> {
+            loads.iter().map(|l| l.iter().map(|load| of(load) as f64).sum()).collect()
+        };
+        let (out, back) = (sum(|l| l.out), sum(|l| l.back));
+        let (there, home) = (Flow::new(&links, &out, primary), Flow::new(&links, &back, primary));
+        let first = first_rates(&links, primary);
+        let mut alone: Vec<Alone> = Vec::with_capacity(members.len());
+        for (at, (member, loads)) in members.iter().zip(loads).enumerate() {
+            let mean = |bytes: f64, flow: &Flow| match flow.end_s(at) {
+                0.0 => first[at],
+                seconds => bytes / seconds,
+            };
+            let rates = Rates { first: first[at], out: mean(out[at], &there), back: mean(back[at], &home) };
+            let one = self.alone(member, loads, &rates);
+            let late_s = (there.done_s(at, one.compute_s) + one.lag_s).max(there.end_s(at) + one.job_s);
+            alone.push(Alone { late_s: if links[at].is_some() { late_s } else { 0.0 }, ..one });
+        }
         let (mut start_s, mut tail_s) = (0.0f64, 0.0f64);
         let mut longest = Longest::default();
         let loop_s = self.loop_s(p, loads);
@@ -70,28 +108,48 @@ impl Costs<'_> {
         }
         longest.consider(loop_s.max(cores_s), Limit::Primary);
         longest.consider(self.chain_s(members, &alone), Limit::Ingress);
-        (p.seconds, p.by) = (longest.seconds, longest.by);
+        // Results that wait for those of others lengthen what was longest.
+        let begin = |a: &Alone| ((a.done_s() - a.last_step.0).max(0.0), a.last_step.1);
+        let ends = |a: &Alone| (a.done_s(), a.last_tiles);
+        let home_s = queue_s(alone.iter().map(begin), primary).max(queue_s(alone.iter().map(ends), primary));
+        (p.seconds, p.by) = (longest.seconds.max(home_s), longest.by);
     }
 
     /// What a member takes by itself, with so much of its link.
-    fn alone(&self, member: &Member, loads: &[Load], rate: f64) -> Alone {
+    fn alone(&self, member: &Member, loads: &[Load], rates: &Rates) -> Alone {
         let machine = &self.machines[member.machine];
         let mut all = Alone::default();
-        let (mut out, mut back) = (0.0, 0.0);
+        let (mut out, mut back, mut work, mut jobs) = (0.0, 0.0, 0.0, 0.0);
         let blocks = member.shares.iter().map(Share::blocks).fold(0, u64::saturating_add);
         for (share, load) in member.shares.iter().zip(loads) {
-            let one = self.share(member, machine, share, load, rate, blocks);
+            let one = self.share(member, machine, share, load, rates, blocks);
             all.compute_s += one.compute_s;
             all.rounds_s += one.rounds_s;
             all.stalls_s += one.stalls_s;
+            all.lag_s = all.lag_s.max(one.lag_s);
+            all.job_s = all.job_s.max(one.job_s);
             all.trip_s = all.trip_s.max(one.trip_s);
             all.start_s = all.start_s.max(one.start_s);
             all.tail_s = all.tail_s.max(one.tail_s);
+            if one.last_step.1 > all.last_step.1 {
+                (all.last_step, all.last_tiles) = (one.last_step, one.last_tiles);
+            }
             out += load.out as f64;
             back += load.back as f64;
+            work += self.work(machine, load);
+            jobs += load.jobs as f64;
         }
+        // The last jobs may leave some threads without one.
+        let threads = f64::from(machine.threads.max(1));
+        let waves = (jobs / threads).ceil() * threads / jobs.max(1.0);
+        all.compute_s = all.compute_s.max(work / (machine.gflops * 1e9) * waves);
         let link = machine.link.map_or(f64::INFINITY, |l| l.bytes_per_s);
         Alone { link_s: out.max(back) / link, ..all }
+    }
+
+    /// Operations of a share, with those that take as long as its additions.
+    fn work(&self, machine: &Machine, load: &Load) -> f64 {
+        load.flops + flops_an_addition(machine, self.problem.element_bytes()) * load.added
     }
 
     /// One share of a member that has `blocks` blocks in all.
@@ -101,13 +159,13 @@ impl Costs<'_> {
         machine: &Machine,
         share: &Share,
         load: &Load,
-        rate: f64,
+        rates: &Rates,
         blocks: u64,
     ) -> Alone {
         let charges = &self.charges[share.region];
         let threads = f64::from(machine.threads.max(1));
         let speed = machine.gflops * 1e9;
-        let work = load.flops + flops_an_addition(machine, self.problem.element_bytes()) * load.added;
+        let work = self.work(machine, load);
         let room = charges.room(share.block, share.order, member.memory_bytes);
         let mut at_once = room.blocks.min(member.blocks_at_once as u64).min(blocks).max(1);
         let (down, across, deep) = share.blocks_each_way();
@@ -118,12 +176,11 @@ impl Costs<'_> {
         let products = charges.products_of(share.block.rows.saturating_mul(share.block.cols)) as f64;
         let busy = |products: f64| (products / threads).clamp(BUSY_MIN, 1.0);
         let compute_s = work / (speed * busy(products * at_once as f64));
+        let jobs = load.jobs.max(1) as f64;
         let Some(link) = machine.link else { return Alone { compute_s, ..Alone::default() } };
         // Rounds: a step of a block, or in column order a column.
         let (units, each) = match share.order {
-            Order::Steps => {
-                (down.saturating_mul(across).saturating_mul(share.steps.len()), share.block.steps)
-            }
+            Order::Steps => ((down * across).saturating_mul(share.steps.len()), share.block.steps),
             Order::Columns => {
                 (down.saturating_mul(share.cells.cols.len()).saturating_mul(deep), share.block.cols)
             }
@@ -137,30 +194,46 @@ impl Costs<'_> {
             charges.products_of(share.block.rows.saturating_mul(share.block.steps)) as f64
         };
         let unit_s = work / units / (speed * busy(products_a_unit));
-        let there_s = load.out as f64 / units / rate;
-        let home_s = load.back as f64 / units / rate;
-        // Of many products in a unit the first ones are home before the last one's panels are there.
-        let longest_s = there_s.max(unit_s).max(home_s);
-        let others_s = (there_s + unit_s + home_s - longest_s) / products_a_unit.max(1.0);
-        let rounds_s = units / units_at_once * (link.round_trip_s + longest_s + others_s);
-        let (pair, cell) = self.first_bytes(share);
+        let there_s = load.out as f64 / units / rates.out;
+        let home_s = load.back as f64 / units / rates.back;
+        // Cell by cell: the slowest all the time, the others for one cell. Nobody waits for the last round to be home.
+        let cells = share.block.rows.saturating_mul(share.block.cols).max(1) as f64;
+        let by_cells =
+            |slowest_s: f64, all_s: f64| link.round_trip_s + slowest_s + (all_s - slowest_s) / cells;
+        let last_s = by_cells(there_s.max(unit_s), there_s + unit_s);
+        let round_s = by_cells(there_s.max(unit_s).max(home_s), there_s + unit_s + home_s);
+        let rounds = units / units_at_once;
+        let rounds_s = (rounds - 1.0).max(0.0) * round_s + rounds.min(1.0) * last_s;
+        let (pair, tile) = self.first_bytes(share);
         // So many pairs of panels until there is a product for each thread; half of them are busy meanwhile.
         let pairs = (threads / charges.products_of(1) as f64).sqrt().ceil().min(products.sqrt()).max(1.0);
-        let start_s = pair * (pairs + 1.0) / 2.0 / rate;
+        let start_s = pair * (pairs + 1.0) / 2.0 / rates.first;
         let all_blocks = share.blocks().max(1) as f64;
         let last_back = match share.order {
             Order::Steps => load.results as f64 / all_blocks,
             Order::Columns => load.results as f64 / units,
         };
-        // The last step's tiles come home while it is computed, or still arrives; those that meet the last panel after it.
-        let step_s = compute_s.max(load.out as f64 / rate) / units;
-        let tail_s = (last_back / rate - step_s).max(cell * share.block.rows as f64 / rate);
+        // The last step's tiles come home while it is computed, or still arrives; those that threads end with, together.
+        let step_s = compute_s.max(load.out as f64 / rates.out) / units;
+        let last_tiles = ((threads.min(products * at_once as f64) + 1.0) / 2.0 * tile).min(last_back);
+        let tail_s = |rate: f64| (last_back / rate - step_s).max(last_tiles / rate);
         let waits = if each > 1.0 && at_once == 1 { (all_blocks - 1.0) * (1.0 - room.spare) } else { 0.0 };
-        let (trip_s, stalls_s) = (link.round_trip_s, waits * tail_s);
-        Alone { compute_s, link_s: 0.0, rounds_s, stalls_s, trip_s, start_s, tail_s }
+        Alone {
+            compute_s,
+            rounds_s,
+            stalls_s: waits * tail_s(rates.back),
+            lag_s: lag_s(there_s, compute_s / units),
+            job_s: work / jobs * threads / speed,
+            trip_s: link.round_trip_s,
+            start_s,
+            tail_s: tail_s(link.bytes_per_s),
+            last_step: (step_s, last_back),
+            last_tiles,
+            ..Alone::default()
+        }
     }
 
-    /// Bytes of the first panels of A and B of a share, and of a cell of C.
+    /// Bytes of the first panels of A and B of a share, and of a tile.
     fn first_bytes(&self, share: &Share) -> (f64, f64) {
         let grid = &self.regions[share.region].grid;
         let panels = self.regions[share.region].q().pow(2) as f64;
@@ -168,7 +241,7 @@ impl Costs<'_> {
         let (rows, cols, depth) = (grid.tile_rows as f64, grid.tile_cols as f64, grid.depth as f64);
         let sent = |travels: bool, elements: f64| if travels { elements } else { 0.0 };
         let pair = sent(self.problem.sends_a, rows * depth) + sent(self.problem.sends_b, depth * cols);
-        (pair * panels * e, rows * cols * panels * e)
+        (pair * panels * e, rows * cols * e)
     }
 
     /// What the primary's event loop takes: every byte goes through it, and it adds the partial sums.
@@ -225,7 +298,7 @@ impl Costs<'_> {
     }
 }
 
-/// The longest of all that was considered.
+/// The longest of all that was considered; what is hardly longer than something before takes no credit for it.
 #[derive(Default)]
 struct Longest {
     seconds: f64,
@@ -234,9 +307,10 @@ struct Longest {
 
 impl Longest {
     fn consider(&mut self, seconds: f64, by: Limit) {
-        if seconds > self.seconds {
-            *self = Self { seconds, by };
+        if seconds > self.seconds * 1.02 {
+            self.by = by;
         }
+        self.seconds = self.seconds.max(seconds);
     }
 }
 
@@ -255,47 +329,36 @@ pub(crate) fn primary_rate(machines: &[Machine], members: &[Member]) -> f64 {
     }
 }
 
-/// What each member has of the primary's link when all want it at once: slow links are filled, the others share what is
-/// left evenly.
-fn fair_rates(machines: &[Machine], members: &[Member], primary: f64) -> Vec<f64> {
-    let rate = |at: &usize| machines[members[*at].machine].link.map(|l| l.bytes_per_s);
-    let mut linked: Vec<usize> = (0..members.len()).filter(|at| rate(at).is_some()).collect();
-    linked.sort_by(|a, b| rate(a).unwrap_or(0.0).total_cmp(&rate(b).unwrap_or(0.0)));
-    let mut rates = vec![f64::INFINITY; members.len()];
-    let (mut left, mut sharers) = (primary, linked.len());
-    for at in linked {
-        let mine = rate(&at).unwrap_or(0.0).min(left / sharers as f64);
-        rates[at] = mine;
-        left -= mine;
-        sharers -= 1;
+/// Jobs of a step become possible as the square of the part of its panels that have come. Where a step comes in
+/// `there_s` and computes in `step_s`, it is done that long after its last panel.
+fn lag_s(there_s: f64, step_s: f64) -> f64 {
+    if step_s <= 0.0 || there_s >= 2.0 * step_s {
+        return 0.0;
     }
-    rates
+    let more_s = there_s * there_s / (4.0 * step_s);
+    more_s + (step_s - there_s).min(0.0)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::LinkRate;
+/// Seconds until all of these are through a link, (from when on, bytes) each: it is busy from some moment on with all
+/// that comes after that.
+fn queue_s(items: impl Iterator<Item = (f64, f64)>, bytes_per_s: f64) -> f64 {
+    let mut items: Vec<(f64, f64)> = items.filter(|i| i.1 > 0.0).collect();
+    items.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut after = 0.0;
+    items.into_iter().fold(0.0, |longest, (ready_s, bytes)| {
+        after += bytes / bytes_per_s;
+        longest.max(ready_s + after)
+    })
+}
 
-    #[test]
-    fn slow_links_are_filled_and_the_others_share_the_rest() {
-        let link = |bytes_per_s| Some(LinkRate { bytes_per_s, round_trip_s: 0.0 });
-        let machine = |link| Machine {
-            name: String::new(),
-            threads: 1,
-            gflops: 1.0,
-            peak_gflops: 1.0,
-            memory_bytes: 0,
-            link,
-            shares_cores: false,
-            nic_bytes_per_s: None,
-        };
-        let machines = [machine(None), machine(link(100.0)), machine(link(10.0)), machine(link(100.0))];
-        let member = |machine| Member { machine, shares: Vec::new(), memory_bytes: 0, blocks_at_once: 1 };
-        let members: Vec<Member> = (0..4).map(member).collect();
-        assert_eq!(primary_rate(&machines, &members), 100.0);
-        assert_eq!(fair_rates(&machines, &members, 100.0), [f64::INFINITY, 45.0, 10.0, 45.0]);
-        assert_eq!(fair_rates(&machines, &members, 30.0)[1..], [10.0; 3]);
-        assert_eq!(fair_rates(&machines, &members, 1000.0)[1..], [100.0, 10.0, 100.0]);
+/// What each member has of the primary's link when all want it at once; infinite without a link.
+fn first_rates(links: &[Option<f64>], primary: f64) -> Vec<f64> {
+    let cap = |at: usize| links[at].unwrap_or(f64::INFINITY);
+    let mut order: Vec<usize> = (0..links.len()).filter(|at| links[*at].is_some()).collect();
+    order.sort_by(|a, b| cap(*a).total_cmp(&cap(*b)).then(a.cmp(b)));
+    let mut rates = vec![f64::INFINITY; links.len()];
+    for (at, rate) in order.iter().zip(fair(&order, &cap, primary)) {
+        rates[*at] = rate;
     }
+    rates
 }

@@ -1,0 +1,106 @@
+//! How the primary's one link is shared by machines that want unequal amounts: who has got how much when.
+//!
+//! Place in the flow: between bytes and seconds. What a machine gets early it can compute early; one that wants much gets
+//! most of it late, when the others have theirs, and is left with the work for it.
+//!
+//! Invariants: slow links are filled, the others share what is left evenly; the primary's link is full until only slow
+//! ones are left; a machine's bytes only grow.
+
+/// Moments that are looked at: machines that are done at about the same time are done together.
+const MOMENTS_MAX: usize = 24;
+
+/// What each machine has got, at the moments when some of them have all of theirs.
+pub(super) struct Flow {
+    bytes: Vec<f64>,
+    /// Seconds, and the bytes that each machine has by then.
+    moments: Vec<(f64, Vec<f64>)>,
+}
+
+impl Flow {
+    /// Bytes that each machine wants, over links that carry at most so much (`None` for none), behind one that does.
+    pub(super) fn new(links: &[Option<f64>], bytes: &[f64], primary: f64) -> Self {
+        let mut order: Vec<usize> = (0..bytes.len()).filter(|i| links[*i].is_some()).collect();
+        let cap = |i: usize| links[i].unwrap_or(f64::INFINITY);
+        order.sort_by(|a, b| cap(*a).total_cmp(&cap(*b)).then(a.cmp(b)));
+        order.retain(|i| bytes[*i] > 0.0 && cap(*i) > 0.0);
+        let (mut now, mut got) = (0.0, vec![0.0; bytes.len()]);
+        let mut moments = vec![(now, got.clone())];
+        let all = order.len();
+        while !order.is_empty() {
+            let rates = fair(&order, &cap, primary);
+            // The first that is done, and with it as many as keep the moments few.
+            let mut ends: Vec<f64> =
+                order.iter().zip(&rates).map(|(i, r)| (bytes[*i] - got[*i]) / r).collect();
+            ends.sort_by(f64::total_cmp);
+            let together = (all / MOMENTS_MAX).min(ends.len() - 1);
+            let step = ends[together].max(ends[0]);
+            now += step;
+            for (i, rate) in order.iter().zip(&rates) {
+                got[*i] = (got[*i] + rate * step).min(bytes[*i]);
+            }
+            order.retain(|i| got[*i] < bytes[*i] * (1.0 - 1e-9));
+            moments.push((now, got.clone()));
+        }
+        Self { bytes: bytes.to_vec(), moments }
+    }
+
+    /// Seconds until a machine has all of its bytes.
+    pub(super) fn end_s(&self, machine: usize) -> f64 {
+        let all = self.bytes[machine] * (1.0 - 1e-9);
+        self.moments.iter().find(|m| m.1[machine] >= all).map_or(0.0, |m| m.0)
+    }
+
+    /// Seconds until a machine has done work that takes so long and needs its bytes one after another, evenly.
+    pub(super) fn done_s(&self, machine: usize, work_s: f64) -> f64 {
+        let all = self.bytes[machine].max(1.0);
+        let after = |m: &(f64, Vec<f64>)| m.0 + work_s * (1.0 - m.1[machine] / all).max(0.0);
+        let end = self.end_s(machine);
+        self.moments.iter().filter(|m| m.0 <= end).map(after).fold(work_s, f64::max)
+    }
+}
+
+/// What each of some machines, in the order of their links, has of the primary's link.
+pub(super) fn fair(order: &[usize], cap: &dyn Fn(usize) -> f64, primary: f64) -> Vec<f64> {
+    let (mut left, mut sharers) = (primary, order.len());
+    let share = |i: &usize| {
+        let mine = cap(*i).min(left / sharers as f64);
+        left -= mine;
+        sharers -= 1;
+        mine
+    };
+    order.iter().map(share).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(is: f64, should: f64) {
+        assert!((is - should).abs() < 1e-6, "{is} instead of {should}");
+    }
+
+    #[test]
+    fn who_wants_more_gets_it_late() {
+        let flow = Flow::new(&[Some(10.0), None, Some(10.0)], &[10.0, 99.0, 30.0], 10.0);
+        near(flow.end_s(0), 2.0);
+        near(flow.end_s(1), 0.0);
+        near(flow.end_s(2), 4.0);
+        // A third of the bytes after two seconds: two thirds of the work are left.
+        near(flow.done_s(2, 6.0), 6.0);
+        near(flow.done_s(2, 3.0), 4.0);
+        near(flow.done_s(1, 5.0), 5.0);
+        let late = Flow::new(&[Some(10.0), Some(10.0)], &[90.0, 10.0], 10.0);
+        near(late.done_s(0, 9.0), 2.0 + 8.0);
+    }
+
+    #[test]
+    fn slow_links_are_filled_and_many_machines_are_done_together() {
+        let flow = Flow::new(&[Some(1.0), Some(10.0), Some(10.0)], &[10.0, 45.0, 45.0], 10.0);
+        (0..3).for_each(|i| near(flow.end_s(i), 10.0));
+        let bytes: Vec<f64> = (0..500).map(|i| 100.0 + f64::from(i)).collect();
+        let flow = Flow::new(&vec![Some(10.0); 500], &bytes, 100.0);
+        assert!(flow.moments.len() <= 60, "{}", flow.moments.len());
+        let all: f64 = bytes.iter().sum();
+        assert!((flow.end_s(499) / (all / 100.0) - 1.0).abs() < 0.1, "{} {}", flow.end_s(499), all / 100.0);
+    }
+}
