@@ -3,7 +3,8 @@
 //! Place in the flow: `decide` asks for it, and says what came of it.
 //!
 //! Invariants: all workers by every strategy, and the primary alone, are among what is looked at, so what is chosen is
-//! predicted to be no slower than any of them, or 4 % where it keeps the bits of one machine. The work grows with the number of machines, not with that of tiles.
+//! predicted to be no slower than any of them, or 4 % where it keeps the bits of one machine. The work grows with the
+//! number of machines, not with that of tiles.
 
 use crate::cost::Costs;
 use crate::memory::CellCharges;
@@ -48,14 +49,19 @@ impl Found {
         self.plans.iter().min_by(|a, b| a.predicted.seconds.total_cmp(&b.predicted.seconds))
     }
 
+    /// The least predicted time of those that keep the bits of one machine.
+    fn least_with_bits(&self) -> Option<&Plan> {
+        let same_bits = self.plans.iter().filter(|p| p.keeps_bits());
+        same_bits.min_by(|a, b| a.predicted.seconds.total_cmp(&b.predicted.seconds))
+    }
+
     /// What to take: the least predicted time. A plan whose bits are those of one machine wins against one that
     /// cuts k, or multiplies floats by Strassen's method, unless that is faster by more than `WORTH_OTHER_BITS`.
     pub(crate) fn best(&self) -> Option<Plan> {
         let fastest = self.least()?;
-        let same_bits = self.plans.iter().filter(|p| p.keeps_bits());
-        let same_bits = same_bits.min_by(|a, b| a.predicted.seconds.total_cmp(&b.predicted.seconds));
         let enough = fastest.predicted.seconds * WORTH_OTHER_BITS;
-        Some(same_bits.filter(|p| p.predicted.seconds <= enough).unwrap_or(fastest).clone())
+        let same_bits = self.least_with_bits().filter(|p| p.predicted.seconds <= enough);
+        Some(same_bits.unwrap_or(fastest).clone())
     }
 
     pub(crate) fn alone_s(&self) -> Option<f64> {
@@ -215,7 +221,8 @@ impl<'a> Search<'a> {
         for team in &teams {
             self.by_every_strategy(team, found);
         }
-        self.improve(found);
+        self.improve(found, Found::least);
+        self.improve(found, Found::least_with_bits);
     }
 
     /// A team by every strategy; Strassen's levels in the simplest cuts, and in the one that is best without.
@@ -239,10 +246,11 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Leaves machines out of the best team, or takes more into it, for as long as that helps.
-    fn improve(&self, found: &mut Found) {
+    /// Leaves machines out of the team that `best` finds, or takes more into it, for as long as that helps.
+    fn improve(&self, found: &mut Found, best: fn(&Found) -> Option<&Plan>) {
+        let of = best;
         for _ in 0..ROUNDS {
-            let Some(best) = found.least() else { return };
+            let Some(best) = of(found) else { return };
             let (strategy, seconds) = (best.strategy, best.predicted.seconds);
             let ids: Vec<usize> = best.members.iter().map(|m| m.machine).collect();
             let mut last: Vec<usize> = (0..ids.len()).collect();
@@ -259,7 +267,7 @@ impl<'a> Search<'a> {
             for team in teams {
                 found.push(self.plan(strategy, &team, true));
             }
-            if found.least().is_none_or(|best| best.predicted.seconds >= seconds) {
+            if of(found).is_none_or(|best| best.predicted.seconds >= seconds) {
                 return;
             }
         }

@@ -3,6 +3,7 @@
 mod auto;
 mod cost;
 mod form;
+mod page;
 mod traffic;
 
 use crate::cost as model;

@@ -1,8 +1,8 @@
 //! The matrix store: operands and tiles by id, and the buffers that they leave behind for the next ones.
 //!
-//! Invariants: buffers in use and spare ones together stay within what the primary has needed at once so far; an operand is written before
-//! anyone reads it and never after; what jobs write, a tile or an operand that they make, is in one place at a time
-//! (here, at a compute thread, or leaving).
+//! Invariants: buffers in use and spare ones together stay within what the primary has needed at once so far; an
+//! operand is written before anyone reads it and never after; what jobs write, a tile or an operand that they make, is in
+//! one place at a time (here, at a compute thread, or leaving).
 
 use bramble_kernel::KernelElement;
 use bramble_link::{Landing, Region};

@@ -1,4 +1,4 @@
-//! What is chosen where the choice is left to Bramble: never slower, as predicted, than anything else.
+//! What is chosen where the choice is left to Bramble: never slower, as predicted, than anything else, but for the bits.
 
 use super::*;
 
@@ -64,8 +64,10 @@ fn what_is_chosen_is_predicted_to_be_the_fastest() {
             let seconds = auto.plan.predicted.seconds;
             let alone =
                 decide(&p, Cut::default(), &primary, &[], &Wish::AUTO).unwrap().plan.predicted.seconds;
-            assert!(seconds <= alone, "{name}, {m} x {n} x {k}: {seconds} s, {alone} s alone");
-            assert_eq!(auto.considered[0].seconds, seconds);
+            // The fastest of all that was looked at, or one with the bits of one machine that is nearly as fast.
+            let fastest = auto.considered[0].seconds;
+            assert!(seconds == fastest || (auto.plan.keeps_bits() && seconds <= 1.04 * fastest));
+            assert!(fastest <= alone, "{name}, {m} x {n} x {k}: {fastest} s, {alone} s alone");
             for strategy in strategies(workers.len()) {
                 let Ok(other) = decide(&p, Cut::default(), &primary, &workers, &by(&strategy)) else {
                     continue;
@@ -74,9 +76,9 @@ fn what_is_chosen_is_predicted_to_be_the_fastest() {
                 // A plan whose sums do not fit the primary is no choice.
                 let fits = other.primary_memory_bytes <= primary.memory_bytes;
                 assert!(
-                    !fits || seconds <= other.seconds,
-                    "{name}, {m} x {n} x {k}: {seconds} s by {}, {} s by {strategy}",
-                    auto.plan.strategy,
+                    !fits || fastest <= other.seconds,
+                    "{name}, {m} x {n} x {k}: {fastest} s by {}, {} s by {strategy}",
+                    auto.considered[0].strategy,
                     other.seconds
                 );
                 looked_at += 1;

@@ -171,6 +171,7 @@ proptest! {
         if reproducible {
             prop_assert!(chain_ends(&decision.plan));
         }
+        prop_assert!(decision.plan.bound.seconds <= decision.plan.predicted.seconds);
         let workers_used = decision.plan.members.iter().filter(|m| m.machine > 0).count();
         prop_assert_eq!(decision.left_out.len() + workers_used, workers.len());
     }
