@@ -53,8 +53,8 @@ struct Alone {
 impl Alone {
     /// Until its last job is done.
     fn done_s(&self) -> f64 {
-        let kernels_s = self.start_s + self.compute_s.max(self.rounds_s);
-        self.trip_s + (kernels_s.max(self.link_s) + self.stalls_s).max(self.late_s)
+        let kernels_s = self.start_s + self.compute_s;
+        self.trip_s + (kernels_s.max(self.link_s).max(self.rounds_s) + self.stalls_s).max(self.late_s)
     }
 
     fn all_s(&self) -> f64 {
@@ -180,7 +180,9 @@ impl Costs<'_> {
         let Some(link) = machine.link else { return Alone { compute_s, ..Alone::default() } };
         // Rounds: a step of a block, or in column order a column.
         let (units, each) = match share.order {
-            Order::Steps => ((down * across).saturating_mul(share.steps.len()), share.block.steps),
+            Order::Steps => {
+                (down.saturating_mul(across).saturating_mul(share.steps.len()), share.block.steps)
+            }
             Order::Columns => {
                 (down.saturating_mul(share.cells.cols.len()).saturating_mul(deep), share.block.cols)
             }
@@ -196,15 +198,15 @@ impl Costs<'_> {
         let unit_s = work / units / (speed * busy(products_a_unit));
         let there_s = load.out as f64 / units / rates.out;
         let home_s = load.back as f64 / units / rates.back;
-        // Cell by cell: the slowest all the time, the others for one cell. Nobody waits for the last round to be home.
-        let cells = share.block.rows.saturating_mul(share.block.cols).max(1) as f64;
-        let by_cells =
-            |slowest_s: f64, all_s: f64| link.round_trip_s + slowest_s + (all_s - slowest_s) / cells;
-        let last_s = by_cells(there_s.max(unit_s), there_s + unit_s);
-        let round_s = by_cells(there_s.max(unit_s).max(home_s), there_s + unit_s + home_s);
+        // Product by product: the slowest all the time, the others for one. Nobody waits for the last round to be home.
+        let by_products = |slowest_s: f64, all_s: f64| {
+            link.round_trip_s + slowest_s + (all_s - slowest_s) / products_a_unit.max(1.0)
+        };
+        let last_s = by_products(there_s.max(unit_s), there_s + unit_s);
+        let round_s = by_products(there_s.max(unit_s).max(home_s), there_s + unit_s + home_s);
         let rounds = units / units_at_once;
         let rounds_s = (rounds - 1.0).max(0.0) * round_s + rounds.min(1.0) * last_s;
-        let (pair, tile) = self.first_bytes(share);
+        let (pair, cell) = self.first_bytes(share);
         // So many pairs of panels until there is a product for each thread; half of them are busy meanwhile.
         let pairs = (threads / charges.products_of(1) as f64).sqrt().ceil().min(products.sqrt()).max(1.0);
         let start_s = pair * (pairs + 1.0) / 2.0 / rates.first;
@@ -215,7 +217,9 @@ impl Costs<'_> {
         };
         // The last step's tiles come home while it is computed, or still arrives; those that threads end with, together.
         let step_s = compute_s.max(load.out as f64 / rates.out) / units;
-        let last_tiles = ((threads.min(products * at_once as f64) + 1.0) / 2.0 * tile).min(last_back);
+        let ending = (threads / charges.products_of(1) as f64).ceil();
+        let cells = share.block.rows.saturating_mul(share.block.cols) as f64 * at_once as f64;
+        let last_tiles = ((ending.min(cells) + 1.0) / 2.0 * cell).min(last_back);
         let tail_s = |rate: f64| (last_back / rate - step_s).max(last_tiles / rate);
         let waits = if each > 1.0 && at_once == 1 { (all_blocks - 1.0) * (1.0 - room.spare) } else { 0.0 };
         Alone {
@@ -233,7 +237,7 @@ impl Costs<'_> {
         }
     }
 
-    /// Bytes of the first panels of A and B of a share, and of a tile.
+    /// Bytes of the first panels of A and B of a share, and of a cell of C.
     fn first_bytes(&self, share: &Share) -> (f64, f64) {
         let grid = &self.regions[share.region].grid;
         let panels = self.regions[share.region].q().pow(2) as f64;
@@ -241,7 +245,7 @@ impl Costs<'_> {
         let (rows, cols, depth) = (grid.tile_rows as f64, grid.tile_cols as f64, grid.depth as f64);
         let sent = |travels: bool, elements: f64| if travels { elements } else { 0.0 };
         let pair = sent(self.problem.sends_a, rows * depth) + sent(self.problem.sends_b, depth * cols);
-        (pair * panels * e, rows * cols * e)
+        (pair * panels * e, rows * cols * panels * e)
     }
 
     /// What the primary's event loop takes: every byte goes through it, and it adds the partial sums.
@@ -361,4 +365,48 @@ fn first_rates(links: &[Option<f64>], primary: f64) -> Vec<f64> {
         rates[*at] = rate;
     }
     rates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LinkRate;
+
+    #[test]
+    fn slow_links_are_filled_and_the_others_share_the_rest() {
+        let link = |bytes_per_s| Some(LinkRate { bytes_per_s, round_trip_s: 0.0 });
+        let machine = |link| Machine {
+            name: String::new(),
+            threads: 1,
+            gflops: 1.0,
+            peak_gflops: 1.0,
+            memory_bytes: 0,
+            link,
+            shares_cores: false,
+            nic_bytes_per_s: None,
+        };
+        let machines = [machine(None), machine(link(100.0)), machine(link(10.0)), machine(link(100.0))];
+        let member = |machine| Member { machine, shares: Vec::new(), memory_bytes: 0, blocks_at_once: 1 };
+        let members: Vec<Member> = (0..4).map(member).collect();
+        assert_eq!(primary_rate(&machines, &members), 100.0);
+        let links: Vec<Option<f64>> = machines.iter().map(|m| m.link.map(|l| l.bytes_per_s)).collect();
+        assert_eq!(first_rates(&links, 100.0), [f64::INFINITY, 45.0, 10.0, 45.0]);
+        assert_eq!(first_rates(&links, 30.0)[1..], [10.0; 3]);
+        assert_eq!(first_rates(&links, 1000.0)[1..], [100.0, 10.0, 100.0]);
+    }
+
+    #[test]
+    fn what_comes_home_waits_for_what_is_ready_before_it() {
+        let queue = |items: &[(f64, f64)]| queue_s(items.iter().copied(), 10.0);
+        assert_eq!(queue(&[(1.0, 10.0), (9.0, 10.0)]), 10.0);
+        assert_eq!(queue(&[(1.0, 100.0), (9.0, 10.0)]), 12.0);
+        assert_eq!(queue(&[(3.0, 0.0)]), 0.0);
+    }
+
+    #[test]
+    fn work_lags_behind_panels_most_where_both_take_equally_long() {
+        assert_eq!(lag_s(4.0, 4.0), 1.0);
+        assert_eq!((lag_s(8.0, 4.0), lag_s(0.0, 4.0), lag_s(1.0, 0.0)), (0.0, 0.0, 0.0));
+        assert!(lag_s(6.0, 4.0) < 1.0 && lag_s(2.0, 4.0) < 1.0);
+    }
 }
