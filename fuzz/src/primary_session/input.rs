@@ -111,6 +111,7 @@ fn machine(bytes: &mut Bytes<'_>) -> Machine {
         memory_bytes,
         link: Some(LinkRate { bytes_per_s, round_trip_s: 1e-4 }),
         shares_cores: kind >> 4 & 1 == 1,
+        nic_bytes_per_s: None,
     }
 }
 
