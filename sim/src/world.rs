@@ -96,7 +96,8 @@ impl<'a> World<'a> {
             })
         };
         let fastest = links().map(|l| l.0).filter(|r| r.is_finite()).fold(0.0, f64::max);
-        let card = setting.primary_bytes_per_s.or(machines.first().and_then(|m| m.nic_bytes_per_s));
+        let said = || machines.first().and_then(|m| m.nic_bytes_per_s);
+        let card = setting.primary_bytes_per_s.or_else(said);
         let card = card.unwrap_or(if fastest > 0.0 { fastest } else { f64::INFINITY });
         let operands = Operands {
             a_layout: Layout::RowMajor,

@@ -88,9 +88,12 @@ fn tries(cluster: &Cluster, problem: &Problem) -> Vec<Tried> {
     tried
 }
 
-/// One plan; `None` where it cannot be made.
+/// One plan; `None` where it cannot be made, or the primary has no room for the sums that it would have to put aside.
 fn attempt(problem: &Problem, machines: &[Machine], wish: &Wish) -> Option<Tried> {
     let plan = decide(problem, Cut::default(), &machines[0], &machines[1..], wish).ok()?.plan;
+    if plan.predicted.primary_memory_bytes > machines[0].memory_bytes {
+        return None;
+    }
     let additions_first = std::env::args().any(|a| a == "--additions-first");
     let report = simulate(&plan, machines, &Setting { additions_first, ..Setting::measured() });
     Some(Tried {
@@ -159,7 +162,7 @@ fn detail(plan: &Tried) -> String {
 
 fn line(cluster: &Cluster, p: &Problem, auto: &Tried, best: &Tried, ratio: f64) -> String {
     format!(
-        "{{\"bench\": \"auto\", \"cluster\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"dtype\": \"{}\", \
+        "{{\"script\": \"auto\", \"cluster\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"dtype\": \"{}\", \
          \"auto\": \"{}\", \"auto_s\": {:.6}, \"predicted_s\": {:.6}, \"best\": \"{}\", \"best_s\": {:.6}, \
          \"ratio\": {ratio:.4}}}",
         cluster.name,

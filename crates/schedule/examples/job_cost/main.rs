@@ -186,7 +186,7 @@ const SIDE: u64 = 64 * 512;
 fn table(json: bool) {
     if !json {
         println!(
-            "| strategy | workers | jobs | messages | events | planning, ms | µs a job in the primary |"
+            "| strategy | workers | jobs | messages | planning, ms | µs a job, instant workers | late workers |"
         );
         println!("|---|---|---|---|---|---|---|");
     }
@@ -201,7 +201,7 @@ fn table(json: bool) {
             let late_us = (late.seconds + planning_s) / jobs as f64 * 1e6;
             if json {
                 println!(
-                    "{{\"bench\": \"job_cost\", \"strategy\": \"{strategy}\", \"workers\": {workers}, \"jobs\": {jobs}, \
+                    "{{\"script\": \"job_cost\", \"strategy\": \"{strategy}\", \"workers\": {workers}, \"jobs\": {jobs}, \
                      \"messages\": {messages}, \"planning_s\": {planning_s:.6}, \"us_a_job\": {each_us:.3}, \
                      \"late_us_a_job\": {late_us:.3}}}"
                 );
@@ -227,7 +227,7 @@ fn first_message(json: bool) {
         let name = strategy.unwrap_or("auto");
         if json {
             println!(
-                "{{\"bench\": \"first_message\", \"strategy\": \"{name}\", \"workers\": {workers}, \
+                "{{\"script\": \"first_message\", \"strategy\": \"{name}\", \"workers\": {workers}, \
                  \"planning_s\": {planning_s:.6}, \"first_s\": {all_s:.6}}}"
             );
         } else {
@@ -252,7 +252,7 @@ fn many_blocks(json: bool) {
         let (bytes, each) = (heap::most() - before, cost.seconds / cost.jobs as f64 * 1e6);
         if json {
             println!(
-                "{{\"bench\": \"heap\", \"workers\": {workers}, \"blocks\": {blocks}, \"bytes_max\": {bytes}, \
+                "{{\"script\": \"heap\", \"workers\": {workers}, \"blocks\": {blocks}, \"bytes_max\": {bytes}, \
                  \"us_a_job\": {each:.3}}}"
             );
         } else {
