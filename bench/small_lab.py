@@ -77,7 +77,7 @@ class Lab:
         self.groups.append(group)
         (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
         (group / "cpu.cfs_quota_us").write_text(str(int(PERIOD_US * part)))
-        command = ["ip", "netns", "exec", self.spaces[number], self.bramble, "worker", "--listen",
+        command = [*self.inside(number), self.bramble, "worker", "--listen",
                    f"{self.address(number)}:7400", "--threads", "1", "--no-pin", *TRUST]
         started = subprocess.Popen(
             list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -98,9 +98,13 @@ class Lab:
     def hosts(self):
         return ",".join(f"{self.address(n)}:7400" for n in range(1, len(self.workers) + 1))
 
+    def inside(self, number):
+        """What goes before a command of a machine. `ip netns exec` would hide the cgroups, and with them the quota."""
+        return ["nsenter", f"--net=/var/run/netns/{self.spaces[number]}"]
+
     def prefix(self):
         """What goes before a command of the primary."""
-        return ["ip", "netns", "exec", self.spaces[0]]
+        return self.inside(0)
 
     def __exit__(self, *_):
         # A second Ctrl-C must not leave anything behind.

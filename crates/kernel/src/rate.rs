@@ -77,6 +77,46 @@ fn rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64) -> f64 {
     f64::from(products) * trial.flops() / seconds / 1e9
 }
 
+/// Rows and columns of a tile, and depth of a step, as most jobs of a large product have them.
+const JOB: (usize, usize) = (256, 512);
+/// Operands and tiles that the trial jobs take in turn, as jobs do: what one has in the caches, the next has not.
+const JOB_SETS: usize = 4;
+
+/// Gflop/s of one thread at the jobs of a large product: tiles that are added to, and operands that come from memory.
+/// Takes about `seconds_budget` and 10 MiB. Panics for a type that the kernel does not support.
+pub fn job_rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64) -> f64 {
+    match dtype {
+        DType::F32 => job_rate_of::<f32>(kernel, seconds_budget),
+        DType::F64 => job_rate_of::<f64>(kernel, seconds_budget),
+        DType::I32 => job_rate_of::<i32>(kernel, seconds_budget),
+        DType::I64 => job_rate_of::<i64>(kernel, seconds_budget),
+    }
+}
+
+fn job_rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64) -> f64 {
+    let (edge, depth) = JOB;
+    let sets = |elements: usize, by: usize| -> Vec<Vec<T>> {
+        let one = |set: usize| (0..elements).map(|i| T::from_f64((i * by % 17 + set) as f64 - 8.0)).collect();
+        (0..JOB_SETS).map(one).collect()
+    };
+    let (a, b) = (sets(edge * depth, 5), sets(depth * edge, 7));
+    let mut c: Vec<Vec<T>> = sets(edge * edge, 3);
+    let start = Instant::now();
+    let mut jobs: Vec<f64> = Vec::new();
+    while jobs.len() < 2 * JOB_SETS || start.elapsed().as_secs_f64() < seconds_budget {
+        // All pairs come, each tile is met again after all others.
+        let (left, right) = (jobs.len() / JOB_SETS % JOB_SETS, jobs.len() % JOB_SETS);
+        let tile = ViewMut::row_major(&mut c[right], edge, edge);
+        let (a, b) = (View::row_major(&a[left], edge, depth), View::row_major(&b[right], depth, edge));
+        let began = Instant::now();
+        kernel.multiply(T::any(Product::new(T::ONE, a, b, T::ONE, tile)));
+        jobs.push(began.elapsed().as_secs_f64());
+    }
+    // The median: some jobs are held up by a processor quota, whose share is reckoned with elsewhere, or by others.
+    jobs.sort_by(f64::total_cmp);
+    2.0 * (edge * edge * depth) as f64 / jobs[jobs.len() / 2].max(1e-9) / 1e9
+}
+
 /// Gflop/s of each kernel at its best, in turns of one product each so that a disturbance hits all alike,
 /// for about `budget`.
 pub(crate) fn compare(kernels: &[&dyn Kernel], dtype: DType, budget: Duration) -> Vec<f64> {

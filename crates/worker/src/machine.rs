@@ -64,13 +64,18 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Speed of `threads` threads running the kernel at the same time, and their cores' peak. Takes a few milliseconds with
+/// Speed of `threads` threads running the kernel at the same time, and their cores' peak. Takes some 40 milliseconds with
 /// all effort.
 pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: Effort) -> Speed {
     const SECONDS: f64 = 0.004;
+    const JOBS_SECONDS: f64 = 0.03;
     let one = |seconds: f64| {
         let kernel = pick.kernel.clone();
         move || (bramble_kernel::rate(&*kernel, dtype, seconds), bramble_kernel::peak(dtype))
+    };
+    let jobs = || {
+        let kernel = pick.kernel.clone();
+        move || (bramble_kernel::job_rate(&*kernel, dtype, JOBS_SECONDS), bramble_kernel::peak(dtype))
     };
     let rates: Vec<(f64, f64)> = match effort {
         Effort::Peak => {
@@ -80,6 +85,10 @@ pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: Effort) -
         Effort::One => vec![one(SECONDS / 40.0)(); threads],
         Effort::All => std::thread::scope(|scope| {
             let running: Vec<_> = (0..threads).map(|_| scope.spawn(one(SECONDS))).collect();
+            running.into_iter().filter_map(|t| t.join().ok()).collect()
+        }),
+        Effort::Jobs => std::thread::scope(|scope| {
+            let running: Vec<_> = (0..threads).map(|_| scope.spawn(jobs())).collect();
             running.into_iter().filter_map(|t| t.join().ok()).collect()
         }),
     };
@@ -117,7 +126,7 @@ mod tests {
     #[test]
     fn every_effort_gives_a_speed_that_a_welcome_may_say() {
         let pick = bramble_kernel::pick(Choice::Named(KernelName::Simd), DType::F32, 0.0).unwrap();
-        for effort in [Effort::Peak, Effort::One, Effort::All] {
+        for effort in [Effort::Peak, Effort::One, Effort::All, Effort::Jobs] {
             let speed = sustained(probe(&pick, DType::F32, 2, effort), 2);
             assert!(speed.gflops > 0.0 && speed.gflops.is_finite(), "{effort:?}: {speed:?}");
             assert!(

@@ -32,6 +32,8 @@ pub(crate) enum Effort {
     One,
     /// All threads at once.
     All,
+    /// All threads at once, at jobs as large products have them.
+    Jobs,
 }
 
 impl Effort {
@@ -40,7 +42,8 @@ impl Effort {
         match flops {
             f if f < 1e8 => Self::Peak,
             f if f < 1e9 => Self::One,
-            _ => Self::All,
+            f if f < 3e10 => Self::All,
+            _ => Self::Jobs,
         }
     }
 }

@@ -27,7 +27,7 @@ use std::time::Duration;
 pub(crate) use input::seeds;
 
 /// All plans that are looked at, one of at most 128 results, its messages, and both books.
-const BOUND_BYTES: usize = 4 << 20;
+const BOUND_BYTES: usize = 1 << 20;
 /// Things that happen in one run.
 const EVENTS_MAX: usize = 100;
 /// Rounds in which honest workers have to end.

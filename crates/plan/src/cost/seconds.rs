@@ -224,7 +224,9 @@ impl Costs<'_> {
         let ending = (threads / charges.products_of(1) as f64).ceil();
         let cells = share.block.rows.saturating_mul(share.block.cols) as f64 * at_once as f64;
         let last_tiles = ((ending.min(cells) + 1.0) / 2.0 * cell).min(last_back);
-        let tail_s = |rate: f64| (last_back / rate - step_s).max(last_tiles / rate);
+        let home_s = last_back / rates.back;
+        let lead_s = home_s - after_s(step_s, home_s);
+        let tail_s = |rate: f64| after_s(step_s, last_back / rate).max(last_tiles / rate);
         let waits = if each > 1.0 && at_once == 1 { (all_blocks - 1.0) * (1.0 - room.spare) } else { 0.0 };
         let steps_before = if share.order == Order::Steps { each - 1.0 } else { 0.0 };
         Alone {
@@ -237,7 +239,7 @@ impl Costs<'_> {
             trip_s: link.round_trip_s,
             start_s,
             tail_s: tail_s(link.bytes_per_s),
-            last_step: (step_s, last_back),
+            last_step: (lead_s, last_back),
             last_tiles,
             ..Alone::default()
         }
@@ -311,6 +313,12 @@ impl Costs<'_> {
         let longest = links.values().map(|l| l.0 - l.1).fold(0.0, f64::max);
         longest + links.values().map(|l| l.1).sum::<f64>()
     }
+}
+
+/// What of the results of a step that takes so long is still on its way home after it, where they need `home_s`. When a
+/// part f of the panels is there, f² of the tiles have both of theirs: they cannot leave evenly.
+fn after_s(step_s: f64, home_s: f64) -> f64 {
+    if 2.0 * home_s <= step_s { 0.0 } else { home_s - step_s + step_s * step_s / (4.0 * home_s) }
 }
 
 /// The longest of all that was considered; what is hardly longer than something before takes no credit for it.
