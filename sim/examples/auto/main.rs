@@ -2,8 +2,8 @@
 //! the fastest so many workers, with and without the primary, and by the primary alone. And how far the predictions are
 //! from what is simulated.
 //!
-//! `cargo run --release -p bramble-sim --example auto`; with `-- --plans` every plan, with `-- --json` lines
-//! for `bench/results/`, with `-- --additions-first` for workers whose threads take additions before products.
+//! `cargo run --release -p bramble-sim --example auto`; with `-- --plans` every plan, with `-- --json` lines for
+//! `bench/results/`; with `-- --additions-first` for workers whose threads take additions before products.
 
 #![allow(clippy::print_stdout)] // It is what it is for.
 
