@@ -148,3 +148,17 @@ fn the_same_arguments_give_the_same_run() {
         assert_eq!(simulate(&plan, &machines, &setting), simulate(&plan, &machines, &setting));
     }
 }
+
+#[test]
+fn predictions_are_near_what_is_simulated() {
+    let mut machines = vec![machine("primary", 4, 40.0, None)];
+    machines.extend((0..4).map(|at| machine("worker", 4, 12.0 + 4.0 * f64::from(at), Some(117e6))));
+    for (m, n, k) in [(8192, 8192, 8192), (1000, 20_000, 3000), (512, 512, 65_536), (6000, 6000, 200)] {
+        for strategy in ["naive", "row:4", "square:4", "reuse", "cuboid", "summa:2x2", "strassen:1"] {
+            let plan = planned(&problem(m, n, k), Cut::default(), &machines, strategy, false);
+            let simulated = simulate(&plan, &machines, &Setting::measured()).seconds;
+            let off = plan.predicted.seconds / simulated;
+            assert!((0.8..1.25).contains(&off), "{m} x {n} x {k} by {strategy}: {off} of {simulated} s");
+        }
+    }
+}

@@ -72,7 +72,7 @@ const CAST_FREE: [&str; 11] = [
 const LINE_CHARS_MAX: usize = 130;
 const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 100;
-/// Files with methods of ours that are called `expect`.
+/// Files with methods of ours that are called `expect`, or with calls of them.
 const OWN_EXPECT: [&str; 3] =
     ["crates/primary/src/run.rs", "crates/schedule/src/primary/mod.rs", "sim/src/world.rs"];
 /// Files with calls of `unwrap` and `expect`, and how many: the numbers may only fall.

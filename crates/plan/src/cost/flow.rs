@@ -60,7 +60,7 @@ impl Flow {
 }
 
 /// What each of some machines, in the order of their links, has of the primary's link.
-pub(super) fn fair(order: &[usize], cap: &dyn Fn(usize) -> f64, primary: f64) -> Vec<f64> {
+fn fair(order: &[usize], cap: &dyn Fn(usize) -> f64, primary: f64) -> Vec<f64> {
     let (mut left, mut sharers) = (primary, order.len());
     let share = |i: &usize| {
         let mine = cap(*i).min(left / sharers as f64);
@@ -69,6 +69,30 @@ pub(super) fn fair(order: &[usize], cap: &dyn Fn(usize) -> f64, primary: f64) ->
         mine
     };
     order.iter().map(share).collect()
+}
+
+/// Seconds until all of these are through a link, (from when on, bytes) each: it is busy from some moment on with all
+/// that comes after that.
+pub(super) fn queue_s(items: impl Iterator<Item = (f64, f64)>, bytes_per_s: f64) -> f64 {
+    let mut items: Vec<(f64, f64)> = items.filter(|i| i.1 > 0.0).collect();
+    items.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut after = 0.0;
+    items.into_iter().fold(0.0, |longest, (ready_s, bytes)| {
+        after += bytes / bytes_per_s;
+        longest.max(ready_s + after)
+    })
+}
+
+/// What each member has of the primary's link when all want it at once; infinite without a link.
+pub(super) fn first_rates(links: &[Option<f64>], primary: f64) -> Vec<f64> {
+    let cap = |at: usize| links[at].unwrap_or(f64::INFINITY);
+    let mut order: Vec<usize> = (0..links.len()).filter(|at| links[*at].is_some()).collect();
+    order.sort_by(|a, b| cap(*a).total_cmp(&cap(*b)).then(a.cmp(b)));
+    let mut rates = vec![f64::INFINITY; links.len()];
+    for (at, rate) in order.iter().zip(fair(&order, &cap, primary)) {
+        rates[*at] = rate;
+    }
+    rates
 }
 
 #[cfg(test)]
@@ -102,5 +126,13 @@ mod tests {
         assert!(flow.moments.len() <= 60, "{}", flow.moments.len());
         let all: f64 = bytes.iter().sum();
         assert!((flow.end_s(499) / (all / 100.0) - 1.0).abs() < 0.1, "{} {}", flow.end_s(499), all / 100.0);
+    }
+
+    #[test]
+    fn what_comes_home_waits_for_what_is_ready_before_it() {
+        let queue = |items: &[(f64, f64)]| queue_s(items.iter().copied(), 10.0);
+        assert_eq!(queue(&[(1.0, 10.0), (9.0, 10.0)]), 10.0);
+        assert_eq!(queue(&[(1.0, 100.0), (9.0, 10.0)]), 12.0);
+        assert_eq!(queue(&[(3.0, 0.0)]), 0.0);
     }
 }

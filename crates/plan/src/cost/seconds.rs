@@ -2,7 +2,7 @@
 //!
 //! Place in the flow: after the bytes. The page (docs/cost-model.md) has the same formulas in the same order.
 
-use super::flow::{Flow, fair};
+use super::flow::{Flow, first_rates, queue_s};
 use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, LOOP_S_PER_BYTE, flops_an_addition};
 use super::{Costs, Limit, Load, Prediction};
 use crate::{Machine, Member, Order, Share, Sums};
@@ -26,8 +26,11 @@ struct Rates {
 struct Alone {
     /// Kernels.
     compute_s: f64,
-    /// Its link, in the direction that needs more.
-    link_s: f64,
+    /// Its link, there and back.
+    there_s: f64,
+    home_s: f64,
+    /// While no results can come home: until the last step of the first block, and of later ones that have to wait.
+    empty_s: f64,
     /// As many blocks and steps at once as it has room for, each with its way there, its job and its way back.
     rounds_s: f64,
     /// Between blocks that it has no room for at once.
@@ -54,11 +57,11 @@ impl Alone {
     /// Until its last job is done.
     fn done_s(&self) -> f64 {
         let kernels_s = self.start_s + self.compute_s;
-        self.trip_s + (kernels_s.max(self.link_s).max(self.rounds_s) + self.stalls_s).max(self.late_s)
+        self.trip_s + (kernels_s.max(self.there_s).max(self.rounds_s) + self.stalls_s).max(self.late_s)
     }
 
     fn all_s(&self) -> f64 {
-        self.done_s() + self.tail_s
+        (self.done_s() + self.tail_s).max(self.trip_s + self.empty_s + self.home_s)
     }
 }
 
@@ -87,7 +90,7 @@ impl Costs<'_> {
         }
         let (mut start_s, mut tail_s) = (0.0f64, 0.0f64);
         let mut longest = Longest::default();
-        let loop_s = self.loop_s(p, loads);
+        let loop_s = self.loop_s(p, members, loads);
         let cores_s = self.cores_s(p, members, loop_s);
         for alone in &alone {
             start_s = start_s.max(alone.trip_s + alone.start_s);
@@ -98,7 +101,7 @@ impl Costs<'_> {
         for ((member, alone), cost) in members.iter().zip(&alone).zip(&mut p.machines) {
             let machine = &self.machines[member.machine];
             cost.compute_s = alone.compute_s;
-            cost.link_s = alone.link_s.max(alone.rounds_s);
+            cost.link_s = alone.there_s.max(alone.home_s).max(alone.rounds_s);
             cost.seconds = alone.all_s();
             let by = if cost.link_s > alone.compute_s { Limit::Link } else { Limit::Compute };
             longest.consider(cost.seconds, by(machine.name.clone()));
@@ -130,6 +133,7 @@ impl Costs<'_> {
             all.job_s = all.job_s.max(one.job_s);
             all.trip_s = all.trip_s.max(one.trip_s);
             all.start_s = all.start_s.max(one.start_s);
+            all.empty_s = all.empty_s.max(one.empty_s);
             all.tail_s = all.tail_s.max(one.tail_s);
             if one.last_step.1 > all.last_step.1 {
                 (all.last_step, all.last_tiles) = (one.last_step, one.last_tiles);
@@ -144,7 +148,7 @@ impl Costs<'_> {
         let waves = (jobs / threads).ceil() * threads / jobs.max(1.0);
         all.compute_s = all.compute_s.max(work / (machine.gflops * 1e9) * waves);
         let link = machine.link.map_or(f64::INFINITY, |l| l.bytes_per_s);
-        Alone { link_s: out.max(back) / link, ..all }
+        Alone { there_s: out / link, home_s: back / link, ..all }
     }
 
     /// Operations of a share, with those that take as long as its additions.
@@ -224,8 +228,10 @@ impl Costs<'_> {
         let lead_s = home_s - after_s(step_s, home_s);
         let tail_s = |rate: f64| after_s(step_s, last_back / rate).max(last_tiles / rate);
         let waits = if each > 1.0 && at_once == 1 { (all_blocks - 1.0) * (1.0 - room.spare) } else { 0.0 };
+        let steps_before = if share.order == Order::Steps { each - 1.0 } else { 0.0 };
         Alone {
             compute_s,
+            empty_s: start_s + steps_before * there_s.max(unit_s) * (1.0 + waits),
             rounds_s,
             stalls_s: waits * tail_s(rates.back),
             lag_s: lag_s(there_s, compute_s / units),
@@ -250,10 +256,15 @@ impl Costs<'_> {
         (pair * panels * e, rows * cols * panels * e)
     }
 
-    /// What the primary's event loop takes: every byte goes through it, and it adds the partial sums.
-    fn loop_s(&self, p: &Prediction, loads: &[Vec<Load>]) -> f64 {
-        let merged: f64 = loads.iter().flatten().map(|l| l.merged as f64).sum();
-        (p.bytes_sent as f64 + p.bytes_received as f64) * LOOP_S_PER_BYTE + merged * ADD_S_PER_BYTE
+    /// What the primary's event loop takes: every byte of a link goes through it, sums of its own threads are copied while
+    /// they wait, and it adds the partial sums.
+    fn loop_s(&self, p: &Prediction, members: &[Member], loads: &[Vec<Load>]) -> f64 {
+        let merged = |loads: &[Load]| loads.iter().map(|l| l.merged as f64).sum::<f64>();
+        let own = |m: &&Member| self.machines[m.machine].link.is_none();
+        let copied: f64 =
+            members.iter().zip(loads).filter(|(m, _)| own(m)).map(|(_, loads)| merged(loads)).sum();
+        let added: f64 = loads.iter().map(|loads| merged(loads)).sum();
+        (p.bytes_sent as f64 + p.bytes_received as f64 + copied) * LOOP_S_PER_BYTE + added * ADD_S_PER_BYTE
     }
 
     /// What the primary's cores take together: kernels on them, and moving bytes at this end and at workers that share
@@ -351,30 +362,6 @@ fn lag_s(there_s: f64, step_s: f64) -> f64 {
     more_s + (step_s - there_s).min(0.0)
 }
 
-/// Seconds until all of these are through a link, (from when on, bytes) each: it is busy from some moment on with all
-/// that comes after that.
-fn queue_s(items: impl Iterator<Item = (f64, f64)>, bytes_per_s: f64) -> f64 {
-    let mut items: Vec<(f64, f64)> = items.filter(|i| i.1 > 0.0).collect();
-    items.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let mut after = 0.0;
-    items.into_iter().fold(0.0, |longest, (ready_s, bytes)| {
-        after += bytes / bytes_per_s;
-        longest.max(ready_s + after)
-    })
-}
-
-/// What each member has of the primary's link when all want it at once; infinite without a link.
-fn first_rates(links: &[Option<f64>], primary: f64) -> Vec<f64> {
-    let cap = |at: usize| links[at].unwrap_or(f64::INFINITY);
-    let mut order: Vec<usize> = (0..links.len()).filter(|at| links[*at].is_some()).collect();
-    order.sort_by(|a, b| cap(*a).total_cmp(&cap(*b)).then(a.cmp(b)));
-    let mut rates = vec![f64::INFINITY; links.len()];
-    for (at, rate) in order.iter().zip(fair(&order, &cap, primary)) {
-        rates[*at] = rate;
-    }
-    rates
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -401,14 +388,6 @@ mod tests {
         assert_eq!(first_rates(&links, 100.0), [f64::INFINITY, 45.0, 10.0, 45.0]);
         assert_eq!(first_rates(&links, 30.0)[1..], [10.0; 3]);
         assert_eq!(first_rates(&links, 1000.0)[1..], [100.0, 10.0, 100.0]);
-    }
-
-    #[test]
-    fn what_comes_home_waits_for_what_is_ready_before_it() {
-        let queue = |items: &[(f64, f64)]| queue_s(items.iter().copied(), 10.0);
-        assert_eq!(queue(&[(1.0, 10.0), (9.0, 10.0)]), 10.0);
-        assert_eq!(queue(&[(1.0, 100.0), (9.0, 10.0)]), 12.0);
-        assert_eq!(queue(&[(3.0, 0.0)]), 0.0);
     }
 
     #[test]
