@@ -172,9 +172,9 @@ mod tests {
 
     #[test]
     fn larger_products_repay_longer_measurements() {
-        let efforts = [0.0, 99e6, 1e8, 999e6, 1e9, f64::MAX].map(Effort::for_product);
-        use Effort::{All, One, Peak};
-        assert_eq!(efforts, [Peak, Peak, One, One, All, All]);
+        let efforts = [0.0, 99e6, 1e8, 999e6, 1e9, 29e9, 3e10, f64::MAX].map(Effort::for_product);
+        use Effort::{All, Jobs, One, Peak};
+        assert_eq!(efforts, [Peak, Peak, One, One, All, All, Jobs, Jobs]);
     }
 
     #[test]

@@ -49,21 +49,26 @@ pub(crate) struct Came {
 impl Client {
     /// A connection over which frames may go.
     pub(crate) fn connect(trust: Trust, address: SocketAddr) -> Self {
+        Self::try_connect(trust, address).unwrap()
+    }
+
+    /// The same, unless it is pushed out at the door.
+    pub(crate) fn try_connect(trust: Trust, address: SocketAddr) -> io::Result<Self> {
         let socket = connect(address);
-        let other = socket.try_clone().unwrap();
+        let other = socket.try_clone()?;
         let stream: Box<dyn Stream> = match trust {
             Trust::Keyless => Box::new(other),
             Trust::Keyed => {
-                let mut sealed = seal(other, &client_config(true)).unwrap();
+                let mut sealed = seal(other, &client_config(true))?;
                 let own = introduction(&sealed, &KEY, PROTOCOL, 0);
-                sealed.write_all(&own).unwrap();
+                sealed.write_all(&own)?;
                 let mut answer = [0; 64];
-                sealed.read_exact(&mut answer).unwrap();
+                sealed.read_exact(&mut answer)?;
                 assert_eq!(answer, introduction(&sealed, &KEY, PROTOCOL, 1));
                 Box::new(sealed)
             }
         };
-        Self { stream, socket, session: 0, grant_bytes: 0 }
+        Ok(Self { stream, socket, session: 0, grant_bytes: 0 })
     }
 
     /// The same with a hello that was welcomed.
