@@ -16,16 +16,19 @@ fn matrix() -> impl Strategy<Value = MatrixHeader> {
         any::<u16>(),
         dtype(),
         any::<bool>(),
-        0usize..4,
+        0usize..5,
         any::<u32>(),
         any::<u32>(),
     )
         .prop_map(|(id, rows, cols, uses, dtype, col_major, source, x, y)| {
             let layout = if col_major { Layout::ColMajor } else { Layout::RowMajor };
-            let source = [Source::Data, Source::Vacant, Source::Generated, Source::Partial][source];
+            let sources = [Source::Data, Source::Vacant, Source::Generated, Source::Partial, Source::Relayed];
+            let source = sources[source];
             let total = if col_major { cols } else { rows };
-            let first_line = x % total;
-            let lines = 1 + y % (total - first_line);
+            let (first_line, lines) = match source {
+                Source::Relayed => (x, total),
+                _ => (x % total, 1 + y % (total - x % total)),
+            };
             MatrixHeader { id, rows, cols, first_line, lines, uses, dtype, layout, source }
         })
 }
@@ -70,10 +73,29 @@ proptest! {
     }
 
     #[test]
+    fn relaying_round_trips(x in any::<[u32; 3]>(), ids in proptest::collection::vec(any::<[u32; 3]>(), 0..9), key in any::<[u8; 32]>(), ticket in any::<[u8; 16]>(), yes in any::<bool>(), text in "[a-z0-9.:]{0,60}") {
+        let forwards: Vec<_> = ids.into_iter().map(|[id, to, id_there]| Forward { id, to, id_there }).collect();
+        prop_assert_eq!(decode_forwards(&encode_forwards(&forwards)).unwrap(), forwards);
+        let neighbour = Neighbour { peer: x[0] / 2, me: x[0] / 2 + 1, dials: yes, key, ticket, address: text.clone() };
+        prop_assert!(!format!("{neighbour:?}").contains("key"));
+        prop_assert_eq!(Neighbour::decode(&neighbour.encode()).unwrap(), neighbour);
+        let reached = Reached { peer: x[0], is_there: yes, why: text };
+        prop_assert_eq!(Reached::decode(&reached.encode()).unwrap(), reached);
+        prop_assert_eq!(Join::decode(&Join { ticket }.encode()).unwrap(), Join { ticket });
+        let piece = PieceHead { id: x[0], first_line: x[1], lines: x[2] };
+        prop_assert_eq!(PieceHead::decode(&piece.encode()).unwrap(), piece);
+        let missing = Missing { id: x[0], lines: x[1] };
+        prop_assert_eq!(Missing::decode(&missing.encode()).unwrap(), missing);
+    }
+
+    #[test]
     fn arbitrary_bytes_are_decoded_or_refused_and_what_is_decoded_encodes_to_the_same(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(store) = StoreHead::decode(&bytes) { prop_assert_eq!(store.encode(), bytes.clone()); }
         if let Ok(result) = ResultHead::decode(&bytes) { prop_assert_eq!(result.encode(), bytes.clone()); }
         if let Ok(bye) = Bye::decode(&bytes) { prop_assert_eq!(bye.encode(), bytes.clone()); }
+        if let Ok(forwards) = decode_forwards(&bytes) { prop_assert_eq!(encode_forwards(&forwards), bytes.clone()); }
+        if let Ok(reached) = Reached::decode(&bytes) { prop_assert_eq!(reached.encode(), bytes.clone()); }
+        if let Ok(neighbour) = Neighbour::decode(&bytes) { prop_assert_eq!(neighbour.encode(), bytes.clone()); }
         let _ = (Hello::decode(&bytes), Welcome::decode(&bytes), decode_error(&bytes), decode_number(&bytes));
     }
 
@@ -113,7 +135,7 @@ fn the_hello_of_the_page_is_this() {
         name: "laptop".into(),
         ..hello()
     };
-    let want = b"BRMB\x03\x00\x050.1.0\x77\x56\x34\x12\x00\
+    let want = b"BRMB\x04\x00\x050.1.0\x77\x56\x34\x12\x00\
         \x00\x00\x00\x00\x00\x00\xf0\x3f\x00\x00\x00\x00\x00\x00\x00\x00\
         \x00\x00\x00\x00\x00\x00\x30\x40\x00\x00\x80\x0a\x00\x00\x00\x00\x00\x00\x04auto\x06laptop";
     assert_eq!(hello.encode(), want);
