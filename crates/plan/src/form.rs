@@ -143,6 +143,19 @@ impl Member {
         None
     }
 
+    /// Block number `number` of all its blocks.
+    pub fn block_at(&self, number: u64) -> Option<Block> {
+        let mut left = number;
+        for share in &self.shares {
+            let blocks = share.blocks();
+            if left < blocks {
+                return share.block(left);
+            }
+            left -= blocks;
+        }
+        None
+    }
+
     /// All its blocks, one at a time.
     pub fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
         let mut cursor = Cursor::default();
