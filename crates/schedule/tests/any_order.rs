@@ -41,13 +41,18 @@ proptest! {
         memories in proptest::collection::vec(10_000u64..400_000, 1..6),
         strategy in cutting(), reproducible in any::<bool>(), shared in 0u8..4,
         col_major in any::<bool>(), reads_c in any::<bool>(), generated in any::<bool>(),
+        slow in proptest::collection::vec(prop_oneof![Just(1u32), 1u32..12], 0..6), steals in any::<bool>(),
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        let setting = Setting { cut: Cut { tile: Some(tile), depth: Some(depth) }, memories, shared, col_major };
+        let setting = Setting { cut: Cut { tile: Some(tile), depth: Some(depth) }, memories, shared, col_major, slow, steals };
         let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
         if let Some(mut world) = World::new(&p, &setting, &wish) {
             world.run(&choices);
+            let still = Setting { steals: false, ..setting };
+            let mut unmoved = World::new(&p, &still, &wish).unwrap();
+            unmoved.run(&[]);
+            prop_assert_eq!(&world.traces, &unmoved.traces);
             prop_assert_eq!(&world.failed, &None);
             prop_assert_eq!(world.primary.tiles_left(), 0);
             prop_assert_eq!(world.primary.sums_under_way(), (0, 0));
@@ -82,7 +87,8 @@ fn blocks_that_come_back_in_any_order_keep_their_panels_apart() {
 /// Workers over links that move bytes, `reuse`.
 fn world(p: &Problem, tile: u64, depth: u64, memories: &[u64]) -> Option<World> {
     let cut = Cut { tile: Some(tile), depth: Some(depth) };
-    let setting = Setting { cut, memories: memories.to_vec(), shared: 0, col_major: false };
+    let setting =
+        Setting { cut, memories: memories.to_vec(), shared: 0, col_major: false, slow: vec![], steals: true };
     World::new(p, &setting, &Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO })
 }
 
@@ -197,7 +203,8 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
             let p = problem(29, 23, 31, number % 2 == 0, number % 3 == 0);
             let cut = Cut { tile: Some(5), depth: Some(4) };
             let memories = vec![500_000, 300_000, 900_000];
-            let setting = Setting { cut, memories, shared, col_major: number % 4 == 0 };
+            let setting =
+                Setting { cut, memories, shared, col_major: number % 4 == 0, slow: vec![1, 9], steals: true };
             let mut world =
                 World::new(&p, &setting, &wish).unwrap_or_else(|| panic!("{strategy} does not fit"));
             world.run(&[]);

@@ -28,10 +28,11 @@ pub use steal::Moved;
 use crate::ProtocolError;
 use crate::limits::{PING_AFTER, SILENCE_MAX};
 use crate::message::ResultHead;
-use bramble_matrix::Rect;
 use bramble_matrix::number::{nearest_f64, to_u64};
+use bramble_matrix::{Rect, Span};
 use bramble_plan::{Plan, Recipe, Sums};
 use peer::{Owed, Peer};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use steal::Stealing;
 use sums::{Came, PartialSums};
@@ -347,5 +348,25 @@ impl Primary {
     pub fn validate(&self) {
         self.peers.iter().for_each(Peer::validate);
         assert!(to_u64(self.sums.begun()) <= self.tiles_left);
+    }
+
+    /// Cross-checks all tiles: what is to be done, at whom it may be, and what is here are all steps of each tile, once.
+    /// For tests: it takes as long as there are tiles.
+    pub fn validate_tiles(&self) {
+        let mut tiles: BTreeMap<(usize, u64), Vec<Span>> = BTreeMap::new();
+        let tasks = self.peers.iter().flat_map(|p| p.walk.tasks(&self.plan));
+        let here = self.sums.steps().map(|((region, tile), steps)| (region, tile, steps));
+        for (region, tile, steps) in tasks.chain(here) {
+            tiles.entry((region, tile)).or_default().push(steps);
+        }
+        for ((region, tile), mut spans) in tiles.iter().map(|(tile, spans)| (*tile, spans.clone())) {
+            spans.sort_by_key(|s| s.start);
+            let end = spans.iter().fold(0, |end, s| {
+                assert_eq!(s.start, end, "steps of tile {tile}: {spans:?}");
+                s.end
+            });
+            assert_eq!(end, self.plan.regions[region].steps(), "steps of tile {tile}: {spans:?}");
+        }
+        assert_eq!(to_u64(tiles.len()), self.tiles_left, "tiles that are missing are somebody's");
     }
 }

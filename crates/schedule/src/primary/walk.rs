@@ -14,7 +14,7 @@ use super::outgoing::{Delivery, Operands, Outgoing};
 use super::pace::Pace;
 use super::sums::PartialSums;
 use super::work::{Lot, Work};
-use bramble_matrix::number::{nearest_f64, to_u64};
+use bramble_matrix::number::{nearest_f64, to_u64, to_usize};
 use bramble_matrix::{Rect, Span};
 use bramble_plan::{Block, Order, Plan, Recipe, Sums};
 use std::collections::VecDeque;
@@ -57,6 +57,8 @@ pub(super) struct OutBlock {
     ids: BlockIds,
     tiles: u32,
     tiles_left: u32,
+    /// A bit for each tile that came back.
+    back: Vec<u64>,
 }
 
 /// A panel with all that it brings.
@@ -133,7 +135,8 @@ impl Walk {
         let (tiles, products, parts) = block_ids(region, &course.recipes[work.block.region], &work.block);
         let ids = BlockIds { tiles: self.ids(tiles), products: self.ids(products), parts: self.ids(parts) };
         let step = work.block.steps.start;
-        self.out.push(OutBlock { work, number: self.begun, ids, tiles, tiles_left: tiles });
+        let back = vec![0; to_usize(tiles).div_ceil(64)];
+        self.out.push(OutBlock { work, number: self.begun, ids, tiles, tiles_left: tiles, back });
         self.begun += 1;
         self.sending = Some(Sending { step, a_sent: 0, b_sent: 0, a: Vec::new(), b: Vec::new() });
         Some(())
@@ -222,10 +225,35 @@ impl Walk {
     /// A tile has come back whole.
     pub(super) fn returned(&mut self, id: u32) {
         for out in &mut self.out {
-            let mine = id.wrapping_sub(out.ids.tiles) < out.tiles;
-            out.tiles_left -= u32::from(mine);
+            let at = id.wrapping_sub(out.ids.tiles);
+            if at < out.tiles {
+                out.tiles_left -= 1;
+                out.back[to_usize(at / 64)] |= 1 << (at % 64);
+            }
         }
         self.out.retain(|out| out.tiles_left > 0);
+    }
+
+    /// What this machine has to do yet: region, tile and steps. What came back is left out.
+    pub(super) fn tasks(&self, plan: &Plan) -> Vec<(usize, u64, Span)> {
+        let mut tasks = Vec::new();
+        let mut add = |work: &Work, tiles: &mut dyn Iterator<Item = u32>| {
+            let region = &plan.regions[work.block.region];
+            for at in tiles {
+                let (tile, i, j, ..) = tile_number(region, &work.block, at);
+                tasks.push((work.block.region, tile, work.steps_of(i, j)));
+            }
+        };
+        for out in &self.out {
+            let is_back = |at: &u32| out.back[to_usize(at / 64)] >> (at % 64) & 1 == 1;
+            add(&out.work, &mut (0..out.tiles).filter(|at| !is_back(at)));
+        }
+        for work in self.lots.iter().flat_map(|lot| lot.works(plan)) {
+            let region = &plan.regions[work.block.region];
+            let (tiles, _, _) = block_ids(region, &Recipe::new(region.levels), &work.block);
+            add(&work, &mut (0..tiles));
+        }
+        tasks
     }
 
     /// The block that is being sent, if others may have cells of it: each cell one tile, whose sum of the first steps

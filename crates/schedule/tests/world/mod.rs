@@ -21,6 +21,10 @@ pub(crate) struct Setting {
     /// the machines shares memory, as when the primary computes too.
     pub(crate) shared: u8,
     pub(crate) col_major: bool,
+    /// How many times as long as others each machine takes; where it ends, 1.
+    pub(crate) slow: Vec<u32>,
+    /// Whether work goes from slow machines to others.
+    pub(crate) steals: bool,
 }
 
 /// A matrix in a worker's memory, by rows.
@@ -28,13 +32,15 @@ pub(crate) struct Setting {
 struct Held {
     header: MatrixHeader,
     elements: Vec<i64>,
+    /// How its elements came about, as a number: equal only for equal operations in equal order.
+    trace: u64,
     /// It is a part of C, lent.
     lent: Option<Rect>,
 }
 
 struct End {
     worker: Worker,
-    inbox: VecDeque<(Outgoing, Vec<i64>)>,
+    inbox: VecDeque<(Outgoing, Vec<i64>, u64)>,
     outbox: VecDeque<Event>,
     running: Vec<Run>,
     filling: Vec<u32>,
@@ -55,6 +61,9 @@ pub(crate) struct World {
     lent: Vec<Rect>,
     /// Sums that were put aside, by peer and id.
     asides: BTreeMap<(usize, u32), Vec<i64>>,
+    aside_traces: BTreeMap<(usize, u32), u64>,
+    /// How each tile of C came about.
+    pub(crate) traces: BTreeMap<(u64, u64), u64>,
     pub(crate) aside_bytes_max: usize,
     /// Steps that have been computed for each element's tile: whether they came one after the other.
     pub(crate) steps_were_in_order: bool,
@@ -62,6 +71,10 @@ pub(crate) struct World {
     finished: bool,
     pub(crate) failed: Option<String>,
     progress: f64,
+    /// Events, a millisecond each.
+    events: u64,
+    moves: usize,
+    slow: Vec<u32>,
 }
 
 fn machine(memory_bytes: u64, at: usize) -> Machine {
@@ -137,9 +150,10 @@ impl World {
             let sum: i64 = (0..p.k).map(|l| a[(i * p.k + l) as usize] * b[(l * p.n + j) as usize]).sum();
             ALPHA * sum + BETA * old_c[at as usize]
         });
+        let primary = Primary::new(plan, operands(p, setting.col_major), peers);
         Some(Self {
             expected: expected.collect(),
-            primary: Primary::new(plan, operands(p, setting.col_major), peers),
+            primary: if setting.steals { primary } else { primary.without_stealing() },
             ends,
             p: *p,
             a,
@@ -149,30 +163,40 @@ impl World {
             old_c,
             lent: Vec::new(),
             asides: BTreeMap::new(),
+            aside_traces: BTreeMap::new(),
+            traces: BTreeMap::new(),
             aside_bytes_max: 0,
             steps_were_in_order: true,
             last_step: BTreeMap::new(),
             finished: false,
             failed: None,
             progress: 0.0,
+            events: 0,
+            moves: 0,
+            slow: setting.slow.clone(),
         })
     }
 
     /// Some tile that the first worker was told of.
     pub(crate) fn announced_tile(&self) -> u32 {
-        let heads = self.ends[0].inbox.iter().flat_map(|(message, _)| &message.head.matrices);
+        let heads = self.ends[0].inbox.iter().flat_map(|(message, ..)| &message.head.matrices);
         heads.filter(|m| m.uses == 0).map(|m| m.id).next().unwrap()
     }
 
     pub(crate) fn primary(&mut self, event: Event) {
-        for action in self.primary.handle(event, Duration::ZERO) {
+        self.events += 1;
+        for action in self.primary.handle(event, Duration::from_millis(self.events)) {
             match action {
                 Action::Send(peer, message) => {
                     let body = self.body(&message);
-                    self.ends[peer].inbox.push_back((message, body));
+                    let trace = self.trace(&message);
+                    self.ends[peer].inbox.push_back((message, body, trace));
                 }
                 Action::Merge { peer, tile, rect } => {
                     let sum = self.asides.remove(&(peer, tile)).expect("a sum that was put aside");
+                    let trace = self.aside_traces[&(peer, tile)];
+                    let c = self.traces.get_mut(&(rect.rows.start, rect.cols.start)).unwrap();
+                    *c = mixed(&[*c, trace]);
                     assert!(self.lent.iter().all(|l| l.disjoint(rect)), "{rect} is lent");
                     for (at, place) in places(rect, self.p.n).enumerate() {
                         self.c[place] += sum[at];
@@ -184,6 +208,11 @@ impl World {
             }
         }
         self.primary.validate();
+        let moves = self.primary.moved().iter().map(|m| m.times as usize).sum();
+        if self.failed.is_none() && (moves != self.moves || self.events % 128 == 0) {
+            self.primary.validate_tiles();
+            self.moves = moves;
+        }
         let progress = self.primary.progress();
         assert!(self.progress <= progress && progress <= 1.0, "progress went back");
         self.progress = progress;
@@ -214,6 +243,21 @@ impl World {
         elements
     }
 
+    /// How the matrix of a message's piece came about.
+    fn trace(&self, message: &Outgoing) -> u64 {
+        let Some(piece) = message.piece else { return 0 };
+        let header = message.head.matrices.last().unwrap();
+        let (mut row, mut col) = (piece.rect.rows.start, piece.rect.cols.start);
+        match header.layout {
+            Layout::RowMajor => row -= u64::from(header.first_line),
+            Layout::ColMajor => col -= u64::from(header.first_line),
+        }
+        match piece.which {
+            Which::Sum => self.traces[&(row, col)],
+            which => mixed(&[1 + which as u64, row, col]),
+        }
+    }
+
     fn worker(&mut self, peer: usize, actions: Vec<WorkerAction>) {
         let end = &mut self.ends[peer];
         for action in actions {
@@ -235,16 +279,17 @@ impl World {
 
     /// A message arrives: its elements go where they belong.
     fn deliver(&mut self, peer: usize) {
-        let (message, body) = self.ends[peer].inbox.pop_front().unwrap();
+        let (message, body, trace) = self.ends[peer].inbox.pop_front().unwrap();
         let head = StoreHead::decode(&message.head.encode()).unwrap();
         let mut actions = self.ends[peer].worker.handle(WorkerEvent::Announced(&head)).unwrap();
         for header in &head.matrices {
             let count = (header.rows * header.cols) as usize;
-            let fresh = || Held { header: *header, elements: vec![-55_555; count], lent: None };
+            let fresh = || Held { header: *header, elements: vec![-55_555; count], trace: 0, lent: None };
             self.ends[peer].held.entry(header.id).or_insert_with(fresh);
         }
         if let (Some(piece), Some(header)) = (message.piece, head.matrices.last()) {
             let held = self.ends[peer].held.get_mut(&header.id).unwrap();
+            held.trace = trace;
             held.lent = piece.lent.then_some(piece.rect);
             let (rows, cols) = (piece.rect.rows.len() as usize, piece.rect.cols.len() as usize);
             let whole = piece.lent || header.source == Source::Generated;
@@ -268,6 +313,8 @@ impl World {
         let held = &mut self.ends[peer].held;
         let (left, right) = (held[&a].clone(), held[&b].clone());
         let tile = held.get_mut(&c).unwrap();
+        let before = if run.reads_tile { tile.trace } else { 0 };
+        tile.trace = mixed(&[before, left.trace, right.trace, operation as u64, u64::from(run.scales_tile)]);
         let (rows, cols) = (tile.header.rows as usize, tile.header.cols as usize);
         let depth = left.header.cols as usize;
         for (i, j) in (0..rows).flat_map(|i| (0..cols).map(move |j| (i, j))) {
@@ -335,7 +382,9 @@ impl World {
             let destination = self.primary.expect(peer, &head).unwrap();
             let cols = held.header.cols as usize;
             let range = first_line as usize * cols..(first_line + lines) as usize * cols;
+            let at = (destination.rect.rows.start, destination.rect.cols.start);
             if destination.in_place {
+                self.traces.insert(at, held.trace);
                 self.check_order(destination.rect, step_start, step_end);
                 self.lent.retain(|l| Some(*l) != held.lent);
                 assert!(self.lent.iter().all(|l| l.disjoint(destination.rect)), "it is lent to another");
@@ -345,6 +394,7 @@ impl World {
                 }
             } else {
                 assert_eq!(held.lent, None, "what has to wait was lent");
+                self.aside_traces.insert((peer, c), held.trace);
                 let sum = self.asides.entry((peer, c)).or_default();
                 sum.extend(&held.elements[range]);
                 let bytes = self.asides.values().map(|s| s.len() * 8).sum();
@@ -368,6 +418,8 @@ impl World {
     pub(crate) fn run(&mut self, choices: &[u32]) {
         self.primary(Event::Start);
         let mut quiet = 0;
+        let mut chosen = vec![0u32; self.ends.len()];
+        let slowest = self.slow.iter().copied().max().unwrap_or(1) as usize;
         for n in 0..4_000_000usize {
             if self.finished || self.failed.is_some() {
                 return;
@@ -375,9 +427,15 @@ impl World {
             // A fixed list of choices, then round robin, so that every run ends.
             let c = choices.get(n).map_or(n, |c| *c as usize);
             let peers = self.ends.len();
-            let moved = self.step(c % peers, (c / peers) % 5, c / peers / 5);
+            chosen[c % peers] += 1;
+            let one_in = u64::from(self.slow.get(c % peers).copied().unwrap_or(1).max(1));
+            let waits = one_in > 1 && (mixed(&[u64::from(chosen[c % peers])]) >> 32) % one_in != 0;
+            let moved = !waits && self.step(c % peers, (c / peers) % 5, c / peers / 5);
             quiet = if moved { 0 } else { quiet + 1 };
-            assert!(quiet < 5 * peers * 4 + choices.len(), "nothing can happen any more, and C is not there");
+            assert!(
+                quiet < 100 * peers * slowest + choices.len(),
+                "nothing can happen any more, and C is not there"
+            );
         }
         panic!("the run does not end");
     }
@@ -386,4 +444,11 @@ impl World {
 /// Where the elements of a rectangle lie in a matrix of so many columns, by rows.
 fn places(rect: Rect, cols: u64) -> impl Iterator<Item = usize> {
     rect.rows.iter().flat_map(move |i| rect.cols.iter().map(move |j| (i * cols + j) as usize))
+}
+
+/// One number of several, in their order.
+fn mixed(parts: &[u64]) -> u64 {
+    parts.iter().fold(0x9e37_79b9_7f4a_7c15, |sum: u64, part| {
+        (sum.rotate_left(23) ^ part).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    })
 }
