@@ -103,6 +103,8 @@ pub(crate) struct World {
     finished: bool,
     pub(crate) failed: Option<String>,
     progress: f64,
+    /// Messages with sums that their receiver goes on from.
+    pub(crate) sums_sent: usize,
     /// Events, a millisecond each.
     events: u64,
     moves: usize,
@@ -223,6 +225,7 @@ impl World {
             finished: false,
             failed: None,
             progress: 0.0,
+            sums_sent: 0,
             events: 0,
             moves: 0,
             slow: setting.slow.clone(),
@@ -286,6 +289,7 @@ impl World {
     /// The elements of a message's piece, by rows, as they are when it is given to the link.
     fn body(&mut self, message: &Outgoing) -> Vec<i64> {
         let Some(piece) = message.piece else { return Vec::new() };
+        self.sums_sent += usize::from(piece.which == Which::Sum);
         let header = message.head.matrices.last().unwrap();
         let (from, cols) = match piece.which {
             Which::A => (&self.a, self.p.k),
