@@ -28,7 +28,7 @@ pub struct Setting {
     pub far_s_per_byte: f64,
     /// What each machine does beside multiplying, in the order of the machines; where it ends, `Pace::USUAL`.
     pub paces: Vec<Pace>,
-    /// Whether threads take additions before products. The worker's threads do not: they take what came first.
+    /// Whether threads take additions before products, as the worker's threads do.
     pub additions_first: bool,
     /// In which order things happen that happen at the same time; 0 is the order in which they were begun.
     pub seed: u64,
@@ -43,7 +43,7 @@ impl Setting {
             merge_s_per_byte: 0.5e-9,
             far_s_per_byte: 0.4e-9,
             paces: Vec::new(),
-            additions_first: false,
+            additions_first: true,
             seed: 0,
         }
     }

@@ -4,7 +4,7 @@
 
 use crate::bound::bound;
 use crate::cost::{Costs, Prediction};
-use crate::cut::{Seat, shares};
+use crate::cut::{Cutting, Seat, shares};
 use crate::memory::{CellCharges, EDGE_MAX};
 use crate::{Base, BlockSize, Member, Order, Plan, Region, Share, Strategy, Sums};
 
@@ -12,6 +12,8 @@ use crate::{Base, BlockSize, Member, Order, Plan, Region, Share, Strategy, Sums}
 pub(crate) struct Team<'a> {
     pub(crate) costs: &'a Costs<'a>,
     pub(crate) strategy: Strategy,
+    /// Everybody shall have a share, as far as there are cells.
+    pub(crate) everyone: bool,
 }
 
 /// Rounds of evening out.
@@ -60,7 +62,8 @@ impl Team<'_> {
     }
 }
 
-/// The best of some rounds of evening out.
+/// The best of some rounds of evening out. None is taken in which fewer machines have a share than in the first: who asks
+/// for a team gets that team, and smaller ones are looked at by themselves.
 fn best_of(
     team: &Team<'_>,
     ids: &[usize],
@@ -78,6 +81,9 @@ fn best_of(
             Err(none) if best.is_none() => return Err(none.into_iter().map(|seat| ids[seat]).collect()),
             Err(_) => break,
         };
+        if best.as_ref().is_some_and(|(_, first)| members.len() < first.len()) {
+            break;
+        }
         let predicted = team.costs.predict(&members);
         let even = even_out(&mut seats, ids, &members, &predicted);
         if best.as_ref().is_none_or(|(b, _)| predicted.seconds < b.seconds) {
@@ -99,7 +105,9 @@ fn members(team: &Team<'_>, ids: &[usize], seats: &[Seat]) -> Result<Vec<Member>
     for (at, region) in team.costs.regions.iter().enumerate() {
         // What Strassen's method leaves at the edges is little: by rows or columns, as it comes.
         let base = if at == 0 { team.strategy.base } else { Base::Reuse };
-        let all = shares(base, at, region, &team.costs.charges[at], seats)?;
+        let cutting =
+            Cutting { base, region, charges: &team.costs.charges[at], everyone: team.everyone && at == 0 };
+        let all = shares(&cutting, at, seats)?;
         for (member, mut shares) in members.iter_mut().zip(all) {
             member.shares.append(&mut shares);
         }
