@@ -94,6 +94,7 @@ impl Found {
                 seconds: plan.predicted.seconds,
                 bytes_sent: plan.predicted.bytes_sent,
                 bytes_received: plan.predicted.bytes_received,
+                bytes_relayed: plan.predicted.bytes_relayed,
             };
             let entry = best.entry((plan.strategy, is_alone(plan))).or_insert_with(|| one.clone());
             if one.seconds < entry.seconds {
@@ -151,6 +152,7 @@ impl<'a> Search<'a> {
             charges: &ground.charges,
             sums: self.wish.sums(),
             machines: self.machines,
+            relay: self.wish.relay,
         };
         let team = Team { costs: &costs, strategy, everyone: self.uses_all() };
         let mut ids = ids.to_vec();

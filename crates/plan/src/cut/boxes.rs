@@ -19,7 +19,7 @@ impl Cells3 {
     }
 
     /// Cells of C.
-    fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         self.cells.rows.len().saturating_mul(self.cells.cols.len())
     }
 
@@ -28,7 +28,7 @@ impl Cells3 {
     }
 
     /// The parts before and from `at` cells (or steps) in direction `side`.
-    fn split(self, side: usize, at: u64) -> (Self, Self) {
+    pub(super) fn split(self, side: usize, at: u64) -> (Self, Self) {
         let cut = |span: Span| (Span::new(span.start, span.start + at), Span::new(span.start + at, span.end));
         let (rows, cols) = (self.cells.rows, self.cells.cols);
         match side {

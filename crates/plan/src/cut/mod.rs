@@ -6,6 +6,7 @@
 //! several. Pure functions of their arguments.
 
 mod boxes;
+mod level;
 mod mesh;
 mod partition;
 
@@ -15,6 +16,7 @@ use crate::memory::{CellCharges, EDGE_MAX, largest_block};
 use crate::{Base, BlockSize, Machine, Order, Region, Share};
 use boxes::{Cells3, cuboid};
 use bramble_matrix::Span;
+use level::level;
 use mesh::mesh;
 
 /// A machine for planning: how large its part shall be, and what it can hold.
@@ -44,6 +46,8 @@ pub(crate) struct Cutting<'a> {
     pub(crate) charges: &'a CellCharges,
     /// Everybody shall have a share, as far as there are cells: the user has asked for all workers.
     pub(crate) everyone: bool,
+    /// Cells go from machines with more than their part to others, where k is whole.
+    pub(crate) levels_out: bool,
 }
 
 /// The shares of each seat in region number `at`; the seats that have no room for a block of their share, if there are any.
@@ -52,7 +56,11 @@ pub(crate) fn shares(
     at: usize,
     seats: &[Seat],
 ) -> Result<Vec<Vec<Share>>, Vec<usize>> {
-    let boxes = boxes_of(cutting, &with_weights(seats));
+    let seats_known = with_weights(seats);
+    let mut boxes = boxes_of(cutting, &seats_known);
+    if cutting.levels_out {
+        level(&mut boxes, &seats_known.iter().map(|s| s.weight).collect::<Vec<f64>>());
+    }
     let mut all = Vec::with_capacity(seats.len());
     let mut without_room = Vec::new();
     for (number, (seat, boxes)) in seats.iter().zip(boxes).enumerate() {
@@ -81,7 +89,7 @@ fn with_weights(seats: &[Seat]) -> Vec<Seat> {
 
 /// Which box of the region is whose.
 fn boxes_of(cutting: &Cutting<'_>, seats: &[Seat]) -> Vec<Vec<Cells3>> {
-    let Cutting { base, region, charges, everyone } = *cutting;
+    let Cutting { base, region, charges, everyone, .. } = *cutting;
     let weights: Vec<f64> = seats.iter().map(|s| s.weight).collect();
     match base {
         Base::Naive | Base::Row(_) | Base::Square(_) | Base::Reuse => {
