@@ -32,7 +32,7 @@ pub struct Setting {
     pub speeds: Vec<f64>,
     /// Whether work that a slow machine has not been sent goes to others.
     pub steals: bool,
-    /// Whether threads take additions before products. The worker's threads do not: they take what came first.
+    /// Whether threads take additions before products, as the worker's threads do.
     pub additions_first: bool,
     /// In which order things happen that happen at the same time; 0 is the order in which they were begun.
     pub seed: u64,
@@ -49,7 +49,7 @@ impl Setting {
             paces: Vec::new(),
             speeds: Vec::new(),
             steals: true,
-            additions_first: false,
+            additions_first: true,
             seed: 0,
         }
     }

@@ -143,8 +143,8 @@ impl Member {
         None
     }
 
-    /// Block number `number` of all that it has, in its order.
-    pub fn block(&self, number: u64) -> Option<Block> {
+    /// Block number `number` of all its blocks, in its order.
+    pub fn block_at(&self, number: u64) -> Option<Block> {
         let (share, index) = self.share_of(number)?;
         share.block(index)
     }
@@ -165,6 +165,10 @@ pub struct Plan {
     pub strategy: Strategy,
     /// How sums over parts of k come together.
     pub sums: Sums,
+    /// Whether members pass on to each other panels that several of them need, so that the primary sends each of these
+    /// once: to the first that comes to it, among those whose blocks of the same number (in their own order), region and
+    /// order both cover it. Members in the primary's own memory never do.
+    pub relay: bool,
     /// Parts of C, disjoint, that cover it.
     pub regions: Vec<Region>,
     /// The machines that take part.

@@ -178,7 +178,7 @@ impl Walk {
     fn mates(&self, course: &Course<'_>, board: &Board, wave: u64, block: &Block) -> Vec<Block> {
         let others = course.plan.members.iter().enumerate();
         let others = others.filter(|(at, _)| *at != self.member && board.relays(*at));
-        let theirs = others.filter_map(|(_, member)| member.block(wave));
+        let theirs = others.filter_map(|(_, member)| member.block_at(wave));
         theirs.filter(|b| b.region == block.region && b.order == block.order).collect()
     }
 
