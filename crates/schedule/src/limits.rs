@@ -22,6 +22,8 @@ pub const MATRICES_MAX: usize = 1280;
 pub const JOBS_MAX: usize = 1280;
 /// Most orders to relay in one message.
 pub const FORWARDS_MAX: usize = 4096;
+/// Most other workers that one is introduced to in a session.
+pub const NEIGHBOURS_MAX: usize = 64;
 /// Two workers must have found each other by then; whoever has not is served by the primary.
 pub const NEIGHBOURS_DEADLINE: Duration = Duration::from_secs(3);
 /// Rows or columns of a stored matrix. A line has to fit a frame besides: at most `CHUNK_BYTES_MAX` bytes.
@@ -83,6 +85,6 @@ const _: () = {
             && STRANGER_HEAD_BYTES_MAX < HEAD_BYTES_MAX
     );
     assert!(LINK_WINDOW_BYTES >= 2 * CHUNK_BYTES_MAX);
-    assert!(10 + THREADS_MAX * 16 <= HEAD_BYTES_MAX);
+    assert!(26 + THREADS_MAX * 16 <= HEAD_BYTES_MAX);
     assert!(SILENCE_MAX.as_secs() >= 4 * PING_AFTER.as_secs());
 };
