@@ -185,6 +185,7 @@ impl End {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
                     self.send_back(head);
                 }
+                Action::Pass(_) | Action::Missing(_) => unreachable!("nobody has neighbours here"),
                 Action::Release(id) => drop(self.held.remove(&id)),
                 Action::Credit(bytes) => {
                     self.held_bytes -= bytes;

@@ -83,6 +83,7 @@ impl<'a> World<'a> {
             name: of(member).name.clone(),
             credit_bytes: member.memory_bytes,
             shares_memory: of(member).link.is_none(),
+            neighbours: Vec::new(),
         };
         let end = |member: &bramble_plan::Member| {
             let machine = of(member);
@@ -298,6 +299,7 @@ impl<'a> World<'a> {
                 }
                 Action::Finished => self.finished_s = Some(self.finish()),
                 Action::Ping(..) => {}
+                Action::Relay(..) | Action::Parted { .. } => unreachable!("nobody has neighbours here"),
                 Action::Fail(why) => panic!("the product failed: {why}"),
             }
         }

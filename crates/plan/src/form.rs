@@ -143,6 +143,19 @@ impl Member {
         None
     }
 
+    /// Block number `number` of all its blocks.
+    pub fn block_at(&self, number: u64) -> Option<Block> {
+        let mut left = number;
+        for share in &self.shares {
+            let blocks = share.blocks();
+            if left < blocks {
+                return share.block(left);
+            }
+            left -= blocks;
+        }
+        None
+    }
+
     /// All its blocks, one at a time.
     pub fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
         let mut cursor = Cursor::default();
@@ -160,6 +173,10 @@ pub struct Plan {
     pub strategy: Strategy,
     /// How sums over parts of k come together.
     pub sums: Sums,
+    /// Whether members pass on to each other panels that several of them need, so that the primary sends each of these
+    /// once: to the first that comes to it, among those whose blocks of the same number (in their own order), region and
+    /// order both cover it. Members in the primary's own memory never do.
+    pub relay: bool,
     /// Parts of C, disjoint, that cover it.
     pub regions: Vec<Region>,
     /// The machines that take part.

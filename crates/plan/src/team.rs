@@ -43,6 +43,7 @@ pub(crate) fn plan_team(team: &Team<'_>, ids: &[usize]) -> Result<Plan, Vec<usiz
         problem: *costs.problem,
         strategy: team.strategy,
         sums: costs.sums,
+        relay: false,
         regions: costs.regions.to_vec(),
         bound: bound(costs.problem, costs.machines, &members, team.strategy.levels),
         peak_gflops: members.iter().map(|m| costs.machines[m.machine].peak_gflops).sum(),

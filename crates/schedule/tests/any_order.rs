@@ -41,10 +41,11 @@ proptest! {
         memories in proptest::collection::vec(10_000u64..400_000, 1..6),
         strategy in cutting(), reproducible in any::<bool>(), shared in 0u8..4,
         col_major in any::<bool>(), reads_c in any::<bool>(), generated in any::<bool>(),
+        relay in any::<bool>(), breaks in any::<bool>(),
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        let setting = Setting { cut: Cut { tile: Some(tile), depth: Some(depth) }, memories, shared, col_major };
+        let setting = Setting { cut: Cut { tile: Some(tile), depth: Some(depth) }, memories, shared, col_major, relay, breaks };
         let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
         if let Some(mut world) = World::new(&p, &setting, &wish) {
             world.run(&choices);
@@ -68,7 +69,7 @@ fn blocks_that_come_back_in_any_order_keep_their_panels_apart() {
     // Blocks of one tile each: the second may be back long before the first.
     for seed in 0..200u32 {
         let p = problem(24, 24, 16, false, false);
-        let mut world = world(&p, 4, 4, &[5 * 512 + 4 * 32 + 100]).unwrap();
+        let mut world = world(&p, 4, 4, &[5 * 512 + 8 * 32 + 100]).unwrap();
         let blocks = world.primary.plan().members[0].blocks().count();
         assert!(blocks >= 18, "{blocks}");
         let choices: Vec<u32> =
@@ -82,8 +83,47 @@ fn blocks_that_come_back_in_any_order_keep_their_panels_apart() {
 /// Workers over links that move bytes, `reuse`.
 fn world(p: &Problem, tile: u64, depth: u64, memories: &[u64]) -> Option<World> {
     let cut = Cut { tile: Some(tile), depth: Some(depth) };
-    let setting = Setting { cut, memories: memories.to_vec(), shared: 0, col_major: false };
+    let setting = Setting {
+        cut,
+        memories: memories.to_vec(),
+        shared: 0,
+        col_major: false,
+        relay: false,
+        breaks: false,
+    };
     World::new(p, &setting, &Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO })
+}
+
+#[test]
+fn operands_leave_the_primary_once_where_workers_pass_them_on() {
+    let bases = [Base::Reuse, Base::Cuboid, Base::Summa(2, 2), Base::Summa(1, 4), Base::Box3(2, 2, 1)];
+    for (seed, base) in bases.into_iter().enumerate() {
+        let p = problem(48, 40, 56, false, false);
+        let cut = Cut { tile: Some(4), depth: Some(4) };
+        let wish = Wish { strategy: Some(Cutting::plain(base)), ..Wish::AUTO };
+        let mut sent = [0, 0];
+        for relay in [false, true] {
+            let setting = Setting {
+                cut,
+                memories: vec![900_000; 4],
+                shared: 0,
+                col_major: false,
+                relay,
+                breaks: false,
+            };
+            let mut world = World::new(&p, &setting, &wish).unwrap();
+            let choices: Vec<u32> = (0..20_000u32)
+                .map(|i| (i ^ seed as u32).wrapping_mul(2_654_435_761).rotate_left(7))
+                .collect();
+            world.run(&choices);
+            assert_eq!((&world.failed, world.primary.tiles_left()), (&None, 0));
+            assert_eq!(world.c, world.expected);
+            assert_eq!(world.relayed > 0, relay);
+            sent[usize::from(relay)] = world.sent_elements;
+        }
+        assert_eq!(sent[1], p.m * p.k + p.k * p.n, "{base:?}");
+        assert!(sent[0] > sent[1] * 5 / 4, "{base:?}: {sent:?}");
+    }
 }
 
 #[test]
@@ -116,7 +156,7 @@ fn answers_that_nobody_asked_for_are_refused() {
 fn a_tile_that_comes_before_its_last_job_was_sent_is_refused() {
     // Four steps, and room for two.
     let p = problem(4, 4, 16, false, false);
-    let mut world = world(&p, 4, 4, &[512 + 4 * 544]).unwrap();
+    let mut world = world(&p, 4, 4, &[512 + 4 * 576]).unwrap();
     world.primary(Event::Start);
     let c = world.announced_tile();
     for step_end in 1..=4 {
@@ -197,7 +237,8 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
             let p = problem(29, 23, 31, number % 2 == 0, number % 3 == 0);
             let cut = Cut { tile: Some(5), depth: Some(4) };
             let memories = vec![500_000, 300_000, 900_000];
-            let setting = Setting { cut, memories, shared, col_major: number % 4 == 0 };
+            let (relay, breaks) = (number % 3 != 1, number % 5 == 0);
+            let setting = Setting { cut, memories, shared, col_major: number % 4 == 0, relay, breaks };
             let mut world =
                 World::new(&p, &setting, &wish).unwrap_or_else(|| panic!("{strategy} does not fit"));
             world.run(&[]);

@@ -7,7 +7,8 @@
 //! Invariants: every matrix is announced with exactly the uses that the jobs make of it; every job's matrices are
 //! announced before it.
 
-use super::outgoing::{Delivery, Operands, Stored, Which, small, uses};
+use super::outgoing::{Delivery, Operands, Stored, Which, small, small_index, uses};
+use super::relay::Role;
 use crate::message::{Job, MatrixHeader, Operation, Source, Then};
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Layout, Rect, Span};
@@ -123,12 +124,12 @@ impl Scene<'_> {
         panel: Panel,
         step: u64,
         ids: Ids,
-        others: Span,
+        (others, role): (Span, Role),
         other: &dyn Fn(u64) -> Ids,
     ) -> Delivery {
         let mut delivery = Delivery::default();
         let rim = self.region().is_rim(step);
-        self.panels(panel, step, ids, &mut delivery);
+        self.panels(panel, step, ids, role, &mut delivery);
         if !rim {
             self.side_sums(panel, step, ids, &mut delivery);
         }
@@ -167,7 +168,8 @@ impl Scene<'_> {
         if self.region().is_rim(step) { (q, 0) } else { (q * q, count(self.side(panel).sums.len())) }
     }
 
-    fn panels(&self, panel: Panel, step: u64, ids: Ids, delivery: &mut Delivery) {
+    /// The matrices of a panel: sent, or passed on by whom the role says.
+    fn panels(&self, panel: Panel, step: u64, ids: Ids, role: Role, delivery: &mut Delivery) {
         let (q, region) = (self.q(), self.region());
         let rim = region.is_rim(step);
         let (layout, generated, which) = match panel {
@@ -188,8 +190,15 @@ impl Scene<'_> {
                 }
             };
             let id = ids.panels.wrapping_add(small(at));
-            let header = MatrixHeader { uses: uses(uses_made), ..self.header(id, rect, layout, source) };
-            delivery.stored.push(Stored { header, which, rect, lent: false });
+            let uses = uses(uses_made + usize::from(role.keeps()));
+            let header = MatrixHeader { uses, ..self.header(id, rect, layout, source) };
+            if let Some(peer) = role.from {
+                let first_line = small_index(peer);
+                delivery.vacant.push(MatrixHeader { source: Source::Relayed, first_line, ..header });
+                delivery.relayed.push(Stored { header, which, rect, lent: false });
+            } else {
+                delivery.stored.push(Stored { header, which, rect, lent: false });
+            }
         }
     }
 

@@ -16,18 +16,20 @@
 mod cell;
 mod outgoing;
 mod peer;
+mod relay;
 mod sums;
 mod walk;
 
 pub use outgoing::{Operands, Outgoing, Piece, Which};
 
 use crate::ProtocolError;
-use crate::limits::{PING_AFTER, SILENCE_MAX};
-use crate::message::ResultHead;
+use crate::limits::{FORWARDS_MAX, PING_AFTER, SILENCE_MAX};
+use crate::message::{Forward, Missing, ResultHead};
 use bramble_matrix::Rect;
 use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::{Plan, Recipe, Sums};
 use peer::{Owed, Peer};
+use relay::Board;
 use std::time::Duration;
 use sums::{Came, PartialSums};
 use walk::{Course, recipes};
@@ -41,6 +43,8 @@ pub struct PeerInfo {
     pub credit_bytes: u64,
     /// Whether its link shares memory: operands go by reference, tiles of C are lent.
     pub shares_memory: bool,
+    /// Members that it has a link with: they pass panels on to each other.
+    pub neighbours: Vec<usize>,
 }
 
 /// Where lines of a result belong.
@@ -83,6 +87,20 @@ pub enum Event {
         /// Who.
         peer: usize,
     },
+    /// A matrix that another worker should have passed on does not come from there.
+    Missing {
+        /// Who misses it.
+        peer: usize,
+        /// Which, and what of it is there.
+        missing: Missing,
+    },
+    /// A worker has no link to another any more.
+    Parted {
+        /// Who.
+        peer: usize,
+        /// To whom.
+        other: u32,
+    },
     /// A link has ended.
     Lost {
         /// Which.
@@ -99,6 +117,15 @@ pub enum Event {
 pub enum Action {
     /// Give a link a store message.
     Send(usize, Outgoing),
+    /// Tell a worker to pass matrices on; after the store messages before it.
+    Relay(usize, Vec<Forward>),
+    /// Tell a worker that the other has no link to it any more.
+    Parted {
+        /// Whom.
+        peer: usize,
+        /// The other.
+        other: usize,
+    },
     /// Ask whether a worker is there.
     Ping(usize, u64),
     /// Add a tile that was put aside to C, and forget it.
@@ -126,6 +153,8 @@ pub struct Primary {
     recipes: Vec<Recipe>,
     peers: Vec<Peer>,
     sums: PartialSums,
+    /// Panels that several members need.
+    board: Board,
     tiles_left: u64,
     /// What workers have given back, of the `stored_bytes` that all they will have had counts for.
     freed_bytes: u64,
@@ -139,6 +168,7 @@ impl Primary {
     pub fn new(plan: Plan, operands: Operands, peers: Vec<PeerInfo>) -> Self {
         assert_eq!(plan.members.len(), peers.len(), "one peer for each member");
         let tiles_left = plan.tiles();
+        let board = Board::new(peers.iter().map(|p| p.neighbours.iter().copied().collect()).collect());
         let peers = peers.into_iter().enumerate().map(|(i, info)| Peer::new(i, info)).collect();
         let stored_bytes = plan.stored_bytes();
         Self {
@@ -147,6 +177,7 @@ impl Primary {
             operands,
             peers,
             sums: PartialSums::default(),
+            board,
             tiles_left,
             freed_bytes: 0,
             stored_bytes,
@@ -194,7 +225,7 @@ impl Primary {
             }
             Event::Credit { peer, bytes } => {
                 self.peers[peer].heard(now);
-                match self.peers[peer].credit(bytes) {
+                match self.peers[peer].credit(bytes, now) {
                     Ok(()) => {
                         self.freed_bytes = self.freed_bytes.saturating_add(bytes);
                         self.serve_one(peer, &mut actions);
@@ -207,6 +238,11 @@ impl Primary {
                 self.landed(peer, &head, &mut actions);
             }
             Event::Alive { peer } => self.peers[peer].heard(now),
+            Event::Missing { peer, missing } => match self.peers[peer].missing(&missing) {
+                Ok(()) => self.serve_one(peer, &mut actions),
+                Err(e) => self.fail(peer, &e.0, &mut actions),
+            },
+            Event::Parted { peer, other } => self.parted(peer, other, &mut actions),
             Event::Lost { peer, why } => self.fail(peer, &why, &mut actions),
             Event::Tick => self.tick(now, &mut actions),
         }
@@ -269,9 +305,10 @@ impl Primary {
         let mut idle = 0;
         while idle < self.peers.len() && !self.over {
             let peer = &mut self.peers[self.next_peer];
-            match peer.next(&course) {
+            match peer.next(&course, &mut self.board) {
                 Some(message) => {
                     actions.push(Action::Send(self.next_peer, message));
+                    send_orders(&mut self.board, &mut self.peers, self.next_peer, actions);
                     idle = 0;
                 }
                 None => idle += 1,
@@ -285,15 +322,19 @@ impl Primary {
         let (plan, operands, recipes) = (&self.plan, &self.operands, &self.recipes);
         let course = Course { plan, operands, recipes, sums: &self.sums };
         while !self.over
-            && let Some(message) = self.peers[peer].next(&course)
+            && let Some(message) = self.peers[peer].next(&course, &mut self.board)
         {
             actions.push(Action::Send(peer, message));
+            send_orders(&mut self.board, &mut self.peers, peer, actions);
         }
     }
 
     fn tick(&mut self, now: Duration, actions: &mut Vec<Action>) {
         for i in 0..self.peers.len() {
             let silence = self.peers[i].silence(now);
+            if self.board.relays(i) && self.peers[i].is_stuck(now) && self.board.relieve(i) {
+                send_orders(&mut self.board, &mut self.peers, i, actions);
+            }
             if self.peers[i].info.shares_memory {
                 continue;
             }
@@ -306,6 +347,14 @@ impl Primary {
             {
                 actions.push(Action::Ping(i, nonce));
             }
+        }
+    }
+
+    /// Two workers have lost each other: the primary sends what they would have passed on.
+    fn parted(&mut self, peer: usize, other: u32, actions: &mut Vec<Action>) {
+        let other = usize::try_from(other).unwrap_or(usize::MAX);
+        if self.board.part(peer, other) {
+            actions.push(Action::Parted { peer: other, other: peer });
         }
     }
 
@@ -327,6 +376,20 @@ impl Primary {
     /// Cross-checks; for tests and the simulator, after each event.
     pub fn validate(&self) {
         self.peers.iter().for_each(Peer::validate);
+        self.board.validate();
         assert!(to_u64(self.sums.begun()) <= self.tiles_left);
     }
+}
+
+/// Orders that have come about, or had to wait at `peer`, go out, unless what they refer to has not.
+fn send_orders(board: &mut Board, peers: &mut [Peer], peer: usize, actions: &mut Vec<Action>) {
+    let mut send = |member: usize, peer: &mut Peer| {
+        let orders = peer.take_orders();
+        actions.extend(orders.chunks(FORWARDS_MAX).map(|part| Action::Relay(member, part.to_vec())));
+    };
+    for (member, forwards) in board.take_orders() {
+        peers[member].order(forwards);
+        send(member, &mut peers[member]);
+    }
+    send(peer, &mut peers[peer]);
 }

@@ -2,10 +2,11 @@
 
 use super::PeerInfo;
 use super::outgoing::Outgoing;
+use super::relay::Board;
 use super::walk::{Course, Walk, tile_number};
 use crate::ProtocolError;
-use crate::limits::{LINK_WINDOW_BYTES, PING_AFTER};
-use crate::message::{ResultHead, Then};
+use crate::limits::{LINK_WINDOW_BYTES, PING_AFTER, STUCK_AFTER};
+use crate::message::{Forward, Missing, ResultHead, Then};
 use bramble_matrix::{Rect, Span};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,6 +23,11 @@ pub(super) struct Peer {
     last_heard: Duration,
     last_ping: Duration,
     pings: u64,
+    /// What it is to pass on, once it has been told of all of it.
+    orders: Vec<Forward>,
+    /// When it last gave credit, and the longest that it took between two times.
+    last_credit: Duration,
+    longest_gap: Duration,
 }
 
 /// How far a tile is.
@@ -56,6 +62,9 @@ impl Peer {
             last_heard: Duration::ZERO,
             last_ping: Duration::ZERO,
             pings: 0,
+            orders: Vec::new(),
+            last_credit: Duration::ZERO,
+            longest_gap: Duration::ZERO,
             info,
         }
     }
@@ -85,7 +94,9 @@ impl Peer {
         self.heard(now);
     }
 
-    pub(super) fn credit(&mut self, bytes: u64) -> Result<(), ProtocolError> {
+    pub(super) fn credit(&mut self, bytes: u64, now: Duration) -> Result<(), ProtocolError> {
+        self.longest_gap = self.longest_gap.max(now.saturating_sub(self.last_credit));
+        self.last_credit = now;
         let credit = self.credit_left.checked_add(bytes).filter(|c| *c <= self.info.credit_bytes);
         self.credit_left =
             credit.ok_or_else(|| ProtocolError::new("it gave more credit than it ever had"))?;
@@ -93,11 +104,11 @@ impl Peer {
     }
 
     /// The next message for this worker, if credit and window allow one.
-    pub(super) fn next(&mut self, course: &Course<'_>) -> Option<Outgoing> {
+    pub(super) fn next(&mut self, course: &Course<'_>, board: &mut Board) -> Option<Outgoing> {
         if self.in_link_bytes >= LINK_WINDOW_BYTES {
             return None;
         }
-        let message = self.walk.next(course, &mut self.credit_left)?;
+        let message = self.walk.next(course, board, &mut self.credit_left)?;
         for matrix in message.head.matrices.iter().filter(|m| m.uses == 0 && m.first_line == 0) {
             self.tiles.entry(matrix.id).or_default();
         }
@@ -147,6 +158,36 @@ impl Peer {
             self.walk.returned(head.c);
         }
         whole
+    }
+
+    /// Whether it has had no room for what comes next for so long that it may be waiting for others. It is not said
+    /// again at once.
+    pub(super) fn is_stuck(&mut self, now: Duration) -> bool {
+        let patience = STUCK_AFTER.max(2 * self.longest_gap);
+        let is_stuck = self.walk.is_refused() && now.saturating_sub(self.last_credit) > patience;
+        if is_stuck {
+            self.last_credit = now;
+        }
+        is_stuck
+    }
+
+    /// It is to pass matrices on.
+    pub(super) fn order(&mut self, forwards: Vec<Forward>) {
+        self.orders.extend(forwards);
+    }
+
+    /// The orders for it, if all that was begun for it has been sent: then it knows what they are about.
+    pub(super) fn take_orders(&mut self) -> Vec<Forward> {
+        if self.walk.is_between_panels() { std::mem::take(&mut self.orders) } else { Vec::new() }
+    }
+
+    /// A matrix that another worker should have sent does not come from there.
+    pub(super) fn missing(&mut self, missing: &Missing) -> Result<(), ProtocolError> {
+        if self.walk.missing(missing.id, missing.lines) {
+            return Ok(());
+        }
+        let what = format!("it misses matrix {}, which nobody was to pass on to it", missing.id);
+        Err(ProtocolError::new(what))
     }
 
     pub(super) fn validate(&self) {

@@ -9,12 +9,13 @@
 //! the plan has room for sums (`Prediction::primary_memory_bytes`). Ids are names in one session: they are counted up.
 
 use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
-use super::outgoing::{Delivery, Operands, Outgoing};
+use super::outgoing::{Delivery, Operands, Outgoing, Stored, rest_of};
+use super::relay::{Board, Key, Role};
 use super::sums::PartialSums;
 use bramble_matrix::Span;
 use bramble_matrix::number::to_u64;
 use bramble_plan::{Block, Cursor, Order, Plan, Recipe, Sums};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What all walks of a product share.
 pub(super) struct Course<'a> {
@@ -42,6 +43,10 @@ pub(super) struct Walk {
     next_id: u32,
     /// Messages of the panel that was begun.
     ready: VecDeque<Outgoing>,
+    /// Matrices that other workers send, with the number of their block, until that is back.
+    relayed: BTreeMap<u32, (u64, Stored)>,
+    /// What they could not send after all; it has been paid for.
+    rest: VecDeque<Outgoing>,
 }
 
 /// A block that is at the worker.
@@ -59,10 +64,14 @@ pub(super) struct OutBlock {
 struct Made {
     panel: Panel,
     ids: Ids,
-    /// Ids that it takes.
+    /// Matrices that it is.
+    matrices: u32,
+    /// Ids that it takes, with the sums that are made of it.
     id_count: u32,
     charged_bytes: u64,
     delivery: Delivery,
+    key: Key,
+    role: Role,
 }
 
 /// The block that is being sent.
@@ -78,6 +87,10 @@ struct Sending {
     a: Vec<Ids>,
     /// Ids of B's panels of this step by column.
     b: Vec<Ids>,
+    /// How many blocks were begun before it.
+    wave: u64,
+    /// Members that relay, and may need the same panels, with their blocks of this wave.
+    mates: Vec<Block>,
 }
 
 impl Walk {
@@ -93,20 +106,30 @@ impl Walk {
             out: Vec::new(),
             next_id: 0,
             ready: VecDeque::new(),
+            relayed: BTreeMap::new(),
+            rest: VecDeque::new(),
         }
     }
 
     /// The next message, taking what it needs from `credit`; `None` at the end or where something has to come back
     /// first.
-    pub(super) fn next(&mut self, course: &Course<'_>, credit: &mut u64) -> Option<Outgoing> {
+    pub(super) fn next(
+        &mut self,
+        course: &Course<'_>,
+        board: &mut Board,
+        credit: &mut u64,
+    ) -> Option<Outgoing> {
+        if let Some(rest) = self.rest.pop_front() {
+            return Some(rest);
+        }
         if self.ready.is_empty() {
-            self.begin_panel(course, credit)?;
+            self.begin_panel(course, board, credit)?;
         }
         self.ready.pop_front()
     }
 
     /// Enters the next block where the last one has been sent.
-    fn enter_block(&mut self, course: &Course<'_>) -> Option<()> {
+    fn enter_block(&mut self, course: &Course<'_>, board: &Board) -> Option<()> {
         if self.sending.is_some() {
             return Some(());
         }
@@ -125,11 +148,22 @@ impl Walk {
         let region = &course.plan.regions[block.region];
         let (tiles, products, parts) = block_ids(region, &course.recipes[block.region], &block);
         let ids = BlockIds { tiles: self.ids(tiles), products: self.ids(products), parts: self.ids(parts) };
-        self.out.push(OutBlock { block, number: self.begun, ids, tiles, tiles_left: tiles });
+        let wave = self.begun;
+        self.out.push(OutBlock { block, number: wave, ids, tiles, tiles_left: tiles });
         self.begun += 1;
-        let step = block.steps.start;
-        self.sending = Some(Sending { block, ids, step, a_sent: 0, b_sent: 0, a: Vec::new(), b: Vec::new() });
+        let mates =
+            if board.relays(self.member) { self.mates(course, board, wave, &block) } else { Vec::new() };
+        let (step, a, b) = (block.steps.start, Vec::new(), Vec::new());
+        self.sending = Some(Sending { block, ids, step, a_sent: 0, b_sent: 0, a, b, wave, mates });
         Some(())
+    }
+
+    /// The blocks that other members who relay have in this wave, where panels of theirs can be the same.
+    fn mates(&self, course: &Course<'_>, board: &Board, wave: u64, block: &Block) -> Vec<Block> {
+        let others = course.plan.members.iter().enumerate();
+        let others = others.filter(|(at, _)| *at != self.member && board.relays(*at));
+        let theirs = others.filter_map(|(_, member)| member.block_at(wave));
+        theirs.filter(|b| b.region == block.region && b.order == block.order).collect()
     }
 
     /// Sums that come back are put aside until those of older blocks have come, so a worker that keeps one of those
@@ -147,13 +181,14 @@ impl Walk {
         first
     }
 
-    fn begin_panel(&mut self, course: &Course<'_>, credit: &mut u64) -> Option<()> {
+    fn begin_panel(&mut self, course: &Course<'_>, board: &mut Board, credit: &mut u64) -> Option<()> {
+        self.forget_refused(course, board);
         if self.refused.as_ref().is_some_and(|made| made.charged_bytes > *credit) {
             return None;
         }
         let made = match self.refused.take() {
             Some(made) => made,
-            None => self.next_panel(course)?,
+            None => self.next_panel(course, board)?,
         };
         let Some(left) = credit.checked_sub(made.charged_bytes) else {
             self.refused = Some(made);
@@ -161,6 +196,10 @@ impl Walk {
         };
         *credit = left;
         self.next_id = self.next_id.wrapping_add(made.id_count);
+        board.begun(self.member, made.key, made.role, made.ids.panels, made.matrices);
+        for stored in &made.delivery.relayed {
+            self.relayed.insert(stored.header.id, (made.key.wave, *stored));
+        }
         made.delivery.into_messages(self.shares_memory, &mut self.ready);
         if let Some(sending) = self.sending.as_mut()
             && sending.advance(made.panel, made.ids)
@@ -170,9 +209,37 @@ impl Walk {
         Some(())
     }
 
+    /// A panel that was refused may have to be made anew: meanwhile another member may have it, or have it no more.
+    fn forget_refused(&mut self, course: &Course<'_>, board: &Board) {
+        let (Some(made), Some(sending)) = (&self.refused, &self.sending) else { return };
+        let role = self.role(course, board, sending, made.panel);
+        if role != made.role {
+            self.refused = None;
+        }
+    }
+
+    /// How the member comes to the panel that is next.
+    fn role(&self, course: &Course<'_>, board: &Board, sending: &Sending, panel: Panel) -> Role {
+        if is_generated(course.operands, panel) {
+            return Role::ALONE;
+        }
+        let key = sending.key(panel);
+        board.role(self.member, &key, || sending.others(&key))
+    }
+
+    /// Whether every panel that was begun has been sent whole.
+    pub(super) fn is_between_panels(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// Whether the credit did not cover what comes next.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
     /// Makes the next panel of the block that is sent, or of the one after it.
-    fn next_panel(&mut self, course: &Course<'_>) -> Option<Made> {
-        self.enter_block(course)?;
+    fn next_panel(&mut self, course: &Course<'_>, board: &Board) -> Option<Made> {
+        self.enter_block(course, board)?;
         let sending = self.sending.as_ref()?;
         let scene = Scene {
             plan: course.plan,
@@ -186,9 +253,10 @@ impl Walk {
         let step = sending.step;
         let (matrices, sums) = scene.id_counts(panel, step);
         let ids = Ids { panels: self.next_id, sums: self.next_id.wrapping_add(matrices) };
-        let delivery = scene.deliver(panel, step, ids, others, &|at| sending.other_ids(panel, at));
+        let (key, role) = (sending.key(panel), self.role(course, board, sending, panel));
+        let delivery = scene.deliver(panel, step, ids, (others, role), &|at| sending.other_ids(panel, at));
         let charged_bytes = delivery.charged_bytes();
-        Some(Made { panel, ids, id_count: matrices + sums, charged_bytes, delivery })
+        Some(Made { panel, ids, matrices, id_count: matrices + sums, charged_bytes, delivery, key, role })
     }
 
     /// The block that a tile's id belongs to, and the tile's number in it.
@@ -211,7 +279,32 @@ impl Walk {
             let mine = id.wrapping_sub(out.ids.tiles) < out.tiles;
             out.tiles_left -= u32::from(mine);
         }
+        let done = self.out.iter().filter(|out| out.tiles_left == 0).map(|out| out.number);
+        if !self.relayed.is_empty() {
+            for number in done {
+                self.relayed.retain(|_, (wave, _)| *wave != number);
+            }
+        }
         self.out.retain(|out| out.tiles_left > 0);
+    }
+
+    /// Another worker sends no more than the first `lines` of a matrix; false where it was to send none with that id.
+    pub(super) fn missing(&mut self, id: u32, lines: u32) -> bool {
+        let Some((_, mut stored)) = self.relayed.remove(&id) else { return false };
+        let is_short = lines < stored.header.lines;
+        if is_short {
+            stored.header.first_line = lines;
+            rest_of(stored, lines, &mut self.rest);
+        }
+        is_short
+    }
+}
+
+/// Whether workers make a panel themselves.
+fn is_generated(operands: &Operands, panel: Panel) -> bool {
+    match panel {
+        Panel::A(_) => operands.a_generated,
+        Panel::B(_) => operands.b_generated,
     }
 }
 
@@ -230,6 +323,23 @@ fn is_reached(course: &Course<'_>, block: &Block) -> bool {
 }
 
 impl Sending {
+    /// What the panel that comes next is called.
+    fn key(&self, panel: Panel) -> Key {
+        let (is_b, index) = match panel {
+            Panel::A(row) => (false, row),
+            Panel::B(col) => (true, col),
+        };
+        let by_columns = self.block.order == Order::Columns;
+        Key { wave: self.wave, step: self.step, region: self.block.region, by_columns, is_b, index }
+    }
+
+    /// How many other members need it.
+    fn others(&self, key: &Key) -> u32 {
+        let side = |block: &Block| if key.is_b { block.cells.cols } else { block.cells.rows };
+        let needs = |b: &&Block| b.steps.contains(key.step) && side(b).contains(key.index);
+        u32::try_from(self.mates.iter().filter(needs).count()).unwrap_or(u32::MAX)
+    }
+
     /// The next panel, and the cells on the other side that then have both.
     fn next_panel(&self) -> (Panel, Span) {
         let (rows, cols) = (self.block.cells.rows, self.block.cells.cols);

@@ -23,8 +23,9 @@ impl Worker {
         let is_next = piece.first_line == matrix.lines;
         if header.source != Source::Relayed || header.first_line != from || !is_next || !fits {
             let PieceHead { id, first_line, lines } = piece;
-            let what =
-                format!("worker {from} passed on lines {first_line}+{lines} of matrix {id}, which are not due");
+            let what = format!(
+                "worker {from} passed on lines {first_line}+{lines} of matrix {id}, which are not due"
+            );
             return Err(ProtocolError::new(what));
         }
         Ok(Some(header))
@@ -36,7 +37,9 @@ impl Worker {
         for forward in forwards {
             let id = forward.id;
             let Some(matrix) = self.matrices.get_mut(&id).filter(|m| !m.is_tile()) else {
-                return Err(ProtocolError::new(format!("matrix {id} is to be relayed, but is not stored here")));
+                return Err(ProtocolError::new(format!(
+                    "matrix {id} is to be relayed, but is not stored here"
+                )));
             };
             if matrix.promised == matrix.header.uses {
                 let what = format!("matrix {id} is to be relayed, but was announced for fewer uses");
@@ -87,7 +90,8 @@ impl Worker {
         if !self.lost.insert(peer) {
             return actions;
         }
-        let from_there = |header: &MatrixHeader| header.source == Source::Relayed && header.first_line == peer;
+        let from_there =
+            |header: &MatrixHeader| header.source == Source::Relayed && header.first_line == peer;
         let waiting = self.matrices.values().filter(|m| from_there(&m.header) && !m.is_whole());
         let missing: Vec<u32> = waiting.map(|m| m.header.id).collect();
         missing.into_iter().for_each(|id| self.miss(id, &mut actions));

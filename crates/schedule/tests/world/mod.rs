@@ -2,10 +2,13 @@
 
 use bramble_matrix::{Layout, Rect};
 use bramble_plan::{Cut, LinkRate, Machine, Plan, Problem, Wish, decide};
-use bramble_schedule::message::{Job, MatrixHeader, Operation, ResultHead, Source, StoreHead};
+use bramble_schedule::message::{
+    Forward, Job, MatrixHeader, Operation, PieceHead, ResultHead, Source, StoreHead, decode_forwards,
+    encode_forwards,
+};
 use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary, Which};
 use bramble_schedule::worker::{Action as WorkerAction, Event as WorkerEvent, Run, Worker};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// β of products that read C.
@@ -21,6 +24,24 @@ pub(crate) struct Setting {
     /// the machines shares memory, as when the primary computes too.
     pub(crate) shared: u8,
     pub(crate) col_major: bool,
+    /// Workers whose links move bytes pass panels on to each other.
+    pub(crate) relay: bool,
+    /// Links between workers may break at any time.
+    pub(crate) breaks: bool,
+}
+
+/// What the primary has sent to a worker.
+enum Sent {
+    Store(Outgoing, Vec<i64>),
+    Relay(Vec<Forward>),
+    Parted(usize),
+}
+
+/// A matrix that is on its way from one worker to another.
+struct Passing {
+    forward: Forward,
+    /// Lines that have left.
+    lines: u32,
 }
 
 /// A matrix in a worker's memory, by rows.
@@ -34,7 +55,9 @@ struct Held {
 
 struct End {
     worker: Worker,
-    inbox: VecDeque<(Outgoing, Vec<i64>)>,
+    inbox: VecDeque<Sent>,
+    /// To others, in order for each of them.
+    passing: BTreeMap<usize, VecDeque<Passing>>,
     outbox: VecDeque<Event>,
     running: Vec<Run>,
     filling: Vec<u32>,
@@ -59,6 +82,15 @@ pub(crate) struct World {
     /// Steps that have been computed for each element's tile: whether they came one after the other.
     pub(crate) steps_were_in_order: bool,
     last_step: BTreeMap<(u64, u64), u32>,
+    /// Pairs of workers whose link is broken, lower number first.
+    broken: BTreeSet<(usize, usize)>,
+    breaks: bool,
+    /// Whose links move bytes.
+    moves: Vec<bool>,
+    /// Matrices that went from worker to worker, and operands that the primary sent.
+    pub(crate) relayed: u64,
+    pub(crate) sent_elements: u64,
+    clock: Duration,
     finished: bool,
     pub(crate) failed: Option<String>,
     progress: f64,
@@ -86,7 +118,12 @@ fn plan(p: &Problem, cut: Cut, memories: &[u64], alone: bool, wish: &Wish) -> Op
 /// A primary with one worker.
 pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wish: &Wish) -> Primary {
     let plan = plan(p, Cut { tile: Some(tile), depth: Some(depth) }, &[memory_bytes], false, wish).unwrap();
-    let peers = vec![PeerInfo { name: "w".into(), credit_bytes: memory_bytes, shares_memory: false }];
+    let peers = vec![PeerInfo {
+        name: "w".into(),
+        credit_bytes: memory_bytes,
+        shares_memory: false,
+        neighbours: Vec::new(),
+    }];
     Primary::new(plan, operands(p, false), peers)
 }
 
@@ -118,11 +155,19 @@ impl World {
                 name: format!("machine {}", m.machine),
                 credit_bytes: m.memory_bytes,
                 shares_memory: [false, true, true, at == 1][usize::from(setting.shared)],
+                neighbours: Vec::new(),
             })
             .collect();
+        let mut peers = peers;
+        let movers: Vec<usize> =
+            (0..peers.len()).filter(|p| setting.relay && !peers[*p].shares_memory).collect();
+        for peer in &movers {
+            peers[*peer].neighbours = movers.iter().copied().filter(|o| o != peer).collect();
+        }
         let end = |info: &PeerInfo| End {
             worker: Worker::new(info.credit_bytes),
             inbox: VecDeque::new(),
+            passing: BTreeMap::new(),
             outbox: VecDeque::new(),
             running: Vec::new(),
             filling: Vec::new(),
@@ -130,6 +175,7 @@ impl World {
             held: BTreeMap::new(),
         };
         let ends = peers.iter().map(end).collect();
+        let moves = peers.iter().map(|p| !p.shares_memory).collect();
         let (a, b) = (numbers(p.m * p.k, 7919), numbers(p.k * p.n, 104_729));
         let old_c = if p.reads_c { numbers(p.m * p.n, 1_299_709) } else { vec![0; (p.m * p.n) as usize] };
         let expected = (0..p.m * p.n).map(|at| {
@@ -152,6 +198,12 @@ impl World {
             aside_bytes_max: 0,
             steps_were_in_order: true,
             last_step: BTreeMap::new(),
+            broken: BTreeSet::new(),
+            breaks: setting.breaks,
+            moves,
+            relayed: 0,
+            sent_elements: 0,
+            clock: Duration::ZERO,
             finished: false,
             failed: None,
             progress: 0.0,
@@ -160,17 +212,29 @@ impl World {
 
     /// Some tile that the first worker was told of.
     pub(crate) fn announced_tile(&self) -> u32 {
-        let heads = self.ends[0].inbox.iter().flat_map(|(message, _)| &message.head.matrices);
+        let stores = self.ends[0].inbox.iter().filter_map(|sent| match sent {
+            Sent::Store(message, _) => Some(message),
+            Sent::Relay(_) | Sent::Parted(_) => None,
+        });
+        let heads = stores.flat_map(|message| &message.head.matrices);
         heads.filter(|m| m.uses == 0).map(|m| m.id).next().unwrap()
     }
 
     pub(crate) fn primary(&mut self, event: Event) {
-        for action in self.primary.handle(event, Duration::ZERO) {
+        for action in self.primary.handle(event, self.clock) {
             match action {
                 Action::Send(peer, message) => {
                     let body = self.body(&message);
-                    self.ends[peer].inbox.push_back((message, body));
+                    if message.piece.is_some_and(|p| matches!(p.which, Which::A | Which::B) && !p.lent) {
+                        self.sent_elements += body.len() as u64;
+                    }
+                    self.ends[peer].inbox.push_back(Sent::Store(message, body));
                 }
+                Action::Relay(peer, forwards) => {
+                    let forwards = decode_forwards(&encode_forwards(&forwards)).unwrap();
+                    self.ends[peer].inbox.push_back(Sent::Relay(forwards));
+                }
+                Action::Parted { peer, other } => self.ends[peer].inbox.push_back(Sent::Parted(other)),
                 Action::Merge { peer, tile, rect } => {
                     let sum = self.asides.remove(&(peer, tile)).expect("a sum that was put aside");
                     assert!(self.lent.iter().all(|l| l.disjoint(rect)), "{rect} is lent");
@@ -227,20 +291,37 @@ impl World {
                 WorkerAction::Release(id) => {
                     end.held.remove(&id);
                 }
+                WorkerAction::Pass(forward) => {
+                    let passing = Passing { forward, lines: 0 };
+                    end.passing.entry(forward.to as usize).or_default().push_back(passing);
+                }
+                WorkerAction::Missing(missing) => end.outbox.push_back(Event::Missing { peer, missing }),
                 WorkerAction::Reserve(_) => {}
             }
         }
         end.worker.validate();
     }
 
-    /// A message arrives: its elements go where they belong.
+    /// A message of the primary arrives.
     fn deliver(&mut self, peer: usize) {
-        let (message, body) = self.ends[peer].inbox.pop_front().unwrap();
+        match self.ends[peer].inbox.pop_front().unwrap() {
+            Sent::Store(message, body) => self.store(peer, &message, &body),
+            Sent::Relay(forwards) => {
+                let actions = self.ends[peer].worker.handle(WorkerEvent::Relay(&forwards)).unwrap();
+                self.worker(peer, actions);
+            }
+            Sent::Parted(other) => self.parted(peer, other),
+        }
+    }
+
+    /// Elements go where they belong.
+    fn store(&mut self, peer: usize, message: &Outgoing, body: &[i64]) {
         let head = StoreHead::decode(&message.head.encode()).unwrap();
         let mut actions = self.ends[peer].worker.handle(WorkerEvent::Announced(&head)).unwrap();
         for header in &head.matrices {
             let count = (header.rows * header.cols) as usize;
-            let fresh = || Held { header: *header, elements: vec![-55_555; count], lent: None };
+            let header = MatrixHeader { first_line: 0, ..*header };
+            let fresh = || Held { header, elements: vec![-55_555; count], lent: None };
             self.ends[peer].held.entry(header.id).or_insert_with(fresh);
         }
         if let (Some(piece), Some(header)) = (message.piece, head.matrices.last()) {
@@ -305,6 +386,15 @@ impl World {
                 let run = end.running.swap_remove(which % end.running.len());
                 self.compute(peer, run);
             }
+            5 if end.passing.values().any(|p| !p.is_empty()) => {
+                let to: Vec<usize> =
+                    end.passing.iter().filter(|(_, p)| !p.is_empty()).map(|(to, _)| *to).collect();
+                return self.pass(peer, to[which % to.len()], which);
+            }
+            6 if self.breaks && which % 97 == 0 => {
+                let other = which / 97 % self.ends.len();
+                return other != peer && self.sever(peer, other);
+            }
             3 if !end.filling.is_empty() => {
                 let id = end.filling.swap_remove(which % end.filling.len());
                 let actions = end.worker.handle(WorkerEvent::Filled(id)).unwrap();
@@ -365,9 +455,18 @@ impl World {
         *done = end;
     }
 
+    /// Nobody is silent here, only slow.
+    fn pass_time(&mut self) {
+        self.clock += Duration::from_millis(100);
+        for peer in 0..self.ends.len() {
+            self.primary(Event::Alive { peer });
+        }
+        self.primary(Event::Tick);
+    }
+
     pub(crate) fn run(&mut self, choices: &[u32]) {
         self.primary(Event::Start);
-        let mut quiet = 0;
+        let mut quiet = 0usize;
         for n in 0..4_000_000usize {
             if self.finished || self.failed.is_some() {
                 return;
@@ -375,11 +474,82 @@ impl World {
             // A fixed list of choices, then round robin, so that every run ends.
             let c = choices.get(n).map_or(n, |c| *c as usize);
             let peers = self.ends.len();
-            let moved = self.step(c % peers, (c / peers) % 5, c / peers / 5);
+            let moved = self.step(c % peers, (c / peers) % 7, c / peers / 7);
             quiet = if moved { 0 } else { quiet + 1 };
-            assert!(quiet < 5 * peers * 4 + choices.len(), "nothing can happen any more, and C is not there");
+            if quiet > 0 && quiet.is_multiple_of(7 * peers * 4) {
+                // Whoever keeps panels for others is relieved of them after a while.
+                self.pass_time();
+            }
+            let most = 7 * peers * 400 + choices.len();
+            assert!(quiet < most, "nothing can happen any more, and C is not there");
         }
         panic!("the run does not end");
+    }
+}
+
+impl World {
+    /// Some lines go from one worker to another; false where they are not expected yet.
+    fn pass(&mut self, from: usize, to: usize, which: usize) -> bool {
+        if self.broken.contains(&(from.min(to), from.max(to))) {
+            self.parted(from, to);
+            return true;
+        }
+        let Passing { forward, lines } = self.ends[from].passing[&to].front().unwrap();
+        let (id, first_line) = (forward.id_there, *lines);
+        let held = self.ends[from].held[&forward.id].clone();
+        let total = held.header.lines_total().0;
+        let count = 1 + which as u32 % (total - first_line);
+        let piece = PieceHead { id, first_line, lines: count };
+        let Some(header) = self.ends[to].worker.expects(from as u32, &piece).unwrap() else { return false };
+        assert_eq!((header.shape(), header.layout), (held.header.shape(), held.header.layout));
+        let there = self.ends[to].held.get_mut(&id).unwrap();
+        for at in 0..held.elements.len() {
+            let (row, col) = (at / header.cols as usize, at % header.cols as usize);
+            let line = if header.layout == Layout::RowMajor { row } else { col } as u32;
+            if line >= first_line && line < first_line + count {
+                there.elements[at] = held.elements[at];
+            }
+        }
+        let actions = self.ends[to].worker.handle(WorkerEvent::Piece(&piece)).unwrap();
+        self.worker(to, actions);
+        let queue = self.ends[from].passing.get_mut(&to).unwrap();
+        queue.front_mut().unwrap().lines += count;
+        if first_line + count == total {
+            self.relayed += 1;
+            let Passing { forward, .. } = queue.pop_front().unwrap();
+            let actions = self.ends[from].worker.handle(WorkerEvent::Passed(&forward)).unwrap();
+            self.worker(from, actions);
+        }
+        true
+    }
+
+    /// The link between two workers breaks, as one of them sees it.
+    fn sever(&mut self, peer: usize, other: usize) -> bool {
+        if !self.moves[peer] || !self.moves[other] || !self.broken.insert((peer.min(other), peer.max(other)))
+        {
+            return false;
+        }
+        self.ends[peer].outbox.push_back(Event::Parted { peer, other: other as u32 });
+        self.parted(peer, other);
+        true
+    }
+
+    /// A worker knows that it has no link to another any more.
+    fn parted(&mut self, peer: usize, other: usize) {
+        let lost = WorkerEvent::PeerLost(other as u32);
+        let actions = self.ends[peer].worker.handle(lost).unwrap();
+        self.worker(peer, actions);
+        for passing in self.ends[peer].passing.remove(&other).unwrap_or_default() {
+            let actions = self.ends[peer].worker.handle(WorkerEvent::Passed(&passing.forward)).unwrap();
+            self.worker(peer, actions);
+        }
+        // Nothing that is in a broken link arrives.
+        if self.broken.contains(&(peer.min(other), peer.max(other))) {
+            for passing in self.ends[other].passing.remove(&peer).unwrap_or_default() {
+                let actions = self.ends[other].worker.handle(WorkerEvent::Passed(&passing.forward)).unwrap();
+                self.worker(other, actions);
+            }
+        }
     }
 }
 
