@@ -22,6 +22,8 @@ pub const MATRICES_MAX: usize = 1280;
 pub const JOBS_MAX: usize = 1280;
 /// Most orders to relay in one message.
 pub const FORWARDS_MAX: usize = 4096;
+/// Most other workers that one is introduced to in a session.
+pub const NEIGHBOURS_MAX: usize = 64;
 /// A worker that has no room and has given none back for that long is relieved of what it keeps for others.
 pub const STUCK_AFTER: Duration = Duration::from_millis(500);
 /// Two workers must have found each other by then; whoever has not is served by the primary.
@@ -85,6 +87,6 @@ const _: () = {
             && STRANGER_HEAD_BYTES_MAX < HEAD_BYTES_MAX
     );
     assert!(LINK_WINDOW_BYTES >= 2 * CHUNK_BYTES_MAX);
-    assert!(10 + THREADS_MAX * 16 <= HEAD_BYTES_MAX);
+    assert!(26 + THREADS_MAX * 16 <= HEAD_BYTES_MAX);
     assert!(SILENCE_MAX.as_secs() >= 4 * PING_AFTER.as_secs());
 };

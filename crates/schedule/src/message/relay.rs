@@ -67,7 +67,7 @@ pub struct Neighbour {
     /// Whether this end dials; the other waits to be dialled.
     pub dials: bool,
     /// A key that only these two and the primary have; it proves nothing but this pair.
-    pub key: [u8; 32],
+    pub key: [u8; 20],
     /// What the dialling end names in its `Join`, so that the other knows for which session it comes.
     pub ticket: [u8; 16],
     /// Where the other listens, as the primary saw it; empty where this end does not dial.

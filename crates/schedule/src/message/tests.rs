@@ -58,7 +58,7 @@ proptest! {
     fn openings_round_trip(session in any::<u32>(), dtype in dtype(), alpha in -1e9f64..1e9, threads in 1u16.., memory_bytes in 1u64.., name in "[a-z0-9.:é]{0,60}") {
         let hello = Hello { session, dtype, alpha, beta: 0.5, flops: 1e9, threads_max: threads, memory_bytes, kernel: "auto".into(), version: "1.2".into(), name: name.clone() };
         prop_assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
-        let welcome = Welcome { threads, memory_bytes, gflops: 3.5, peak_gflops: 4.0, kernel: "simd".into(), version: "1.2".into(), name };
+        let welcome = Welcome { threads, memory_bytes, gflops: 3.5, peak_gflops: 4.0, port: threads / 2, kernel: "simd".into(), version: "1.2".into(), name };
         prop_assert_eq!(Welcome::decode(&welcome.encode()).unwrap(), welcome);
     }
 
@@ -68,12 +68,12 @@ proptest! {
         let head = ResultHead { c, epoch, step_start, step_end, first_line, lines };
         prop_assert_eq!(ResultHead::decode(&head.encode()).unwrap(), head);
         let threads = threads.into_iter().map(|(jobs, busy_us)| ThreadReport { jobs, busy_us }).collect();
-        let bye = Bye { threads, held_bytes_max };
+        let bye = Bye { threads, held_bytes_max, relayed_bytes_in: held_bytes_max / 2, relayed_bytes_out: held_bytes_max / 3 };
         prop_assert_eq!(Bye::decode(&bye.encode()).unwrap(), bye);
     }
 
     #[test]
-    fn relaying_round_trips(x in any::<[u32; 3]>(), ids in proptest::collection::vec(any::<[u32; 3]>(), 0..9), key in any::<[u8; 32]>(), ticket in any::<[u8; 16]>(), yes in any::<bool>(), text in "[a-z0-9.:]{0,60}") {
+    fn relaying_round_trips(x in any::<[u32; 3]>(), ids in proptest::collection::vec(any::<[u32; 3]>(), 0..9), key in any::<[u8; 20]>(), ticket in any::<[u8; 16]>(), yes in any::<bool>(), text in "[a-z0-9.:]{0,60}") {
         let forwards: Vec<_> = ids.into_iter().map(|[id, to, id_there]| Forward { id, to, id_there }).collect();
         prop_assert_eq!(decode_forwards(&encode_forwards(&forwards)).unwrap(), forwards);
         let neighbour = Neighbour { peer: x[0] / 2, me: x[0] / 2 + 1, dials: yes, key, ticket, address: text.clone() };
@@ -190,7 +190,8 @@ fn sizes_that_no_number_holds_exceed_every_grant() {
 
 #[test]
 fn a_goodbye_never_has_more_threads_than_a_frame_can_carry() {
-    let bye = Bye { threads: vec![ThreadReport::default(); 70_000], held_bytes_max: 1 };
+    let threads = vec![ThreadReport::default(); 70_000];
+    let bye = Bye { threads, held_bytes_max: 1, ..Bye::default() };
     let head = bye.encode();
     assert!(head.len() <= crate::limits::HEAD_BYTES_MAX);
     assert!(Bye::decode(&head).is_ok());
