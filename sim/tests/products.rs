@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Strategy, Wish, decide};
+use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
 use bramble_sim::{Report, Setting, simulate};
 
 fn machine(name: &str, threads: u32, gflops: f64, bytes_per_s: Option<f64>) -> Machine {
@@ -123,6 +123,32 @@ fn workers_share_the_primarys_network() {
     let wide = Setting { primary_bytes_per_s: Some(4e8), ..Setting::ideal() };
     near(shared / simulate(&plan, &machines, &wide).seconds, 4.0, 0.1);
     near(shared, 2.0 * p.operand_bytes() / 1e8, 0.2);
+}
+
+#[test]
+fn operands_leave_the_primary_once_where_workers_pass_them_on() {
+    let p = problem(4096, 4096, 4096);
+    let mut machines = vec![machine("primary", 1, 1.0, None)];
+    machines.extend((0..8).map(|_| machine("worker", 2, 1e4, Some(1e8))));
+    for strategy in ["summa:2x4", "summa:4x2", "reuse", "cuboid:2x4x1", "cuboid:1x8x1"] {
+        let run = |relay| {
+            let strategy = Some(strategy.parse::<Strategy>().unwrap());
+            let wish = Wish { strategy, who: Preference::Workers, relay, ..Wish::AUTO };
+            let plan = decide(&p, Cut::default(), &machines[0], &machines[1..], &wish).unwrap().plan;
+            assert_eq!(plan.relay, relay == Relay::On, "{strategy:?}");
+            (simulate(&plan, &machines, &Setting::ideal()), plan.predicted)
+        };
+        let ((alone, _), (relayed, predicted)) = (run(Relay::Off), run(Relay::On));
+        let once = p.operand_bytes();
+        assert!(relayed.bytes_sent() as f64 <= 1.01 * once, "{strategy}: {} of {once}", relayed.bytes_sent());
+        assert!(alone.bytes_sent() as f64 > 1.5 * once, "{strategy}");
+        let passed: u64 = relayed.machines.iter().map(|m| m.bytes_passed).sum();
+        near(passed as f64 + relayed.bytes_sent() as f64, alone.bytes_sent() as f64, 0.01);
+        assert!(relayed.bytes_off(&predicted) < 0.01, "{strategy}: {}", relayed.bytes_off(&predicted));
+        near(passed as f64, predicted.bytes_relayed as f64, 0.01);
+        let times = (relayed.seconds, alone.seconds, predicted.seconds, once / 1e8);
+        assert!(times.0 < times.1 && times.0 < 1.25 * times.3, "{strategy}: {times:?}");
+    }
 }
 
 #[test]
