@@ -172,7 +172,8 @@ impl Primary {
         if thief.walk.lots.len() >= LOTS_MAX {
             return None;
         }
-        let wanted = (from.left - level * from.rate).min(level * to.rate - to.left);
+        let keeps = (level * from.rate).max(from.fixed);
+        let wanted = (from.left - keeps).min(level * to.rate - to.left);
         let buyer =
             Buyer { plan: &self.plan, recipes: &self.recipes, credit: thief.info.credit_bytes, wanted };
         let offer = buyer.choose(&victim.walk)?;
@@ -265,15 +266,20 @@ impl Primary {
     }
 }
 
-/// When all would be done if work could be moved at will: those that could not be done by then with what nobody can
-/// take from them are left out.
+/// When all would be done if what can be taken were moved at will. Those that could not be done by then with what nobody
+/// can take from them give the rest of it and take no part.
 fn level(stands: &[Stand]) -> f64 {
     let mut open: Vec<&Stand> = stands.iter().filter(|s| s.rate > 0.0).collect();
+    let mut spare = 0.0;
     loop {
-        let (left, rate) = open.iter().fold((0.0, 0.0), |sum, s| (sum.0 + s.left, sum.1 + s.rate));
+        let (left, rate) = open.iter().fold((spare, 0.0), |sum, s| (sum.0 + s.left, sum.1 + s.rate));
         let level = if rate > 0.0 { left / rate } else { 0.0 };
         let before = open.len();
-        open.retain(|s| s.fixed <= level * s.rate * (1.0 + 1e-9));
+        open.retain(|s| {
+            let is_stuck = s.fixed > level * s.rate * (1.0 + 1e-9);
+            spare += if is_stuck { s.left - s.fixed } else { 0.0 };
+            !is_stuck
+        });
         if open.len() == before || open.is_empty() {
             return level;
         }
