@@ -303,8 +303,16 @@ fn slowed(strategy: Cutting, shared: u8, reproducible: bool, slow: u32, seed: u3
     let p = problem(36, 40, 96, seed % 2 == 0, seed % 3 == 0);
     let cut = Cut { tile: Some(4), depth: Some(4) };
     let memories = vec![60_000; 4];
-    let setting =
-        Setting { cut, memories, shared, col_major: seed % 5 == 0, slow: vec![1, slow], steals: true };
+    let setting = Setting {
+        cut,
+        memories,
+        shared,
+        col_major: seed % 5 == 0,
+        slow: vec![1, slow],
+        steals: true,
+        relay: seed % 2 == 0,
+        breaks: seed % 3 == 0,
+    };
     let choices: Vec<u32> =
         (0..2000u32).map(|i| (i ^ seed).wrapping_mul(2_654_435_761).rotate_left(11)).collect();
     let mut world = World::new(&p, &setting, &wish).unwrap_or_else(|| panic!("{strategy} does not fit"));

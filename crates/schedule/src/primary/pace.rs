@@ -148,6 +148,11 @@ impl Pace {
         self.link.is_busy = true;
     }
 
+    /// What operands that are at the peer, or on their way there, count for.
+    pub(super) fn bytes_out(&self) -> u64 {
+        self.out.iter().map(|(bytes, _)| bytes).sum::<u64>() - self.freed_bytes
+    }
+
     /// Work that is not done.
     pub(super) fn left(&self) -> f64 {
         (self.given - self.done).max(0.0)
