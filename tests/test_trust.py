@@ -92,8 +92,7 @@ def test_workers_that_dial_in_prove_the_key_too(tmp_path, keys):
     joined = [Run("worker", "--join", address, env=ours) for _ in range(2)]
     result = run.finish()
     assert result.code == 0, result
-    # One that measured itself slow beside other programs may have too small a share; it is named then.
-    assert len(result.report["workers"]) + len(result.report["faults"]["excluded"]) == 2
+    assert len(result.report["workers"]) == 2
     for worker in joined:
         left = worker.finish()
         assert left.code == 0, left

@@ -1,6 +1,7 @@
 //! What a simulated product took.
 
 use bramble_plan::Prediction;
+use bramble_schedule::primary::Moved;
 
 /// One machine of the plan, in the order of its members.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,6 +35,8 @@ pub struct Report {
     pub seconds: f64,
     /// The plan's members.
     pub machines: Vec<MachineReport>,
+    /// Work that was taken from one member and given to another.
+    pub moved: Vec<Moved>,
     /// Seconds that the primary's event loop was busy with bytes.
     pub loop_busy_s: f64,
     /// Most bytes of sums that waited for earlier ones.

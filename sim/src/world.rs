@@ -88,7 +88,9 @@ impl<'a> World<'a> {
         let end = |member: &bramble_plan::Member| {
             let machine = of(member);
             let pace = setting.paces.get(member.machine).copied();
-            End::new(member, machine, pace.unwrap_or(Pace::USUAL), setting.additions_first)
+            let speed = setting.speeds.get(member.machine).copied().unwrap_or(1.0);
+            let really = Machine { gflops: machine.gflops * speed, ..machine.clone() };
+            End::new(member, &really, pace.unwrap_or(Pace::USUAL), setting.additions_first)
         };
         let links = || {
             plan.members.iter().map(|m| match of(m).link {
@@ -107,9 +109,10 @@ impl<'a> World<'a> {
             b_generated: !problem.sends_b,
             reads_c: problem.reads_c,
         };
+        let primary = Primary::new(plan.clone(), operands, plan.members.iter().map(info).collect());
         Self {
             agenda: Agenda::new(setting.seed),
-            primary: Primary::new(plan.clone(), operands, plan.members.iter().map(info).collect()),
+            primary: if setting.steals { primary } else { primary.without_stealing() },
             ends: plan.members.iter().map(end).collect(),
             out: Network::new(Way::Out, card, links()),
             back: Network::new(Way::Back, card, links()),
@@ -312,6 +315,7 @@ impl<'a> World<'a> {
     }
 
     fn report(self) -> Report {
+        let moved = self.primary.moved();
         let plan = self.primary.plan();
         assert_eq!(self.committed_elements, plan.problem.m * plan.problem.n, "every element of C, once");
         assert_eq!((self.primary.tiles_left(), self.primary.sums_under_way()), (0, (0, 0)));
@@ -327,6 +331,7 @@ impl<'a> World<'a> {
             seconds: self.finished_s.unwrap_or_default(),
             jobs: machines.iter().map(|m| m.jobs).sum(),
             machines,
+            moved,
             loop_busy_s: self.loop_busy_s,
             aside_bytes_max: self.aside_bytes_max,
             tiles: self.committed.len() as u64,

@@ -114,7 +114,9 @@ async fn wait_for(awaited: u16, listen: SocketAddr, security: &Security) -> Resu
     let mut refused = String::new();
     while met.ends.len() < usize::from(awaited) {
         match tokio::time::timeout_at(deadline, door.next()).await {
-            Ok((_, Ok(arrival))) => met.ends.push(End { link: arrival.link, threads_max: 0, was_dialled: false }),
+            Ok((_, Ok(arrival))) => {
+                met.ends.push(End { link: arrival.link, threads_max: 0, was_dialled: false })
+            }
             Ok((peer, Err(e))) => refused = format!("; last came {peer}, but {e}"),
             Err(_) => {
                 let (came, seconds) = (met.ends.len(), AWAIT_DEADLINE.as_secs());

@@ -16,6 +16,18 @@ pub enum Preference {
     Workers,
 }
 
+/// Whether workers pass panels on to each other that several of them need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Relay {
+    /// Where that is predicted to be faster, or as fast with less to send; never among workers on the primary's own cores.
+    #[default]
+    Auto,
+    /// Wherever two or more workers can.
+    On,
+    /// Nowhere.
+    Off,
+}
+
 /// What the user wants of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
@@ -27,12 +39,19 @@ pub struct Wish {
     pub reproducible: bool,
     /// No element less accurate than by the classical method.
     pub elementwise: bool,
+    /// Whether workers relay.
+    pub relay: Relay,
 }
 
 impl Wish {
     /// Whatever is fastest.
-    pub const AUTO: Self =
-        Self { strategy: None, who: Preference::Fastest, reproducible: false, elementwise: false };
+    pub const AUTO: Self = Self {
+        strategy: None,
+        who: Preference::Fastest,
+        reproducible: false,
+        elementwise: false,
+        relay: Relay::Auto,
+    };
 
     /// How sums over parts of k come together.
     pub(crate) fn sums(&self) -> Sums {
@@ -64,6 +83,8 @@ pub struct Considered {
     pub bytes_sent: u64,
     /// Predicted bytes that come back.
     pub bytes_received: u64,
+    /// Predicted bytes that workers pass on to each other.
+    pub bytes_relayed: u64,
 }
 
 /// The chosen plan and why.

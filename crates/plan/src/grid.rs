@@ -55,6 +55,17 @@ pub enum GridError {
         /// Columns of A, rows of B.
         k: u64,
     },
+    /// More steps than a message can number.
+    #[error(
+        "k = {k} in steps of {depth} are more than {STEPS_MAX} steps; use a larger --panel, or none: the default is 512 \
+         or 1024"
+    )]
+    TooManySteps {
+        /// What is cut: columns of A, rows of B, or with levels of Strassen one part of them.
+        k: u64,
+        /// Depth of a step.
+        depth: u64,
+    },
     /// More products of tiles than anybody could wait for.
     #[error(
         "{m} x {n} x {k} in tiles of {tile_rows} x {tile_cols} and steps of {depth} are more than {JOBS_MAX} products; \
@@ -80,6 +91,9 @@ pub enum GridError {
 const ELEMENTS_MAX: u64 = 1 << 53;
 /// Most products of tiles: a million of them a second would take nine years.
 const JOBS_MAX: u64 = 1 << 48;
+
+/// Most steps: with one for the rim, each has a number of 32 bits, and so has the end of the last.
+const STEPS_MAX: u64 = u32::MAX as u64 - 2;
 
 /// Largest tile edge: a line of a tile has to fit a 1 MiB frame with 8-byte elements.
 pub(crate) const TILE_MAX: u64 = 65_536;
@@ -126,6 +140,9 @@ impl Grid {
             tile_cols: tile_cols.min(n.max(1)),
             depth: depth.min(k.max(1)),
         };
+        if grid.steps() > STEPS_MAX {
+            return Err(GridError::TooManySteps { k, depth: grid.depth });
+        }
         let jobs = grid.tiles().checked_mul(grid.steps());
         if jobs.is_none_or(|jobs| jobs > JOBS_MAX) {
             let Self { tile_rows, tile_cols, depth, .. } = grid;

@@ -17,7 +17,7 @@ impl Search<'_> {
                 why
             } else if self.plan(best.strategy, &[id], false).is_none() {
                 format!("its {} bytes of memory have no room for one block", machine.memory_bytes)
-            } else if self.wish.strategy.is_some() || self.wish.who == Preference::Workers {
+            } else if self.uses_all() {
                 "there are too few tiles, or places in the mesh, for a share of its own".to_owned()
             } else if left.len() < explained
                 && let Some(plan) = self.plan(best.strategy, &with_it, false)

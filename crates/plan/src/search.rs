@@ -44,6 +44,14 @@ impl Found {
         self.plans.extend(plan);
     }
 
+    /// Leaves only plans with as many machines as one that keeps k whole could use: the user has asked for all.
+    fn keep_fullest(&mut self) {
+        let members = |p: &Plan| p.members.len();
+        let whole = self.plans.iter().filter(|p| p.keeps_bits()).map(members).max();
+        let most = whole.or_else(|| self.plans.iter().map(members).max()).unwrap_or(0);
+        self.plans.retain(|p| members(p) >= most);
+    }
+
     /// The least predicted time; of equal ones the first.
     fn least(&self) -> Option<&Plan> {
         self.plans.iter().min_by(|a, b| a.predicted.seconds.total_cmp(&b.predicted.seconds))
@@ -86,6 +94,7 @@ impl Found {
                 seconds: plan.predicted.seconds,
                 bytes_sent: plan.predicted.bytes_sent,
                 bytes_received: plan.predicted.bytes_received,
+                bytes_relayed: plan.predicted.bytes_relayed,
             };
             let entry = best.entry((plan.strategy, is_alone(plan))).or_insert_with(|| one.clone());
             if one.seconds < entry.seconds {
@@ -119,6 +128,11 @@ impl<'a> Search<'a> {
         Self { problem, machines, wish, grounds: regions.iter().map(ground).collect() }
     }
 
+    /// Whether the user has asked for all workers.
+    pub(crate) fn uses_all(&self) -> bool {
+        self.wish.strategy.is_some() || self.wish.who == Preference::Workers
+    }
+
     fn ground(&self, levels: u32) -> Option<&Ground<'a>> {
         self.grounds.iter().find(|g| g.levels == levels)
     }
@@ -138,8 +152,9 @@ impl<'a> Search<'a> {
             charges: &ground.charges,
             sums: self.wish.sums(),
             machines: self.machines,
+            relay: self.wish.relay,
         };
-        let team = Team { costs: &costs, strategy };
+        let team = Team { costs: &costs, strategy, everyone: self.uses_all() };
         let mut ids = ids.to_vec();
         while !ids.is_empty() {
             match plan_team(&team, &ids) {
@@ -196,8 +211,9 @@ impl<'a> Search<'a> {
     pub(crate) fn teams(&self, found: &mut Found) {
         let orders = self.orders();
         let Some(all) = orders.first().filter(|order| !order.is_empty()) else { return };
-        if self.wish.strategy.is_some() || self.wish.who == Preference::Workers {
-            return self.by_every_strategy(all, found);
+        if self.uses_all() {
+            self.by_every_strategy(all, found);
+            return found.keep_fullest();
         }
         let mut teams: Vec<Vec<usize>> = Vec::new();
         let mut best: Option<(f64, Vec<usize>)> = None;

@@ -4,14 +4,16 @@
 
 use crate::bound::bound;
 use crate::cost::{Costs, Prediction};
-use crate::cut::{Seat, shares};
+use crate::cut::{Cutting, Seat, shares};
 use crate::memory::{CellCharges, EDGE_MAX};
-use crate::{Base, BlockSize, Member, Order, Plan, Region, Share, Strategy, Sums};
+use crate::{Base, BlockSize, Member, Order, Plan, Region, Relay, Share, Strategy, Sums};
 
 /// What a team is to do.
 pub(crate) struct Team<'a> {
     pub(crate) costs: &'a Costs<'a>,
     pub(crate) strategy: Strategy,
+    /// Everybody shall have a share, as far as there are cells.
+    pub(crate) everyone: bool,
 }
 
 /// Rounds of evening out.
@@ -23,33 +25,62 @@ const MANY: usize = 64;
 
 /// The best plan for the machines with those numbers; the numbers of those that have no room for their shares.
 pub(crate) fn plan_team(team: &Team<'_>, ids: &[usize]) -> Result<Plan, Vec<usize>> {
+    let (wish, plain) = (team.costs.relay, shared_out(team, ids, false)?);
+    if is_fixed(team) || !team.costs.may_relay(&plain.1) {
+        return Ok(plan_of(team, plain, false));
+    }
+    // Others may then have other parts, since what is shared costs the primary's link less.
+    let Ok(relayed) = shared_out(team, ids, true) else { return Ok(plan_of(team, plain, false)) };
+    let is_better = |a: &Prediction, b: &Prediction| {
+        a.seconds < b.seconds || (a.seconds == b.seconds && a.bytes_sent < b.bytes_sent)
+    };
+    let wanted = wish == Relay::On || is_better(&relayed.0, &plain.0);
+    if wanted && relayed.0.bytes_relayed > 0 {
+        Ok(plan_of(team, relayed, true))
+    } else {
+        Ok(plan_of(team, plain, false))
+    }
+}
+
+/// Whether the strategy says how large blocks are: a document's schemes, whose bytes are theirs.
+fn is_fixed(team: &Team<'_>) -> bool {
+    matches!(team.strategy.base, Base::Naive | Base::Row(_) | Base::Square(_))
+}
+
+type Shared = (Prediction, Vec<Member>);
+
+/// Everybody's shares, and what they take.
+fn shared_out(team: &Team<'_>, ids: &[usize], relay: bool) -> Result<Shared, Vec<usize>> {
     let seats: Vec<Seat> = ids.iter().map(|id| team.seat(*id)).collect();
-    let mut best = best_of(team, ids, seats.clone())?;
+    let mut best = best_of(team, ids, seats.clone(), relay)?;
     // Blocks of half the size move more, but the next one arrives while the last one leaves. Who has one block only
     // has its operands sent once, which is worth more to others than a little time.
-    let fixed = matches!(team.strategy.base, Base::Naive | Base::Row(_) | Base::Square(_));
+    let fixed = is_fixed(team);
     let several = |member: &Member| member.shares.iter().any(|s| s.blocks() > 1);
     if !fixed && best.1.iter().any(several) {
         let half = |seat: &Seat| Seat { block_bytes: seat.memory_bytes / 2, ..*seat };
-        if let Ok(halves) = best_of(team, ids, seats.iter().map(half).collect())
+        if let Ok(halves) = best_of(team, ids, seats.iter().map(half).collect(), relay)
             && halves.0.seconds < best.0.seconds * HALVES_GAIN
         {
             best = halves;
         }
     }
-    let (predicted, members) = best;
+    Ok(best)
+}
+
+fn plan_of(team: &Team<'_>, (predicted, members): Shared, relay: bool) -> Plan {
     let costs = team.costs;
-    Ok(Plan {
+    Plan {
         problem: *costs.problem,
         strategy: team.strategy,
         sums: costs.sums,
-        relay: false,
+        relay,
         regions: costs.regions.to_vec(),
         bound: bound(costs.problem, costs.machines, &members, team.strategy.levels),
         peak_gflops: members.iter().map(|m| costs.machines[m.machine].peak_gflops).sum(),
         predicted,
         members,
-    })
+    }
 }
 
 impl Team<'_> {
@@ -61,25 +92,25 @@ impl Team<'_> {
     }
 }
 
-/// The best of some rounds of evening out.
-fn best_of(
-    team: &Team<'_>,
-    ids: &[usize],
-    mut seats: Vec<Seat>,
-) -> Result<(Prediction, Vec<Member>), Vec<usize>> {
-    let mut best: Option<(Prediction, Vec<Member>)> = None;
+/// The best of some rounds of evening out. None is taken in which fewer machines have a share than in the first: who asks
+/// for a team gets that team, and smaller ones are looked at by themselves.
+fn best_of(team: &Team<'_>, ids: &[usize], mut seats: Vec<Seat>, relay: bool) -> Result<Shared, Vec<usize>> {
+    let mut best: Option<Shared> = None;
     let rounds = match ids.len() {
         0 | 1 => 1,
         some if some > MANY => 2,
         _ => ROUNDS,
     };
     for _ in 0..rounds {
-        let members = match members(team, ids, &seats) {
+        let members = match members(team, ids, &seats, false) {
             Ok(members) => members,
             Err(none) if best.is_none() => return Err(none.into_iter().map(|seat| ids[seat]).collect()),
             Err(_) => break,
         };
-        let predicted = team.costs.predict(&members);
+        if best.as_ref().is_some_and(|(_, first)| members.len() < first.len()) {
+            break;
+        }
+        let (predicted, members) = levelled(team, ids, &seats, relay, members);
         let even = even_out(&mut seats, ids, &members, &predicted);
         if best.as_ref().is_none_or(|(b, _)| predicted.seconds < b.seconds) {
             best = Some((predicted, members));
@@ -91,8 +122,28 @@ fn best_of(
     Ok(best.unwrap_or_default())
 }
 
+/// The members with their shares, or with cells moved among them where that is faster.
+fn levelled(team: &Team<'_>, ids: &[usize], seats: &[Seat], relay: bool, plain: Vec<Member>) -> Shared {
+    let predicted = team.costs.predict(&plain, relay);
+    if is_fixed(team) || ids.len() < 2 || ids.len() > MANY {
+        return (predicted, plain);
+    }
+    match members(team, ids, seats, true) {
+        Ok(moved) if moved != plain && moved.len() >= plain.len() => {
+            let with_moves = team.costs.predict(&moved, relay);
+            if with_moves.seconds < predicted.seconds { (with_moves, moved) } else { (predicted, plain) }
+        }
+        _ => (predicted, plain),
+    }
+}
+
 /// Everybody's shares; the seats that have no room.
-fn members(team: &Team<'_>, ids: &[usize], seats: &[Seat]) -> Result<Vec<Member>, Vec<usize>> {
+fn members(
+    team: &Team<'_>,
+    ids: &[usize],
+    seats: &[Seat],
+    levels_out: bool,
+) -> Result<Vec<Member>, Vec<usize>> {
     let mut members: Vec<Member> = ids
         .iter()
         .map(|id| Member { machine: *id, shares: Vec::new(), memory_bytes: 0, blocks_at_once: 0 })
@@ -100,7 +151,10 @@ fn members(team: &Team<'_>, ids: &[usize], seats: &[Seat]) -> Result<Vec<Member>
     for (at, region) in team.costs.regions.iter().enumerate() {
         // What Strassen's method leaves at the edges is little: by rows or columns, as it comes.
         let base = if at == 0 { team.strategy.base } else { Base::Reuse };
-        let all = shares(base, at, region, &team.costs.charges[at], seats)?;
+        let charges = &team.costs.charges[at];
+        let everyone = team.everyone && at == 0;
+        let cutting = Cutting { base, region, charges, everyone, levels_out };
+        let all = shares(&cutting, at, seats)?;
         for (member, mut shares) in members.iter_mut().zip(all) {
             member.shares.append(&mut shares);
         }

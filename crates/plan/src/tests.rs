@@ -4,6 +4,7 @@ mod auto;
 mod cost;
 mod form;
 mod page;
+mod relay;
 mod traffic;
 
 use crate::cost as model;
@@ -31,9 +32,10 @@ fn machine(name: &str, gflops: f64, memory_bytes: u64, mb_per_s: f64) -> Machine
     }
 }
 
-/// All workers, by that strategy.
+/// All workers, by that strategy, each panel from the primary.
 fn by(strategy: &str) -> Wish {
-    Wish { strategy: Some(strategy.parse().unwrap()), who: Preference::Workers, ..Wish::AUTO }
+    let strategy = Some(strategy.parse().unwrap());
+    Wish { strategy, who: Preference::Workers, relay: Relay::Off, ..Wish::AUTO }
 }
 
 /// A plan for those workers by a strategy.

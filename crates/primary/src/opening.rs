@@ -59,8 +59,7 @@ pub(crate) struct Opening {
 
 /// Opens a session over a link.
 pub(crate) async fn open(end: End, opening: &Opening, session: u32) -> Result<Session, PrimaryError> {
-    let (peer, shares_memory, was_dialled) =
-        (end.link.peer.clone(), end.link.shares_memory, end.was_dialled);
+    let (peer, shares_memory, was_dialled) = (end.link.peer.clone(), end.link.shares_memory, end.was_dialled);
     match tokio::time::timeout(WELCOME_DEADLINE, greet(end, opening, session)).await {
         Err(_) => {
             let why = format!("no answer within {} s; is it a bramble worker?", WELCOME_DEADLINE.as_secs());

@@ -222,7 +222,9 @@ impl Core {
                         Err(e) => self.fail(e.to_string()),
                     }
                 }
-                Action::Relay(peer, forwards) => self.send(peer, Kind::Relay, encode_forwards(&forwards), Body::Empty),
+                Action::Relay(peer, forwards) => {
+                    self.send(peer, Kind::Relay, encode_forwards(&forwards), Body::Empty)
+                }
                 Action::Parted { peer, other } => self.parted(peer, other),
                 Action::Ping(peer, nonce) => self.send(peer, Kind::Ping, encode_number(nonce), Body::Empty),
                 Action::Merge { peer, tile, rect } => {

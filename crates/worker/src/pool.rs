@@ -1,10 +1,10 @@
 //! Compute threads: one a core, pinned, all taking tasks greedily from one queue.
 //!
-//! Invariants: a task runs on one thread, start to end; a thread that finishes says so at once; tasks that
+//! Invariants: a task that is urgent is taken before all others; a task runs on one thread, start to end; a thread that finishes says so at once; tasks that
 //! nobody has begun are dropped when the pool is. A task that panics is reported, never lost. A thread is
 //! started when there is work for it: small products need few.
 //!
-//! Deliberately absent: any order but first come first served, and any knowledge of jobs and matrices.
+//! Deliberately absent: any order of the others but first come first served, and any knowledge of jobs and matrices.
 
 use bramble_schedule::message::ThreadReport;
 use std::collections::VecDeque;
@@ -15,6 +15,15 @@ use std::time::Instant;
 
 /// Work for a thread. What it returns goes to the pool's owner.
 pub(crate) type Task<R> = Box<dyn FnOnce() -> R + Send>;
+
+/// When a task is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// After those that came before it.
+    InOrder,
+    /// Before all that wait.
+    First,
+}
 
 /// What waits, and who is there to take it.
 struct Queue<R> {
@@ -54,11 +63,14 @@ impl<R: Send + 'static> Pool<R> {
         Self { shared: Arc::new(Shared { queue, more: Condvar::new(), accounts, pin_from, done }) }
     }
 
-    /// Queues a task, and starts a thread for it where none is idle and one may be. An error where the
+    /// Queues a task in its turn, and starts a thread for it where none is idle and one may be. An error where the
     /// system refuses the first thread.
-    pub(crate) fn submit(&self, task: Task<R>) -> std::io::Result<()> {
+    pub(crate) fn submit(&self, task: Task<R>, turn: Turn) -> std::io::Result<()> {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.tasks.push_back(task);
+        match turn {
+            Turn::InOrder => queue.tasks.push_back(task),
+            Turn::First => queue.tasks.push_front(task),
+        }
         if queue.idle < queue.tasks.len() && queue.started < self.shared.accounts.len() {
             let (shared, index) = (self.shared.clone(), queue.started);
             let thread = std::thread::Builder::new().name(format!("compute-{index}"));
@@ -150,7 +162,8 @@ mod tests {
         let (tx, rx) = mpsc::channel();
         let pool = Pool::new(3, Some(0), move |r: Ended<usize>| tx.send(r).unwrap());
         for i in 0..100 {
-            pool.submit(Box::new(move || if i == 50 { panic!("task {i}") } else { i })).unwrap();
+            pool.submit(Box::new(move || if i == 50 { panic!("task {i}") } else { i }), Turn::InOrder)
+                .unwrap();
         }
         let mut results: Vec<Ended<usize>> = rx.iter().take(100).collect();
         results.sort();
@@ -158,5 +171,22 @@ mod tests {
             (0..100).filter(|i| *i != 50).map(Ok).chain([Err("task 50".to_owned())]).collect();
         assert_eq!(results, want);
         assert_eq!(pool.accounts().iter().map(|a| a.jobs).sum::<u64>(), 100);
+    }
+
+    #[test]
+    fn what_is_urgent_is_taken_before_what_came_earlier() {
+        let (tx, rx) = mpsc::channel();
+        let (begin, begun) = mpsc::channel::<()>();
+        let (open, gate) = mpsc::channel::<()>();
+        let pool = Pool::new(1, None, move |r: Ended<usize>| tx.send(r).unwrap());
+        let held = move || begin.send(()).map_or(99, |()| gate.recv().map_or(99, |()| 0));
+        pool.submit(Box::new(held), Turn::InOrder).unwrap();
+        begun.recv().unwrap();
+        for (i, turn) in [(3, Turn::InOrder), (4, Turn::InOrder), (2, Turn::First), (1, Turn::First)] {
+            pool.submit(Box::new(move || i), turn).unwrap();
+        }
+        open.send(()).unwrap();
+        let order: Vec<usize> = rx.iter().take(5).map(Result::unwrap).collect();
+        assert_eq!(order, [0, 1, 2, 3, 4]);
     }
 }

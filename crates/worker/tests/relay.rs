@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_link::{
-    Arrived, ArrivedBody, Body, ClusterKey, Frame, Landing, Limits, Link, NoBodies, Place, Reach, Region, Security,
-    tcp_connect,
+    Arrived, ArrivedBody, Body, ClusterKey, Frame, Landing, Limits, Link, NoBodies, Place, Reach, Region,
+    Security, tcp_connect,
 };
 use bramble_matrix::{DType, Layout};
 use bramble_schedule::limits::{PROTOCOL, lines_per_frame};
@@ -246,7 +246,9 @@ fn a_matrix_that_is_passed_on_is_the_same_bytes_and_leaves_nothing_behind() {
             assert_eq!(zero.credit().await, matrix(HERE, 1).charged_bytes());
             assert_eq!(one.product().await, elements());
             for (session, moved) in [(&mut zero, (0, 1)), (&mut one, (1, 0))] {
-                session.send(Kind::Bye, bramble_schedule::message::Bye::default().encode(), Body::Empty).await;
+                session
+                    .send(Kind::Bye, bramble_schedule::message::Bye::default().encode(), Body::Empty)
+                    .await;
                 let bye = loop {
                     let (kind, arrived) = session.next().await;
                     if kind == Kind::Bye {
@@ -374,8 +376,12 @@ fn a_neighbour_that_sends_what_is_not_due_loses_its_link_and_the_session_goes_on
             Frame::new(Kind::Piece.code(), PieceHead { id: THERE, first_line: 0, lines: 2 }.encode(), body)
         };
         let late = || piece(1, 1);
-        let bad: [(&dyn Fn() -> Frame, &str); 4] =
-            [(&late, "not due"), (&short, "came with 2048 bytes"), (&empty, "without bytes"), (&join, "kind 15")];
+        let bad: [(&dyn Fn() -> Frame, &str); 4] = [
+            (&late, "not due"),
+            (&short, "came with 2048 bytes"),
+            (&empty, "without bytes"),
+            (&join, "kind 15"),
+        ];
         for (frame, why) in bad {
             let (mut one, mut link) = with_test().await;
             one.announce().await;

@@ -3,7 +3,7 @@
 //! from what is simulated.
 //!
 //! `cargo run --release -p bramble-sim --example auto`; with `-- --plans` every plan, with `-- --json` lines for
-//! `bench/results/`; with `-- --additions-first` for workers whose threads take additions before products.
+//! `bench/results/`; with `-- --in-order` for workers whose threads take additions of matrices in their turn, not first.
 
 #![allow(clippy::print_stdout)] // It is what it is for.
 
@@ -94,7 +94,7 @@ fn attempt(problem: &Problem, machines: &[Machine], wish: &Wish) -> Option<Tried
     if plan.predicted.primary_memory_bytes > machines[0].memory_bytes {
         return None;
     }
-    let additions_first = std::env::args().any(|a| a == "--additions-first");
+    let additions_first = std::env::args().all(|a| a != "--in-order");
     let report = simulate(&plan, machines, &Setting { additions_first, ..Setting::measured() });
     Some(Tried {
         name: named(&plan, machines),

@@ -4,6 +4,7 @@
 //! operands that lie by columns, whose lines are cut elsewhere.
 
 use super::FRAMES_A_CREDIT;
+use super::relay::{Panels, Passed};
 use crate::winograd::Recipe;
 use crate::{Problem, Region, Share, Sums};
 use bramble_matrix::Span;
@@ -18,6 +19,11 @@ const COUNT_BYTES: u64 = 4;
 const CREDIT_BYTES: u64 = 8;
 /// Longest body of a frame.
 const CHUNK_BYTES: u64 = 1 << 20;
+/// Bytes of the head of lines that are passed on.
+const PIECE_BYTES: u64 = 12;
+/// Bytes of a list of orders to pass on, and of one order.
+const ORDERS_BYTES: u64 = 2;
+const ORDER_BYTES: u64 = 12;
 /// Bytes that say how a panel is generated.
 const GENERATED_BYTES: u64 = 32;
 
@@ -41,7 +47,7 @@ pub(crate) struct Load {
 
 /// Matrices with their bytes and the frames that they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Matrices {
+pub(crate) struct Matrices {
     count: u64,
     bytes: u64,
     frames: u64,
@@ -63,7 +69,28 @@ impl Matrices {
         Self { count: by(self.count), bytes: by(self.bytes), frames: by(self.frames) }
     }
 
-    fn plus(self, other: Self) -> Self {
+    /// The part of number `at` of `count` that share them evenly; what cannot be divided is the first ones'.
+    pub(super) fn part(self, at: u64, count: u64) -> Self {
+        let part = |x: u64| x / count + u64::from(at < x % count);
+        Self { count: part(self.count), bytes: part(self.bytes), frames: part(self.frames) }
+    }
+
+    /// What is left without a part.
+    pub(super) fn minus(self, part: Self) -> Self {
+        Self {
+            count: self.count - part.count,
+            bytes: self.bytes - part.bytes,
+            frames: self.frames - part.frames,
+        }
+    }
+
+    /// About so many times as much.
+    pub(super) fn scaled(self, factor: f64) -> Self {
+        let by = |x: u64| (x as f64 * factor).round() as u64;
+        Self { count: by(self.count), bytes: by(self.bytes), frames: by(self.frames) }
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
         Self {
             count: self.count.saturating_add(other.count),
             bytes: self.bytes.saturating_add(other.bytes),
@@ -79,6 +106,54 @@ impl Matrices {
         } else {
             self.count.saturating_mul(head + GENERATED_BYTES)
         }
+    }
+}
+
+/// Bytes of a member's panels that members share, by who sends them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Relayed {
+    /// What the primary need not send it.
+    pub(crate) spared: u64,
+    /// What the primary sends besides: announcements of what comes from others, and orders to pass on.
+    pub(crate) told: u64,
+    /// From other members.
+    pub(crate) taken: u64,
+    /// To other members.
+    pub(crate) given: u64,
+}
+
+impl Relayed {
+    pub(crate) fn of(passed: &Passed) -> Self {
+        let Passed { taken, given, .. } = passed;
+        let frames =
+            |m: &Matrices| m.bytes.saturating_add(m.frames.saturating_mul(FRAME_BYTES + PIECE_BYTES));
+        let announced = taken.panels * (FRAME_BYTES + COUNT_BYTES) + taken.matrices.count * ENTRY_BYTES;
+        let ordered = given.panels * (FRAME_BYTES + ORDERS_BYTES) + given.matrices.count * ORDER_BYTES;
+        Self {
+            spared: taken.matrices.stored(true),
+            told: announced + ordered,
+            taken: frames(&taken.matrices),
+            given: frames(&given.matrices),
+        }
+    }
+}
+
+/// The panels of A for some rows of cells, or of B for some columns, in some steps.
+pub(super) fn panels(problem: &Problem, region: &Region, is_a: bool, lines: Span, steps: Span) -> Panels {
+    let (e, q, grid) = (problem.element_bytes(), region.q(), &region.grid);
+    let core = core_of(region, steps);
+    let depth = pieces(core, grid.depth, grid.whole_depth());
+    let rim = if steps.len() > core.len() { [(1, region.rim), (0, 0)] } else { [(0, 0); 2] };
+    let of = |depth: [(u64, u64); 2]| {
+        if is_a {
+            rectangles(pieces(lines, grid.tile_rows, grid.whole_rows()), depth, e)
+        } else {
+            rectangles(depth, pieces(lines, grid.tile_cols, grid.whole_cols()), e)
+        }
+    };
+    Panels {
+        matrices: of(depth).times(q * q).plus(of(rim).times(q)),
+        panels: lines.len().saturating_mul(steps.len()),
     }
 }
 

@@ -6,13 +6,15 @@
 
 mod bytes;
 mod flow;
+mod relay;
 mod seconds;
 
 use crate::memory::CellCharges;
 use crate::winograd::Recipe;
-use crate::{Machine, Member, Order, Problem, Region, Share, Sums, USE_BYTES};
-use bytes::Load;
+use crate::{Machine, Member, Order, Problem, Region, Relay, Share, Sums, USE_BYTES};
 pub(crate) use bytes::load;
+use bytes::{Load, Relayed};
+pub(crate) use relay::may_relay;
 pub(crate) use seconds::primary_rate;
 
 /// Processor seconds for each byte that leaves the primary or comes to it, on its one event loop. Measured over
@@ -39,10 +41,14 @@ pub(crate) const FRAMES_A_CREDIT: u64 = 4;
 pub struct MachineCost {
     /// Operations.
     pub flops: f64,
-    /// Bytes sent to it.
+    /// Bytes that the primary sends to it.
     pub bytes_out: u64,
     /// Bytes that it sends back.
     pub bytes_back: u64,
+    /// Bytes that other workers send to it.
+    pub bytes_taken: u64,
+    /// Bytes that it sends to other workers.
+    pub bytes_given: u64,
     /// Jobs.
     pub jobs: u64,
     /// Most bytes of matrices that it holds.
@@ -68,6 +74,8 @@ pub struct Prediction {
     pub bytes_sent: u64,
     /// Bytes that come back.
     pub bytes_received: u64,
+    /// Bytes that workers send to each other.
+    pub bytes_relayed: u64,
     /// Most matrix bytes that any one worker holds at once.
     pub worker_memory_bytes: u64,
     /// Most bytes of partial sums that the primary holds, beside A, B and C.
@@ -116,16 +124,34 @@ pub(crate) struct Costs<'a> {
     pub(crate) charges: &'a [CellCharges],
     pub(crate) sums: Sums,
     pub(crate) machines: &'a [Machine],
+    /// Who may relay, where it is done.
+    pub(crate) relay: Relay,
 }
 
 impl Costs<'_> {
-    /// Seconds and bytes of members' shares.
-    pub(crate) fn predict(&self, members: &[Member]) -> Prediction {
+    /// Whether a machine passes panels on, where that is done.
+    fn relays(&self, machine: &Machine) -> bool {
+        machine.link.is_some() && (!machine.shares_cores || self.relay == Relay::On)
+    }
+
+    /// Whether these members could relay.
+    pub(crate) fn may_relay(&self, members: &[Member]) -> bool {
+        let relaying = members.iter().filter(|m| self.relays(&self.machines[m.machine])).count();
+        self.relay != Relay::Off
+            && relaying > 1
+            && may_relay(self.sums == Sums::Chained, self.regions, members)
+    }
+
+    /// Seconds and bytes of members' shares, where panels are passed on or not.
+    pub(crate) fn predict(&self, members: &[Member], relay: bool) -> Prediction {
+        let relaying: Vec<bool> =
+            members.iter().map(|m| relay && self.relays(&self.machines[m.machine])).collect();
+        let passed = relay::passed(self.problem, self.regions, members, &relaying);
         let mut p = Prediction::default();
         let loads: Vec<Vec<Load>> = members.iter().map(|member| self.loads(member)).collect();
         let e = self.problem.element_bytes();
         let operations = |machine: &Machine, l: &Load| l.flops + flops_an_addition(machine, e) * l.added;
-        for (member, loads) in members.iter().zip(&loads) {
+        for ((member, loads), passed) in members.iter().zip(&loads).zip(&passed) {
             let machine = &self.machines[member.machine];
             let mut cost = MachineCost { memory_bytes: member.memory_bytes, ..MachineCost::default() };
             for load in loads {
@@ -136,6 +162,10 @@ impl Costs<'_> {
                     cost.bytes_back = cost.bytes_back.saturating_add(load.back);
                 }
             }
+            let relayed = Relayed::of(passed);
+            cost.bytes_out = cost.bytes_out.saturating_sub(relayed.spared).saturating_add(relayed.told);
+            (cost.bytes_taken, cost.bytes_given) = (relayed.taken, relayed.given);
+            p.bytes_relayed = p.bytes_relayed.saturating_add(cost.bytes_taken);
             p.bytes_sent = p.bytes_sent.saturating_add(cost.bytes_out);
             p.bytes_received = p.bytes_received.saturating_add(cost.bytes_back);
             p.worker_memory_bytes = p.worker_memory_bytes.max(member.memory_bytes);
@@ -146,7 +176,8 @@ impl Costs<'_> {
         for cost in &mut p.machines {
             cost.part = if work > 0.0 { cost.flops / work } else { 0.0 };
         }
-        self.seconds(&mut p, members, &loads);
+        let sharers: Vec<u64> = passed.iter().map(|p| p.sharers).collect();
+        self.seconds(&mut p, members, &loads, &sharers);
         p
     }
 

@@ -4,15 +4,21 @@
 
 use super::flow::{Flow, first_rates, queue_s};
 use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, LOOP_S_PER_BYTE, flops_an_addition};
-use super::{Costs, Limit, Load, Prediction};
+use super::{Costs, Limit, Load, MachineCost, Prediction};
 use crate::{Machine, Member, Order, Share, Sums};
 use std::collections::BTreeMap;
 
 /// The least part of a machine's speed that is reckoned with.
 const BUSY_MIN: f64 = 1e-3;
 
-/// Bytes a second of one member's link, as the others leave it.
+/// What one member's link carries, and how many bytes a second of it the others leave.
 struct Rates {
+    /// Bytes to it, from the primary and from other members.
+    whole: f64,
+    /// Bytes to other members.
+    given: f64,
+    /// Members that have a panel before it, at worst.
+    before: f64,
     /// When all want it at once.
     first: f64,
     /// Until all of its bytes are there.
@@ -41,6 +47,10 @@ struct Alone {
     lag_s: f64,
     /// One job.
     job_s: f64,
+    /// From when the primary sends a panel until the last of those that share it has it from the one before.
+    chain_s: f64,
+    /// What it sends, results and what is passed on.
+    sends_s: f64,
     /// One way there and one back.
     trip_s: f64,
     /// From when the first bytes come until its threads are busy.
@@ -61,31 +71,49 @@ impl Alone {
     }
 
     fn all_s(&self) -> f64 {
-        (self.done_s() + self.tail_s).max(self.trip_s + self.empty_s + self.home_s)
+        let results_s = self.empty_s + self.home_s;
+        (self.done_s() + self.tail_s).max(self.trip_s + results_s.max(self.start_s + self.sends_s))
     }
 }
 
 impl Costs<'_> {
     /// The seconds, and what they come from.
-    pub(super) fn seconds(&self, p: &mut Prediction, members: &[Member], loads: &[Vec<Load>]) {
+    pub(super) fn seconds(
+        &self,
+        p: &mut Prediction,
+        members: &[Member],
+        loads: &[Vec<Load>],
+        sharers: &[u64],
+    ) {
         let primary = primary_rate(self.machines, members);
         let links: Vec<Option<f64>> =
             members.iter().map(|m| self.machines[m.machine].link.map(|l| l.bytes_per_s)).collect();
-        let sum = |of: fn(&Load) -> u64| -> Vec<f64> {
-            loads.iter().map(|l| l.iter().map(|load| of(load) as f64).sum()).collect()
-        };
-        let (out, back) = (sum(|l| l.out), sum(|l| l.back));
-        let (there, home) = (Flow::new(&links, &out, primary), Flow::new(&links, &back, primary));
-        let first = first_rates(&links, primary);
+        let sum =
+            |of: fn(&MachineCost) -> u64| -> Vec<f64> { p.machines.iter().map(|m| of(m) as f64).collect() };
+        let (out, taken, back) = (sum(|m| m.bytes_out), sum(|m| m.bytes_taken), sum(|m| m.bytes_back));
+        // For each byte from the primary so many come in all; what is passed on comes as fast as it is sent.
+        let times: Vec<f64> = out.iter().zip(&taken).map(|(out, taken)| 1.0 + taken / out.max(1.0)).collect();
+        let caps: Vec<Option<f64>> = links.iter().zip(&times).map(|(link, t)| link.map(|l| l / t)).collect();
+        let (there, home) = (Flow::new(&caps, &out, primary), Flow::new(&links, &back, primary));
+        let first: Vec<f64> = first_rates(&caps, primary).iter().zip(&times).map(|(r, t)| r * t).collect();
         let mut alone: Vec<Alone> = Vec::with_capacity(members.len());
         for (at, (member, loads)) in members.iter().zip(loads).enumerate() {
             let mean = |bytes: f64, flow: &Flow| match flow.end_s(at) {
                 0.0 => first[at],
                 seconds => bytes / seconds,
             };
-            let rates = Rates { first: first[at], out: mean(out[at], &there), back: mean(back[at], &home) };
+            let whole = out[at] + taken[at];
+            let rates = Rates {
+                whole,
+                given: p.machines[at].bytes_given as f64,
+                before: sharers[at].saturating_sub(1) as f64,
+                first: first[at],
+                out: mean(whole, &there),
+                back: mean(back[at], &home),
+            };
             let one = self.alone(member, loads, &rates);
-            let late_s = (there.done_s(at, one.compute_s) + one.lag_s).max(there.end_s(at) + one.job_s);
+            let late_s =
+                (there.done_s(at, one.compute_s) + one.lag_s).max(there.end_s(at) + one.job_s) + one.chain_s;
             alone.push(Alone { late_s: if links[at].is_some() { late_s } else { 0.0 }, ..one });
         }
         let (mut start_s, mut tail_s) = (0.0f64, 0.0f64);
@@ -101,7 +129,7 @@ impl Costs<'_> {
         for ((member, alone), cost) in members.iter().zip(&alone).zip(&mut p.machines) {
             let machine = &self.machines[member.machine];
             cost.compute_s = alone.compute_s;
-            cost.link_s = alone.there_s.max(alone.home_s).max(alone.rounds_s);
+            cost.link_s = alone.there_s.max(alone.sends_s).max(alone.rounds_s);
             cost.seconds = alone.all_s();
             let by = if cost.link_s > alone.compute_s { Limit::Link } else { Limit::Compute };
             longest.consider(cost.seconds, by(machine.name.clone()));
@@ -122,7 +150,7 @@ impl Costs<'_> {
     fn alone(&self, member: &Member, loads: &[Load], rates: &Rates) -> Alone {
         let machine = &self.machines[member.machine];
         let mut all = Alone::default();
-        let (mut out, mut back, mut work, mut jobs) = (0.0, 0.0, 0.0, 0.0);
+        let (mut back, mut work, mut jobs) = (0.0, 0.0, 0.0);
         let blocks = member.shares.iter().map(Share::blocks).fold(0, u64::saturating_add);
         for (share, load) in member.shares.iter().zip(loads) {
             let one = self.share(member, machine, share, load, rates, blocks);
@@ -133,12 +161,12 @@ impl Costs<'_> {
             all.job_s = all.job_s.max(one.job_s);
             all.trip_s = all.trip_s.max(one.trip_s);
             all.start_s = all.start_s.max(one.start_s);
+            all.chain_s = all.chain_s.max(one.chain_s);
             all.empty_s = all.empty_s.max(one.empty_s);
             all.tail_s = all.tail_s.max(one.tail_s);
             if one.last_step.1 > all.last_step.1 {
                 (all.last_step, all.last_tiles) = (one.last_step, one.last_tiles);
             }
-            out += load.out as f64;
             back += load.back as f64;
             work += self.work(machine, load);
             jobs += load.jobs as f64;
@@ -148,7 +176,8 @@ impl Costs<'_> {
         let waves = (jobs / threads).ceil() * threads / jobs.max(1.0);
         all.compute_s = all.compute_s.max(work / (machine.gflops * 1e9) * waves);
         let link = machine.link.map_or(f64::INFINITY, |l| l.bytes_per_s);
-        Alone { there_s: out / link, home_s: back / link, ..all }
+        let (there_s, home_s, sends_s) = (rates.whole / link, back / link, (back + rates.given) / link);
+        Alone { there_s, home_s, sends_s, ..all }
     }
 
     /// Operations of a share, with those that take as long as its additions.
@@ -210,10 +239,11 @@ impl Costs<'_> {
         let round_s = by_products(there_s.max(unit_s).max(home_s), there_s + unit_s + home_s);
         let rounds = units / units_at_once;
         let rounds_s = (rounds - 1.0).max(0.0) * round_s + rounds.min(1.0) * last_s;
-        let (pair, cell) = self.first_bytes(share);
+        let (pair, cell, matrix) = self.first_bytes(share);
+        let chain_s = rates.before * matrix / link.bytes_per_s;
         // So many pairs of panels until there is a product for each thread; half of them are busy meanwhile.
         let pairs = (threads / charges.products_of(1) as f64).sqrt().ceil().min(products.sqrt()).max(1.0);
-        let start_s = pair * (pairs + 1.0) / 2.0 / rates.first;
+        let start_s = pair * (pairs + 1.0) / 2.0 / rates.first + chain_s / 2.0;
         let all_blocks = share.blocks().max(1) as f64;
         let last_back = match share.order {
             Order::Steps => load.results as f64 / all_blocks,
@@ -238,6 +268,7 @@ impl Costs<'_> {
             job_s: work / jobs * threads / speed,
             trip_s: link.round_trip_s,
             start_s,
+            chain_s,
             tail_s: tail_s(link.bytes_per_s),
             last_step: (lead_s, last_back),
             last_tiles,
@@ -245,15 +276,15 @@ impl Costs<'_> {
         }
     }
 
-    /// Bytes of the first panels of A and B of a share, and of a cell of C.
-    fn first_bytes(&self, share: &Share) -> (f64, f64) {
+    /// Bytes of the first panels of A and B of a share, of a cell of C, and of the larger matrix of these panels.
+    fn first_bytes(&self, share: &Share) -> (f64, f64, f64) {
         let grid = &self.regions[share.region].grid;
         let panels = self.regions[share.region].q().pow(2) as f64;
         let e = self.problem.element_bytes() as f64;
         let (rows, cols, depth) = (grid.tile_rows as f64, grid.tile_cols as f64, grid.depth as f64);
         let sent = |travels: bool, elements: f64| if travels { elements } else { 0.0 };
-        let pair = sent(self.problem.sends_a, rows * depth) + sent(self.problem.sends_b, depth * cols);
-        (pair * panels * e, rows * cols * panels * e)
+        let (a, b) = (sent(self.problem.sends_a, rows * depth), sent(self.problem.sends_b, depth * cols));
+        ((a + b) * panels * e, rows * cols * panels * e, a.max(b) * e)
     }
 
     /// What the primary's event loop takes: every byte of a link goes through it, sums of its own threads are copied while
@@ -271,10 +302,11 @@ impl Costs<'_> {
     /// them.
     fn cores_s(&self, p: &Prediction, members: &[Member], loop_s: f64) -> f64 {
         let cores = self.machines.first().map_or(1.0, |m| f64::from(m.threads.max(1)));
-        let one = |(member, cost): (&Member, &super::MachineCost)| {
+        let one = |(member, cost): (&Member, &MachineCost)| {
             let machine = &self.machines[member.machine];
             let kernels = cost.flops / (machine.gflops * 1e9) * f64::from(machine.threads.max(1));
-            let moved = (cost.bytes_out as f64 + cost.bytes_back as f64) * FAR_S_PER_BYTE;
+            let passed = cost.bytes_taken as f64 + cost.bytes_given as f64;
+            let moved = (cost.bytes_out as f64 + cost.bytes_back as f64 + passed) * FAR_S_PER_BYTE;
             match (machine.link.is_some(), machine.shares_cores) {
                 (false, _) => kernels,
                 (true, true) => kernels + moved,

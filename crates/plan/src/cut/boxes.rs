@@ -19,7 +19,7 @@ impl Cells3 {
     }
 
     /// Cells of C.
-    fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         self.cells.rows.len().saturating_mul(self.cells.cols.len())
     }
 
@@ -28,7 +28,7 @@ impl Cells3 {
     }
 
     /// The parts before and from `at` cells (or steps) in direction `side`.
-    fn split(self, side: usize, at: u64) -> (Self, Self) {
+    pub(super) fn split(self, side: usize, at: u64) -> (Self, Self) {
         let cut = |span: Span| (Span::new(span.start, span.start + at), Span::new(span.start + at, span.end));
         let (rows, cols) = (self.cells.rows, self.cells.cols);
         match side {
@@ -62,7 +62,12 @@ impl Cells3 {
 /// Eliahu, Fox, Kamil, Lipshitz, Schwartz, Spillinger, *Communication-optimal parallel recursive rectangular matrix
 /// multiplication*, IPDPS 2013), where `halvings` has said how often each side may be halved. A machine with more
 /// threads than its box has products gets parts of k, one a thread.
-pub(super) fn cuboid(region: &Region, charges: &CellCharges, seats: &[Seat]) -> Vec<Vec<Cells3>> {
+pub(super) fn cuboid(
+    region: &Region,
+    charges: &CellCharges,
+    seats: &[Seat],
+    everyone: bool,
+) -> Vec<Vec<Cells3>> {
     let mut order: Vec<usize> = (0..seats.len()).collect();
     order.sort_by(|a, b| seats[*b].weight.total_cmp(&seats[*a].weight).then(a.cmp(b)));
     let mut result = vec![Vec::new(); seats.len()];
@@ -89,7 +94,7 @@ pub(super) fn cuboid(region: &Region, charges: &CellCharges, seats: &[Seat]) -> 
                     result[members[0]] = vec![part];
                     continue;
                 };
-                let cells = apportion(sides[side].0, &[weight(&left), weight(&right)]);
+                let cells = apportion(sides[side].0, &[weight(&left), weight(&right)], everyone);
                 let (a, b) = part.split(side, cells[0]);
                 let mut rest = quota;
                 rest[side] = rest[side].saturating_sub(1);

@@ -12,6 +12,7 @@ struct Mesh<'a> {
     /// Machines, fastest first.
     order: Vec<usize>,
     weights: &'a [f64],
+    everyone: bool,
 }
 
 impl Mesh<'_> {
@@ -47,13 +48,13 @@ impl Mesh<'_> {
             end += len;
             Span::new(end - len, end)
         };
-        apportion(length, &speeds).into_iter().map(slab).collect()
+        apportion(length, &speeds, self.everyone).into_iter().map(slab).collect()
     }
 }
 
 /// The machines take places in turn; the lengths of a slab are in proportion to the speed that is in it. With fewer
 /// places than machines the slowest get none. There are no more places in a direction than there is to be cut.
-pub(super) fn mesh(region: &Region, weights: &[f64], places: [u32; 3]) -> Vec<Vec<Cells3>> {
+pub(super) fn mesh(region: &Region, weights: &[f64], places: [u32; 3], everyone: bool) -> Vec<Vec<Cells3>> {
     let whole = Cells3::whole(region);
     let mut result = vec![Vec::new(); weights.len()];
     if weights.is_empty() || whole.is_empty() {
@@ -68,7 +69,7 @@ pub(super) fn mesh(region: &Region, weights: &[f64], places: [u32; 3]) -> Vec<Ve
     });
     let mut order: Vec<usize> = (0..weights.len()).collect();
     order.sort_by(|x, y| weights[*y].total_cmp(&weights[*x]).then(x.cmp(y)));
-    let mesh = Mesh { places, order, weights };
+    let mesh = Mesh { places, order, weights, everyone };
     let slabs: [Vec<Span>; 3] = std::array::from_fn(|side| mesh.slabs(side, lengths[side]));
     for at in mesh.all() {
         let cells = Rect::new(slabs[0][at[0]], slabs[1][at[1]]);

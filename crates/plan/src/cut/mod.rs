@@ -6,6 +6,7 @@
 //! several. Pure functions of their arguments.
 
 mod boxes;
+mod level;
 mod mesh;
 mod partition;
 
@@ -15,6 +16,7 @@ use crate::memory::{CellCharges, EDGE_MAX, largest_block};
 use crate::{Base, BlockSize, Machine, Order, Region, Share};
 use boxes::{Cells3, cuboid};
 use bramble_matrix::Span;
+use level::level;
 use mesh::mesh;
 
 /// A machine for planning: how large its part shall be, and what it can hold.
@@ -36,21 +38,35 @@ impl Seat {
     }
 }
 
-/// The shares of each seat in one region; the seats that have no room for a block of their share, if there are any.
+/// What is cut, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct Cutting<'a> {
+    pub(crate) base: Base,
+    pub(crate) region: &'a Region,
+    pub(crate) charges: &'a CellCharges,
+    /// Everybody shall have a share, as far as there are cells: the user has asked for all workers.
+    pub(crate) everyone: bool,
+    /// Cells go from machines with more than their part to others, where k is whole.
+    pub(crate) levels_out: bool,
+}
+
+/// The shares of each seat in region number `at`; the seats that have no room for a block of their share, if there are any.
 pub(crate) fn shares(
-    base: Base,
+    cutting: &Cutting<'_>,
     at: usize,
-    region: &Region,
-    charges: &CellCharges,
     seats: &[Seat],
 ) -> Result<Vec<Vec<Share>>, Vec<usize>> {
-    let boxes = boxes_of(base, region, charges, &with_weights(seats));
+    let seats_known = with_weights(seats);
+    let mut boxes = boxes_of(cutting, &seats_known);
+    if cutting.levels_out {
+        level(&mut boxes, &seats_known.iter().map(|s| s.weight).collect::<Vec<f64>>());
+    }
     let mut all = Vec::with_capacity(seats.len());
     let mut without_room = Vec::new();
     for (number, (seat, boxes)) in seats.iter().zip(boxes).enumerate() {
         let mut mine = Vec::with_capacity(boxes.len());
         for cells in boxes.into_iter().filter(|b| !b.is_empty()) {
-            let Some((block, order)) = block_of(base, region, charges, &cells, seat) else {
+            let Some((block, order)) = block_of(cutting, &cells, seat) else {
                 without_room.push(number);
                 break;
             };
@@ -72,30 +88,26 @@ fn with_weights(seats: &[Seat]) -> Vec<Seat> {
 }
 
 /// Which box of the region is whose.
-fn boxes_of(base: Base, region: &Region, charges: &CellCharges, seats: &[Seat]) -> Vec<Vec<Cells3>> {
+fn boxes_of(cutting: &Cutting<'_>, seats: &[Seat]) -> Vec<Vec<Cells3>> {
+    let Cutting { base, region, charges, everyone, .. } = *cutting;
     let weights: Vec<f64> = seats.iter().map(|s| s.weight).collect();
     match base {
         Base::Naive | Base::Row(_) | Base::Square(_) | Base::Reuse => {
             let cells = region.cells();
             let (height, width) = (region.grid.whole_rows() as f64, region.grid.whole_cols() as f64);
-            let rects = partition(cells.rows.len(), cells.cols.len(), height, width, &weights);
+            let rects = partition(cells.rows.len(), cells.cols.len(), height, width, &weights, everyone);
             let steps = Span::new(0, region.steps());
             rects.into_iter().map(|r| r.map(|cells| Cells3 { cells, steps }).into_iter().collect()).collect()
         }
-        Base::Cuboid => cuboid(region, charges, seats),
-        Base::Box3(a, b, c) => mesh(region, &weights, [a, b, c]),
-        Base::Summa(r, c) => mesh(region, &weights, [r, c, 1]),
+        Base::Cuboid => cuboid(region, charges, seats, everyone),
+        Base::Box3(a, b, c) => mesh(region, &weights, [a, b, c], everyone),
+        Base::Summa(r, c) => mesh(region, &weights, [r, c, 1], everyone),
     }
 }
 
 /// How a box is cut into blocks.
-fn block_of(
-    base: Base,
-    region: &Region,
-    charges: &CellCharges,
-    part: &Cells3,
-    seat: &Seat,
-) -> Option<(BlockSize, Order)> {
+fn block_of(cutting: &Cutting<'_>, part: &Cells3, seat: &Seat) -> Option<(BlockSize, Order)> {
+    let Cutting { base, region, charges, .. } = *cutting;
     let (rows, cols, steps) = (part.cells.rows.len(), part.cells.cols.len(), part.steps.len());
     let fixed = |block: BlockSize, order: Order| {
         (charges.need(block, order) <= seat.memory_bytes).then_some((block, order))

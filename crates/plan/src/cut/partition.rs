@@ -11,8 +11,16 @@ use bramble_matrix::{Rect, Span};
 
 /// One rectangle of tiles for each weight, in the order of the weights; `None` for a machine whose share
 /// rounds to nothing. `rows` and `cols` are the grid's, `height` and `width` the elements of C that way
-/// (they say what a half perimeter costs).
-pub fn partition(rows: u64, cols: u64, height: f64, width: f64, weights: &[f64]) -> Vec<Option<Rect>> {
+/// (they say what a half perimeter costs). With `everyone` nobody's share rounds to nothing, as far as there are tiles
+/// in its column.
+pub fn partition(
+    rows: u64,
+    cols: u64,
+    height: f64,
+    width: f64,
+    weights: &[f64],
+    everyone: bool,
+) -> Vec<Option<Rect>> {
     let mut order: Vec<usize> =
         (0..weights.len()).filter(|i| weights[*i] > 0.0 && weights[*i].is_finite()).collect();
     order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b)));
@@ -24,11 +32,11 @@ pub fn partition(rows: u64, cols: u64, height: f64, width: f64, weights: &[f64])
     let columns = columns(&sorted, height, width);
     let column_weights: Vec<f64> = columns.iter().map(|c| sorted[c.clone()].iter().sum()).collect();
     let mut col = 0;
-    for (members, share) in columns.into_iter().zip(apportion(cols, &column_weights)) {
+    for (members, share) in columns.into_iter().zip(apportion(cols, &column_weights, everyone)) {
         let across = Span::new(col, col + share);
         col += share;
         let mut row = 0;
-        for (place, tall) in members.clone().zip(apportion(rows, &sorted[members])) {
+        for (place, tall) in members.clone().zip(apportion(rows, &sorted[members], everyone)) {
             let down = Span::new(row, row + tall);
             row += tall;
             if !across.is_empty() && !down.is_empty() {
@@ -68,13 +76,16 @@ fn columns(sorted: &[f64], height: f64, width: f64) -> Vec<std::ops::Range<usize
 }
 
 /// `total` whole units in proportion to the weights. Each next unit goes where the time it would take
-/// (units / weight) stays least, which minimises the slowest finisher. Weights are positive and finite.
-pub(super) fn apportion(total: u64, weights: &[f64]) -> Vec<u64> {
+/// (units / weight) stays least, which minimises the slowest finisher. With `everyone` each has one at least, where
+/// there are so many. Weights are positive and finite.
+pub(super) fn apportion(total: u64, weights: &[f64], everyone: bool) -> Vec<u64> {
     let sum: f64 = weights.iter().sum();
     let mut left = total;
     let mut units = Vec::with_capacity(weights.len());
-    for weight in weights {
-        let part = ((total as f64 * weight / sum) as u64).min(left);
+    let least = u64::from(everyone && total >= weights.len() as u64);
+    for (at, weight) in weights.iter().enumerate() {
+        let others = least * (weights.len() - at - 1) as u64;
+        let part = ((total as f64 * weight / sum) as u64).max(least).min(left - others);
         units.push(part);
         left -= part;
     }

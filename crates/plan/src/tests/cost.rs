@@ -11,7 +11,7 @@ fn frames(rect: Rect) -> u64 {
 }
 
 /// What a block's stores and results have in bytes, panel by panel: (out, back without credits).
-fn block_bytes(plan: &Plan, recipe: &Recipe, block: &Block) -> (u64, u64) {
+pub(super) fn block_bytes(plan: &Plan, recipe: &Recipe, block: &Block) -> (u64, u64) {
     let (p, region) = (&plan.problem, &plan.regions[block.region]);
     let (q, grid) = (region.q(), &region.grid);
     let stored = |rect: Rect, travels: bool| if travels { frames(rect) } else { 16 + 4 + 24 + 32 };
@@ -72,7 +72,8 @@ proptest! {
         let p = Problem { reads_c, sends_b: !generated, ..problem(m, n, k) };
         let workers = vec![machine("w", 10.0, 1 << 25, 100.0); workers];
         let reproducible = reproducible && strategy.levels == 0;
-        let wish = Wish { strategy: Some(strategy), who: Preference::Workers, reproducible, ..Wish::AUTO };
+        let relay = Relay::Off;
+        let wish = Wish { strategy: Some(strategy), who: Preference::Workers, reproducible, relay, ..Wish::AUTO };
         let cut = Cut { tile: Some(tile), depth: Some(depth) };
         let Ok(decision) = decide(&p, cut, &workers[0], &workers, &wish) else { return Ok(()) };
         let plan = decision.plan;

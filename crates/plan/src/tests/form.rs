@@ -198,7 +198,7 @@ proptest! {
     #[test]
     fn partitions_are_disjoint_and_cover(rows in 1u64..40, cols in 1u64..40,
         weights in proptest::collection::vec(0.1f64..50.0, 1..20)) {
-        let rects = partition(rows, cols, rows as f64, cols as f64, &weights);
+        let rects = partition(rows, cols, rows as f64, cols as f64, &weights, false);
         let area: u64 = rects.iter().flatten().map(|r| r.shape().rows * r.shape().cols).sum();
         prop_assert_eq!(area, rows * cols);
         for (i, a) in rects.iter().enumerate() {
@@ -247,16 +247,62 @@ fn the_grid_does_not_depend_on_the_machines() {
 
 #[test]
 fn area_follows_speed() {
-    let rects = partition(64, 64, 64.0, 64.0, &[8.0, 4.0, 4.0]);
+    let rects = partition(64, 64, 64.0, 64.0, &[8.0, 4.0, 4.0], false);
     let areas: Vec<u64> = rects.iter().map(|r| r.map_or(0, |r| r.shape().rows * r.shape().cols)).collect();
     assert_eq!(areas, [2048, 1024, 1024]);
 }
 
 #[test]
 fn machines_without_a_weight_get_nothing_and_nobody_waits_for_ever() {
-    let rects = partition(1 << 40, 1 << 40, 1.0, 1.0, &[0.0, f64::NAN, 1.0, f64::INFINITY]);
+    let rects = partition(1 << 40, 1 << 40, 1.0, 1.0, &[0.0, f64::NAN, 1.0, f64::INFINITY], false);
     assert_eq!(rects.iter().filter(|r| r.is_some()).count(), 1);
-    assert!(partition(5, 5, 5.0, 5.0, &[0.0]).iter().all(Option::is_none));
+    assert!(partition(5, 5, 5.0, 5.0, &[0.0], false).iter().all(Option::is_none));
+}
+
+#[test]
+fn who_is_asked_to_help_has_a_share_however_slow_it_is() {
+    let slow = |gflops, rate| machine("slow", gflops, 1 << 30, rate);
+    for (m, n) in [(300, 300), (300, 2000), (2000, 2000)] {
+        let p = problem(m, n, 200);
+        for (gflops, rate) in [(20.0, 900.0), (1.0, 900.0), (1e-3, 900.0), (20.0, 0.1)] {
+            let workers = [machine("fast", 20.0, 1 << 30, 900.0), slow(gflops, rate)];
+            let local = Wish { who: Preference::Workers, ..Wish::AUTO };
+            for wish in [by("reuse"), by("cuboid"), by("summa:1x2"), by("row:4"), local] {
+                let decision = decide(&p, Cut::default(), &workers[0], &workers, &wish).unwrap();
+                assert_eq!(decision.plan.members.len(), 2, "{m} x {n}, {gflops}, {rate}, {wish:?}");
+                assert!(decision.left_out.is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn evening_out_leaves_everybody_a_share() {
+    // By speed both have one of two rows of tiles; by link, the second would have none.
+    let p = problem(300, 300, 5000);
+    let near = machine("near", 20.0, 1 << 30, 900.0);
+    let machines = [near.clone(), near, machine("far", 15.0, 1 << 30, 2.0)];
+    let regions = [(0, vec![Region::whole(&p, Cut::default()).unwrap()])];
+    // Also where nobody has asked for all workers.
+    let search = search::Search::new(&p, &machines, &Wish::AUTO, &regions);
+    let plan = search.plan(Strategy::plain(Base::Reuse), &[1, 2], true).unwrap();
+    assert_eq!(plan.members.len(), 2);
+}
+
+#[test]
+fn more_steps_than_a_message_can_number_are_refused() {
+    let p = problem(2, 2, (1 << 32) + 5);
+    let error = Grid::new(&p, Cut { tile: None, depth: Some(1) }).unwrap_err();
+    assert!(matches!(error, GridError::TooManySteps { depth: 1, .. }));
+    let text = error.to_string();
+    assert!(text.contains("k = 4294967301") && text.contains("larger --panel"), "{text}");
+    assert!(Grid::new(&p, Cut { tile: None, depth: Some(2) }).is_ok());
+    // The rim is one step more.
+    let p = problem(2, 2, (u64::from(u32::MAX) - 2) * 2 + 1);
+    let region = Region::peeled(&p, Cut { tile: None, depth: Some(1) }, 1).unwrap().unwrap()[0];
+    assert!(region.steps() < u64::from(u32::MAX));
+    let p = problem(2, 2, u64::from(u32::MAX) - 1);
+    assert!(Grid::new(&p, Cut { tile: None, depth: Some(1) }).is_err());
 }
 
 #[test]

@@ -93,6 +93,12 @@ impl Delivery {
         stored + self.vacant.iter().map(MatrixHeader::charged_bytes).sum::<u64>()
     }
 
+    /// What its operands count for.
+    pub(super) fn operand_bytes(&self) -> u64 {
+        let stored = self.stored.iter().map(|s| &s.header);
+        stored.chain(&self.vacant).filter(|h| h.uses > 0).map(MatrixHeader::charged_bytes).sum()
+    }
+
     /// As messages, in order. `by_reference` is a link that shares memory: it takes bodies of any size.
     pub(super) fn into_messages(self, by_reference: bool, out: &mut VecDeque<Outgoing>) {
         let Self { stored, mut vacant, mut jobs, relayed: _ } = self;

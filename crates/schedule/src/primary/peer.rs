@@ -7,14 +7,16 @@ use super::walk::{Course, Walk, tile_number};
 use crate::ProtocolError;
 use crate::limits::{LINK_WINDOW_BYTES, PING_AFTER, STUCK_AFTER};
 use crate::message::{Forward, Missing, ResultHead, Then};
+use bramble_matrix::number::to_u64;
 use bramble_matrix::{Rect, Span};
+use bramble_plan::{Plan, charged_bytes};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// State of one worker.
 pub(super) struct Peer {
     pub(super) info: PeerInfo,
-    walk: Walk,
+    pub(super) walk: Walk,
     /// Bytes that may be sent now; `info.credit_bytes` minus what the worker holds.
     credit_left: u64,
     in_link_bytes: usize,
@@ -48,14 +50,14 @@ pub(super) struct Owed {
     pub(super) rect: Rect,
     /// Steps of k that are summed in it (with those before, where the block goes on from a sum).
     pub(super) steps: Span,
-    /// Whether the block went on from the sum of the steps before.
-    pub(super) goes_on: bool,
+    /// Whether it lands in C itself: nothing comes before it, or it went on from the sum of what does.
+    pub(super) in_place: bool,
 }
 
 impl Peer {
-    pub(super) fn new(member: usize, info: PeerInfo) -> Self {
+    pub(super) fn new(plan: &Plan, member: usize, info: PeerInfo) -> Self {
         Self {
-            walk: Walk::new(member, info.shares_memory),
+            walk: Walk::new(plan, member, info.shares_memory),
             credit_left: info.credit_bytes,
             in_link_bytes: 0,
             tiles: BTreeMap::new(),
@@ -91,6 +93,7 @@ impl Peer {
     pub(super) fn sent(&mut self, bytes: usize, now: Duration) {
         assert!(bytes <= self.in_link_bytes, "a link sent more than it was given");
         self.in_link_bytes -= bytes;
+        self.walk.pace.link_took(to_u64(bytes), self.in_link_bytes > 0, now);
         self.heard(now);
     }
 
@@ -100,6 +103,7 @@ impl Peer {
         let credit = self.credit_left.checked_add(bytes).filter(|c| *c <= self.info.credit_bytes);
         self.credit_left =
             credit.ok_or_else(|| ProtocolError::new("it gave more credit than it ever had"))?;
+        self.walk.pace.credit(bytes, now);
         Ok(())
     }
 
@@ -116,6 +120,7 @@ impl Peer {
             self.tiles.entry(job.c).or_default().was_asked_for = true;
         }
         self.in_link_bytes += message.wire_bytes();
+        self.walk.pace.link_given(course.now);
         Some(message)
     }
 
@@ -130,10 +135,11 @@ impl Peer {
             let what = format!("it returned tile {} before it was given all that it needs for it", head.c);
             return Err(ProtocolError::new(what));
         }
-        let region = &course.plan.regions[out.block.region];
-        let (tile, i, j, u, v) = tile_number(region, &out.block, at);
+        let work = &out.work;
+        let region = &course.plan.regions[work.block.region];
+        let (tile, i, j, u, v) = tile_number(region, &work.block, at);
         let rect = region.tile(i, j, u, v);
-        let steps = Walk::result_steps(course, out);
+        let steps = Walk::result_steps(course, out, i, j);
         let as_asked = u64::from(head.step_start) == steps.start && u64::from(head.step_end) == steps.end;
         let next = head.first_line == state.rows && head.lines > 0;
         let inside = u64::from(head.first_line) + u64::from(head.lines) <= rect.rows.len();
@@ -144,16 +150,18 @@ impl Peer {
                 head.step_start, head.step_end
             )));
         }
-        let goes_on = course.plan.continues(&out.block);
-        Ok(Owed { region: out.block.region, tile, rect, steps: out.block.steps, goes_on })
+        let (region, steps) = (work.block.region, work.steps_of(i, j));
+        Ok(Owed { region, tile, rect, steps, in_place: work.lands_in_c() })
     }
 
-    /// Lines of a tile with so many rows have landed; true when it is whole.
-    pub(super) fn landed(&mut self, head: &ResultHead, rows: u64) -> bool {
+    /// Lines of a tile have landed; true when it is whole.
+    pub(super) fn landed(&mut self, head: &ResultHead, rect: Rect, element_bytes: u64) -> bool {
         let Some(state) = self.tiles.get_mut(&head.c) else { return false };
         state.rows += head.lines;
-        let whole = u64::from(state.rows) == rows;
+        let whole = u64::from(state.rows) == rect.rows.len();
         if whole {
+            let bytes = rect.rows.len().saturating_mul(rect.cols.len()).saturating_mul(element_bytes);
+            self.walk.pace.returned(charged_bytes(bytes, 0));
             self.tiles.remove(&head.c);
             self.walk.returned(head.c);
         }

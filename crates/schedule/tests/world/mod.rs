@@ -28,11 +28,15 @@ pub(crate) struct Setting {
     pub(crate) relay: bool,
     /// Links between workers may break at any time.
     pub(crate) breaks: bool,
+    /// How many times as long as others each machine takes; where it ends, 1.
+    pub(crate) slow: Vec<u32>,
+    /// Whether work goes from slow machines to others.
+    pub(crate) steals: bool,
 }
 
 /// What the primary has sent to a worker.
 enum Sent {
-    Store(Outgoing, Vec<i64>),
+    Store(Outgoing, Vec<i64>, u64),
     Relay(Vec<Forward>),
     Parted(usize),
 }
@@ -49,6 +53,8 @@ struct Passing {
 struct Held {
     header: MatrixHeader,
     elements: Vec<i64>,
+    /// How its elements came about, as a number: equal only for equal operations in equal order.
+    trace: u64,
     /// It is a part of C, lent.
     lent: Option<Rect>,
 }
@@ -78,6 +84,9 @@ pub(crate) struct World {
     lent: Vec<Rect>,
     /// Sums that were put aside, by peer and id.
     asides: BTreeMap<(usize, u32), Vec<i64>>,
+    aside_traces: BTreeMap<(usize, u32), u64>,
+    /// How each tile of C came about.
+    pub(crate) traces: BTreeMap<(u64, u64), u64>,
     pub(crate) aside_bytes_max: usize,
     /// Steps that have been computed for each element's tile: whether they came one after the other.
     pub(crate) steps_were_in_order: bool,
@@ -86,7 +95,7 @@ pub(crate) struct World {
     broken: BTreeSet<(usize, usize)>,
     breaks: bool,
     /// Whose links move bytes.
-    moves: Vec<bool>,
+    by_bytes: Vec<bool>,
     /// Matrices that went from worker to worker, and operands that the primary sent.
     pub(crate) relayed: u64,
     pub(crate) sent_elements: u64,
@@ -94,6 +103,12 @@ pub(crate) struct World {
     finished: bool,
     pub(crate) failed: Option<String>,
     progress: f64,
+    /// Messages with sums that their receiver goes on from.
+    pub(crate) sums_sent: usize,
+    /// Events, a millisecond each.
+    events: u64,
+    moves: usize,
+    slow: Vec<u32>,
 }
 
 fn machine(memory_bytes: u64, at: usize) -> Machine {
@@ -175,7 +190,7 @@ impl World {
             held: BTreeMap::new(),
         };
         let ends = peers.iter().map(end).collect();
-        let moves = peers.iter().map(|p| !p.shares_memory).collect();
+        let by_bytes = peers.iter().map(|p| !p.shares_memory).collect();
         let (a, b) = (numbers(p.m * p.k, 7919), numbers(p.k * p.n, 104_729));
         let old_c = if p.reads_c { numbers(p.m * p.n, 1_299_709) } else { vec![0; (p.m * p.n) as usize] };
         let expected = (0..p.m * p.n).map(|at| {
@@ -183,9 +198,10 @@ impl World {
             let sum: i64 = (0..p.k).map(|l| a[(i * p.k + l) as usize] * b[(l * p.n + j) as usize]).sum();
             ALPHA * sum + BETA * old_c[at as usize]
         });
+        let primary = Primary::new(plan, operands(p, setting.col_major), peers);
         Some(Self {
             expected: expected.collect(),
-            primary: Primary::new(plan, operands(p, setting.col_major), peers),
+            primary: if setting.steals { primary } else { primary.without_stealing() },
             ends,
             p: *p,
             a,
@@ -195,25 +211,31 @@ impl World {
             old_c,
             lent: Vec::new(),
             asides: BTreeMap::new(),
+            aside_traces: BTreeMap::new(),
+            traces: BTreeMap::new(),
             aside_bytes_max: 0,
             steps_were_in_order: true,
             last_step: BTreeMap::new(),
             broken: BTreeSet::new(),
             breaks: setting.breaks,
-            moves,
+            by_bytes,
             relayed: 0,
             sent_elements: 0,
             clock: Duration::ZERO,
             finished: false,
             failed: None,
             progress: 0.0,
+            sums_sent: 0,
+            events: 0,
+            moves: 0,
+            slow: setting.slow.clone(),
         })
     }
 
     /// Some tile that the first worker was told of.
     pub(crate) fn announced_tile(&self) -> u32 {
         let stores = self.ends[0].inbox.iter().filter_map(|sent| match sent {
-            Sent::Store(message, _) => Some(message),
+            Sent::Store(message, ..) => Some(message),
             Sent::Relay(_) | Sent::Parted(_) => None,
         });
         let heads = stores.flat_map(|message| &message.head.matrices);
@@ -221,14 +243,17 @@ impl World {
     }
 
     pub(crate) fn primary(&mut self, event: Event) {
+        self.events += 1;
+        self.clock += Duration::from_millis(1);
         for action in self.primary.handle(event, self.clock) {
             match action {
                 Action::Send(peer, message) => {
                     let body = self.body(&message);
+                    let trace = self.trace(&message);
                     if message.piece.is_some_and(|p| matches!(p.which, Which::A | Which::B) && !p.lent) {
                         self.sent_elements += body.len() as u64;
                     }
-                    self.ends[peer].inbox.push_back(Sent::Store(message, body));
+                    self.ends[peer].inbox.push_back(Sent::Store(message, body, trace));
                 }
                 Action::Relay(peer, forwards) => {
                     let forwards = decode_forwards(&encode_forwards(&forwards)).unwrap();
@@ -237,6 +262,9 @@ impl World {
                 Action::Parted { peer, other } => self.ends[peer].inbox.push_back(Sent::Parted(other)),
                 Action::Merge { peer, tile, rect } => {
                     let sum = self.asides.remove(&(peer, tile)).expect("a sum that was put aside");
+                    let trace = self.aside_traces[&(peer, tile)];
+                    let c = self.traces.get_mut(&(rect.rows.start, rect.cols.start)).unwrap();
+                    *c = mixed(&[*c, trace]);
                     assert!(self.lent.iter().all(|l| l.disjoint(rect)), "{rect} is lent");
                     for (at, place) in places(rect, self.p.n).enumerate() {
                         self.c[place] += sum[at];
@@ -248,6 +276,11 @@ impl World {
             }
         }
         self.primary.validate();
+        let moves = self.primary.moved().iter().map(|m| m.times as usize).sum();
+        if self.failed.is_none() && (moves != self.moves || self.events % 128 == 0) {
+            self.primary.validate_tiles();
+            self.moves = moves;
+        }
         let progress = self.primary.progress();
         assert!(self.progress <= progress && progress <= 1.0, "progress went back");
         self.progress = progress;
@@ -256,6 +289,7 @@ impl World {
     /// The elements of a message's piece, by rows, as they are when it is given to the link.
     fn body(&mut self, message: &Outgoing) -> Vec<i64> {
         let Some(piece) = message.piece else { return Vec::new() };
+        self.sums_sent += usize::from(piece.which == Which::Sum);
         let header = message.head.matrices.last().unwrap();
         let (from, cols) = match piece.which {
             Which::A => (&self.a, self.p.k),
@@ -276,6 +310,21 @@ impl World {
             );
         }
         elements
+    }
+
+    /// How the matrix of a message's piece came about.
+    fn trace(&self, message: &Outgoing) -> u64 {
+        let Some(piece) = message.piece else { return 0 };
+        let header = message.head.matrices.last().unwrap();
+        let (mut row, mut col) = (piece.rect.rows.start, piece.rect.cols.start);
+        match header.layout {
+            Layout::RowMajor => row -= u64::from(header.first_line),
+            Layout::ColMajor => col -= u64::from(header.first_line),
+        }
+        match piece.which {
+            Which::Sum => self.traces[&(row, col)],
+            which => mixed(&[1 + which as u64, row, col]),
+        }
     }
 
     fn worker(&mut self, peer: usize, actions: Vec<WorkerAction>) {
@@ -305,7 +354,7 @@ impl World {
     /// A message of the primary arrives.
     fn deliver(&mut self, peer: usize) {
         match self.ends[peer].inbox.pop_front().unwrap() {
-            Sent::Store(message, body) => self.store(peer, &message, &body),
+            Sent::Store(message, body, trace) => self.store(peer, &message, &body, trace),
             Sent::Relay(forwards) => {
                 let actions = self.ends[peer].worker.handle(WorkerEvent::Relay(&forwards)).unwrap();
                 self.worker(peer, actions);
@@ -315,17 +364,18 @@ impl World {
     }
 
     /// Elements go where they belong.
-    fn store(&mut self, peer: usize, message: &Outgoing, body: &[i64]) {
+    fn store(&mut self, peer: usize, message: &Outgoing, body: &[i64], trace: u64) {
         let head = StoreHead::decode(&message.head.encode()).unwrap();
         let mut actions = self.ends[peer].worker.handle(WorkerEvent::Announced(&head)).unwrap();
         for header in &head.matrices {
             let count = (header.rows * header.cols) as usize;
             let header = MatrixHeader { first_line: 0, ..*header };
-            let fresh = || Held { header, elements: vec![-55_555; count], lent: None };
+            let fresh = || Held { header, elements: vec![-55_555; count], trace: 0, lent: None };
             self.ends[peer].held.entry(header.id).or_insert_with(fresh);
         }
         if let (Some(piece), Some(header)) = (message.piece, head.matrices.last()) {
             let held = self.ends[peer].held.get_mut(&header.id).unwrap();
+            held.trace = trace;
             held.lent = piece.lent.then_some(piece.rect);
             let (rows, cols) = (piece.rect.rows.len() as usize, piece.rect.cols.len() as usize);
             let whole = piece.lent || header.source == Source::Generated;
@@ -349,6 +399,8 @@ impl World {
         let held = &mut self.ends[peer].held;
         let (left, right) = (held[&a].clone(), held[&b].clone());
         let tile = held.get_mut(&c).unwrap();
+        let before = if run.reads_tile { tile.trace } else { 0 };
+        tile.trace = mixed(&[before, left.trace, right.trace, operation as u64, u64::from(run.scales_tile)]);
         let (rows, cols) = (tile.header.rows as usize, tile.header.cols as usize);
         let depth = left.header.cols as usize;
         for (i, j) in (0..rows).flat_map(|i| (0..cols).map(move |j| (i, j))) {
@@ -425,7 +477,9 @@ impl World {
             let destination = self.primary.expect(peer, &head).unwrap();
             let cols = held.header.cols as usize;
             let range = first_line as usize * cols..(first_line + lines) as usize * cols;
+            let at = (destination.rect.rows.start, destination.rect.cols.start);
             if destination.in_place {
+                self.traces.insert(at, held.trace);
                 self.check_order(destination.rect, step_start, step_end);
                 self.lent.retain(|l| Some(*l) != held.lent);
                 assert!(self.lent.iter().all(|l| l.disjoint(destination.rect)), "it is lent to another");
@@ -435,6 +489,7 @@ impl World {
                 }
             } else {
                 assert_eq!(held.lent, None, "what has to wait was lent");
+                self.aside_traces.insert((peer, c), held.trace);
                 let sum = self.asides.entry((peer, c)).or_default();
                 sum.extend(&held.elements[range]);
                 let bytes = self.asides.values().map(|s| s.len() * 8).sum();
@@ -467,6 +522,8 @@ impl World {
     pub(crate) fn run(&mut self, choices: &[u32]) {
         self.primary(Event::Start);
         let mut quiet = 0usize;
+        let mut chosen = vec![0u32; self.ends.len()];
+        let slowest = self.slow.iter().copied().max().unwrap_or(1) as usize;
         for n in 0..4_000_000usize {
             if self.finished || self.failed.is_some() {
                 return;
@@ -474,13 +531,16 @@ impl World {
             // A fixed list of choices, then round robin, so that every run ends.
             let c = choices.get(n).map_or(n, |c| *c as usize);
             let peers = self.ends.len();
-            let moved = self.step(c % peers, (c / peers) % 7, c / peers / 7);
+            chosen[c % peers] += 1;
+            let one_in = u64::from(self.slow.get(c % peers).copied().unwrap_or(1).max(1));
+            let waits = one_in > 1 && (mixed(&[u64::from(chosen[c % peers])]) >> 32) % one_in != 0;
+            let moved = !waits && self.step(c % peers, (c / peers) % 7, c / peers / 7);
             quiet = if moved { 0 } else { quiet + 1 };
-            if quiet > 0 && quiet.is_multiple_of(7 * peers * 4) {
+            if quiet > 0 && quiet.is_multiple_of(7 * peers * slowest * 4) {
                 // Whoever keeps panels for others is relieved of them after a while.
                 self.pass_time();
             }
-            let most = 7 * peers * 400 + choices.len();
+            let most = 7 * peers * slowest * 400 + choices.len();
             assert!(quiet < most, "nothing can happen any more, and C is not there");
         }
         panic!("the run does not end");
@@ -503,6 +563,7 @@ impl World {
         let Some(header) = self.ends[to].worker.expects(from as u32, &piece).unwrap() else { return false };
         assert_eq!((header.shape(), header.layout), (held.header.shape(), held.header.layout));
         let there = self.ends[to].held.get_mut(&id).unwrap();
+        there.trace = held.trace;
         for at in 0..held.elements.len() {
             let (row, col) = (at / header.cols as usize, at % header.cols as usize);
             let line = if header.layout == Layout::RowMajor { row } else { col } as u32;
@@ -525,7 +586,9 @@ impl World {
 
     /// The link between two workers breaks, as one of them sees it.
     fn sever(&mut self, peer: usize, other: usize) -> bool {
-        if !self.moves[peer] || !self.moves[other] || !self.broken.insert((peer.min(other), peer.max(other)))
+        if !self.by_bytes[peer]
+            || !self.by_bytes[other]
+            || !self.broken.insert((peer.min(other), peer.max(other)))
         {
             return false;
         }
@@ -556,4 +619,11 @@ impl World {
 /// Where the elements of a rectangle lie in a matrix of so many columns, by rows.
 fn places(rect: Rect, cols: u64) -> impl Iterator<Item = usize> {
     rect.rows.iter().flat_map(move |i| rect.cols.iter().map(move |j| (i * cols + j) as usize))
+}
+
+/// One number of several, in their order.
+fn mixed(parts: &[u64]) -> u64 {
+    parts.iter().fold(0x9e37_79b9_7f4a_7c15, |sum: u64, part| {
+        (sum.rotate_left(23) ^ part).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    })
 }

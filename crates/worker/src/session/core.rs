@@ -6,7 +6,7 @@ use super::WorkerError;
 use super::relay::Neighbours;
 use crate::ledger::Grant;
 use crate::memory::{Operand, Parts, Returning, Store, Tile};
-use crate::pool::{Pool, Task};
+use crate::pool::{Pool, Task, Turn};
 use bramble_kernel::{Kernel, KernelElement, Product, Sign, combine};
 use bramble_link::{Arrived, ArrivedBody, Body, Frame, Region};
 use bramble_matrix::number::to_usize;
@@ -212,7 +212,7 @@ impl Core {
             generator.fill(Rect::new(rows, cols), header.dtype, header.layout, buffer.bytes_mut());
             Done::Filled(header, buffer)
         });
-        self.submit(task)
+        self.submit(task, Turn::InOrder)
     }
 
     fn start(&mut self, run: Run) -> Result<(), WorkerError> {
@@ -227,7 +227,10 @@ impl Core {
         };
         let (kernel, operation) = (self.kernel.clone(), run.job.operation);
         let (dtype, alpha) = (self.hello.dtype, self.hello.alpha);
-        self.submit(Box::new(move || {
+        // Additions wait for products or make operands of them, and are short: tiles that they finish go home the sooner,
+        // and what they free makes room. The jobs of one target come one at a time, whatever their turn.
+        let turn = if operation == Operation::Multiply { Turn::InOrder } else { Turn::First };
+        let task = move || {
             let (mut target, kernel) = (target, &*kernel);
             match dtype {
                 DType::F32 => compute::<f32>(operation, kernel, alpha, &a, &b, beta, &mut target),
@@ -236,10 +239,11 @@ impl Core {
                 DType::I64 => compute::<i64>(operation, kernel, alpha, &a, &b, beta, &mut target),
             }
             Done::Ran(run, target)
-        }))
+        };
+        self.submit(Box::new(task), turn)
     }
 
-    fn submit(&self, task: Task<Done>) -> Result<(), WorkerError> {
+    fn submit(&self, task: Task<Done>, turn: Turn) -> Result<(), WorkerError> {
         let failed = |e| WorkerError::Here(format!("cannot start a compute thread: {e}"));
         let grant = self.grant.clone();
         let task = move || {
@@ -247,7 +251,7 @@ impl Core {
             drop(grant);
             done
         };
-        self.pool.submit(Box::new(task)).map_err(failed)
+        self.pool.submit(Box::new(task), turn).map_err(failed)
     }
 
     /// Puts a finished tile on its way, in frames of whole rows.

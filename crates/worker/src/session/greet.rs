@@ -94,12 +94,7 @@ fn not_a_hello() -> WorkerError {
 }
 
 /// A kernel and memory for what a hello asks for.
-async fn equipped(
-    hello: Hello,
-    peer: &str,
-    config: &Config,
-    ledger: &Ledger,
-) -> Result<Guest, WorkerError> {
+async fn equipped(hello: Hello, peer: &str, config: &Config, ledger: &Ledger) -> Result<Guest, WorkerError> {
     let choice: Choice = match config.kernel {
         Some(choice) => choice,
         None => hello.kernel.parse().map_err(|e| WorkerError::Here(format!("{e}")))?,

@@ -14,8 +14,8 @@ use super::relay::{Introduction, Lines, Out, Signals};
 use crate::meetings::{Expected, Meetings};
 use crate::memory::Operand;
 use bramble_link::{
-    ArrivedBody, Body, ClusterKey, Frame, Landing, Limits, Link, LinkError, NoBodies, Place, Receiver, Region,
-    Sender, Until,
+    ArrivedBody, Body, ClusterKey, Frame, Landing, Limits, Link, LinkError, NoBodies, Place, Receiver,
+    Region, Sender, Until,
 };
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_schedule::limits::{NEIGHBOURS_DEADLINE, SILENCE_MAX, lines_per_frame};

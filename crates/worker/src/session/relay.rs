@@ -130,7 +130,8 @@ impl Core {
             }
             Some(_) => Ok(self.state.handle(Event::Passed(&forward))?),
             None => {
-                let what = format!("matrix {} is to go to worker {}, who is not known here", forward.id, forward.to);
+                let what =
+                    format!("matrix {} is to go to worker {}, who is not known here", forward.id, forward.to);
                 Err(ProtocolError::new(what).into())
             }
         }
@@ -167,7 +168,8 @@ impl Core {
             return Err(format!("{} lines of matrix {} came with {bytes} bytes", piece.lines, piece.id));
         }
         let buffer = self.store.lend(piece.id);
-        let buffer = buffer.ok_or_else(|| format!("matrix {} is not there for lines to land in", piece.id))?;
+        let buffer =
+            buffer.ok_or_else(|| format!("matrix {} is not there for lines to land in", piece.id))?;
         Ok(Part { id: piece.id, buffer, from: to_usize(piece.first_line) * line_bytes, len: bytes })
     }
 

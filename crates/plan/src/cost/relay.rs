@@ -1,0 +1,181 @@
+//! What members pass on to each other: which panels several of them need, and who gets how much from whom.
+//!
+//! Place in the flow: between the shares' bytes and the seconds. The schedule decides panel by panel who has one; this file
+//! counts as it does, with equal shares of what depends on who comes first.
+//!
+//! What is shared: the *wave* of a block is its number among all blocks of its member. Members that relay and whose blocks of a
+//! wave are of the same region and order share each panel (side, row or column of cells, step) that both blocks cover. The
+//! primary sends it to the first of the g members that come to it, the others have it from each other: g − 1 transfers.
+//!
+//! Invariants: what the primary sends and what is passed on add up to what the members need, to the byte. Waves are counted
+//! one by one as long as waves × members are at most `LOOKED_AT_MAX`; of more, so many are counted, evenly spaced, and
+//! taken for all.
+
+use super::bytes::{Matrices, panels};
+use crate::{Block, Member, Order, Problem, Region};
+use bramble_matrix::Span;
+
+/// Most blocks that are looked at.
+const LOOKED_AT_MAX: usize = 4096;
+
+/// Panels of a member that others need too.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Passed {
+    /// What it has from other members.
+    pub(crate) taken: Panels,
+    /// What it passes on.
+    pub(crate) given: Panels,
+    /// The most members that need one of its panels.
+    pub(crate) sharers: u64,
+}
+
+/// Matrices, and the panels that they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Panels {
+    pub(crate) matrices: Matrices,
+    pub(crate) panels: u64,
+}
+
+impl Panels {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            matrices: self.matrices.plus(other.matrices),
+            panels: self.panels.saturating_add(other.panels),
+        }
+    }
+
+    /// The part of number `at` of `count` that share it evenly.
+    fn part(self, at: u64, count: u64) -> Self {
+        Self {
+            matrices: self.matrices.part(at, count),
+            panels: self.panels / count + u64::from(at < self.panels % count),
+        }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self { matrices: self.matrices.minus(other.matrices), panels: self.panels - other.panels }
+    }
+
+    fn times(self, factor: f64) -> Self {
+        // Estimates, and far from 2^64.
+        Self { matrices: self.matrices.scaled(factor), panels: (self.panels as f64 * factor).round() as u64 }
+    }
+}
+
+/// What each member takes and gives where the members of `relaying` pass panels on.
+pub(crate) fn passed(
+    problem: &Problem,
+    regions: &[Region],
+    members: &[Member],
+    relaying: &[bool],
+) -> Vec<Passed> {
+    let mut all = vec![Passed::default(); members.len()];
+    let who: Vec<usize> = (0..members.len()).filter(|at| relaying[*at]).collect();
+    if who.len() < 2 || !(problem.sends_a || problem.sends_b) {
+        return all;
+    }
+    let blocks = |at: &usize| members[*at].shares.iter().map(|s| s.blocks()).fold(0, u64::saturating_add);
+    // A wave that only one member has shares nothing.
+    let mut counts: Vec<u64> = who.iter().map(blocks).collect();
+    counts.sort_unstable();
+    let waves = counts[counts.len() - 2];
+    let looked_at = waves.min((LOOKED_AT_MAX / who.len()).max(1) as u64);
+    for number in 0..looked_at {
+        let wave = spread(number, looked_at, waves);
+        let theirs = who.iter().filter_map(|at| Some((*at, members[*at].block_at(wave)?)));
+        let mut left: Vec<(usize, Block)> = theirs.collect();
+        while let Some(first) = left.first().map(|(_, b)| *b) {
+            let alike = |b: &Block| b.region == first.region && b.order == first.order;
+            let group: Vec<(usize, Block)> = left.iter().copied().filter(|(_, b)| alike(b)).collect();
+            left.retain(|(_, b)| !alike(b));
+            for side in [Side::A, Side::B] {
+                if side.travels(problem) {
+                    share(problem, &regions[first.region], side, &group, &mut all);
+                }
+            }
+        }
+    }
+    if looked_at < waves {
+        let factor = waves as f64 / looked_at as f64;
+        for one in &mut all {
+            (one.taken, one.given) = (one.taken.times(factor), one.given.times(factor));
+        }
+    }
+    all
+}
+
+/// Number `number` of `count` that lie evenly among `all`.
+fn spread(number: u64, count: u64, all: u64) -> u64 {
+    if count == all { number } else { number * (all / count) + number * (all % count) / count }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    A,
+    B,
+}
+
+impl Side {
+    fn travels(self, problem: &Problem) -> bool {
+        match self {
+            Self::A => problem.sends_a,
+            Self::B => problem.sends_b,
+        }
+    }
+
+    /// The rows or columns of cells that a block needs panels for.
+    fn of(self, block: &Block) -> Span {
+        match self {
+            Self::A => block.cells.rows,
+            Self::B => block.cells.cols,
+        }
+    }
+}
+
+/// Adds what the members of a group share on one side in one wave.
+fn share(problem: &Problem, region: &Region, side: Side, group: &[(usize, Block)], all: &mut [Passed]) {
+    for steps in pieces(group.iter().map(|(_, b)| b.steps)) {
+        let here: Vec<&(usize, Block)> =
+            group.iter().filter(|(_, b)| b.steps.contains(steps.start)).collect();
+        let mut begins: Vec<&(usize, Block)> = here.clone();
+        begins.sort_by_key(|(at, b)| (side.of(b).start, *at));
+        let mut begins = begins.into_iter().peekable();
+        // The members that need the panels of a piece.
+        let mut needing: Vec<(usize, u64)> = Vec::new();
+        for lines in pieces(here.iter().map(|(_, b)| side.of(b))) {
+            needing.retain(|(_, end)| *end > lines.start);
+            while let Some((at, block)) = begins.next_if(|(_, b)| side.of(b).start <= lines.start) {
+                needing.push((*at, side.of(block).end));
+            }
+            let sharers = needing.len() as u64;
+            if sharers < 2 {
+                continue;
+            }
+            let needed = panels(problem, region, side == Side::A, lines, steps);
+            for (number, (at, _)) in needing.iter().enumerate() {
+                let passed = needed.minus(needed.part(number as u64, sharers));
+                let one = &mut all[*at];
+                (one.taken, one.given) = (one.taken.plus(passed), one.given.plus(passed));
+                one.sharers = one.sharers.max(sharers);
+            }
+        }
+    }
+}
+
+/// The pieces between all ends of some spans, in order; some may be in none of the spans.
+fn pieces(spans: impl Iterator<Item = Span>) -> Vec<Span> {
+    let mut ends: Vec<u64> = spans.flat_map(|s| [s.start, s.end]).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    ends.windows(2).map(|w| Span::new(w[0], w[1])).collect()
+}
+
+/// Whether members may relay at all by such shares: not where the sums of parts of k wait for each other, and not one product
+/// of tiles at a time.
+pub(crate) fn may_relay(is_chained: bool, regions: &[Region], members: &[Member]) -> bool {
+    members.iter().flat_map(|m| &m.shares).all(|share| {
+        let all = regions[share.region].steps();
+        let whole = share.steps.start == 0 && share.steps.end == all && share.block.steps >= all;
+        share.order == Order::Steps && (whole || !is_chained)
+    })
+}
