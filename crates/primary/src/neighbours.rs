@@ -112,7 +112,8 @@ fn pairs(
                 continue;
             }
             let Some((dials, address)) = way(first, second) else {
-                let why = "both have dialled in, or are behind another machine's loopback: neither can be dialled";
+                let why =
+                    "both have dialled in, or are behind another machine's loopback: neither can be dialled";
                 not.push((i, j, why.to_owned()));
                 continue;
             };
@@ -121,7 +122,8 @@ fn pairs(
             let (mut key, mut ticket) = ([0; 20], [0; 16]);
             random(&mut key).and_then(|()| random(&mut ticket)).map_err(no_random)?;
             let side = |member| Side { member, says: None };
-            let (dialler, listener) = if dials == Dials::First { (side(i), side(j)) } else { (side(j), side(i)) };
+            let (dialler, listener) =
+                if dials == Dials::First { (side(i), side(j)) } else { (side(j), side(i)) };
             pairs.push(Pair { dialler, listener, address, key, ticket });
         }
     }
@@ -148,7 +150,8 @@ enum Dials {
 /// Who of two dials the other, and where. Where the primary got through itself, others are likely to; else the one whose
 /// number is lower dials. An address of loopback means something to those on loopback alone.
 fn way(first: &Session, second: &Session) -> Option<(Dials, SocketAddr)> {
-    let on_loopback = |s: &Session| s.link.addresses.is_some_and(|a| a.there.ip().to_canonical().is_loopback());
+    let on_loopback =
+        |s: &Session| s.link.addresses.is_some_and(|a| a.there.ip().to_canonical().is_loopback());
     let reaches = |dialler: &Session, listener: &Session| {
         listener.door.filter(|door| !door.ip().to_canonical().is_loopback() || on_loopback(dialler))
     };
