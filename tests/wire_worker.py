@@ -10,6 +10,7 @@ import threading
 import numpy as np
 
 HELLO, WELCOME, STORE, RESULT, CREDIT, PING, PONG, ERROR, BYE = 1, 2, 3, 4, 5, 9, 10, 11, 12
+NEIGHBOUR, REACHED = 13, 14
 DTYPES = [np.float32, np.float64, np.int32, np.int64]
 DATA, VACANT, GENERATED, PARTIAL = 0, 1, 2, 3
 MULTIPLY, ADD, SUBTRACT = 0, 1, 2
@@ -45,7 +46,7 @@ class WireWorker(threading.Thread):
     """Serves one primary. `spoil(tile)` may change a finished tile before it is sent; `protocol` is what the
     welcome claims; `die_after` results, the connection is cut."""
 
-    def __init__(self, spoil=None, protocol=3, die_after=None, memory=1 << 24, raw_welcome=None):
+    def __init__(self, spoil=None, protocol=4, die_after=None, memory=1 << 24, raw_welcome=None):
         super().__init__(daemon=True)
         self.spoil, self.protocol, self.die_after = spoil, protocol, die_after
         self.memory, self.raw_welcome = memory, raw_welcome
@@ -91,14 +92,14 @@ class WireWorker(threading.Thread):
 
     def serve(self):
         kind, self.session, head, _ = self.receive()
-        assert kind == HELLO and head[:4] == b"BRMB" and struct.unpack_from("<H", head, 4) == (3,)
+        assert kind == HELLO and head[:4] == b"BRMB" and struct.unpack_from("<H", head, 4) == (4,)
         at = 7 + head[6]
         hello = struct.unpack_from("<IBdddHQ", head, at)
         session, dtype, self.alpha, self.beta, _flops, _threads, self.wanted = hello
         self.dtype = np.dtype(DTYPES[dtype])
         welcome = b"BRMB" + struct.pack("<H", self.protocol) + text("0.1.0-python")
         self.granted = min(self.memory, self.wanted)
-        welcome += struct.pack("<HQdd", 1, self.granted, 1.0, 2.0) + text("numpy") + text("python")
+        welcome += struct.pack("<HQddH", 1, self.granted, 1.0, 2.0, 0) + text("numpy") + text("python")
         if self.raw_welcome is not None:
             self.stream.sendall(self.raw_welcome)
         else:
@@ -113,7 +114,9 @@ class WireWorker(threading.Thread):
             elif kind == STORE:
                 self.store(head, body)
             elif kind == BYE:
-                self.send(BYE, struct.pack("<QHQQ", 0, 1, self.jobs_done, 1000))
+                self.send(BYE, struct.pack("<QHQQQQ", 0, 1, self.jobs_done, 1000, 0, 0))
+            elif kind == NEIGHBOUR:
+                self.send(REACHED, head[:4] + b"\0" + text("it does not relay"))
             elif kind == ERROR:
                 return
             else:

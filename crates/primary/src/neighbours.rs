@@ -71,7 +71,7 @@ pub(crate) async fn introduce(
     let (pairs, mut unreachable) = pairs(plan, &sessions, random)?;
     let names: Vec<String> = sessions.iter().map(|s| s.name.clone()).collect();
     let mut neighbours = vec![Vec::new(); sessions.len()];
-    let (sessions, pairs) = meet(sessions, pairs).await?;
+    let (sessions, pairs) = meet(sessions, pairs, &names).await?;
     for pair in pairs {
         let (dialler, listener) = (pair.dialler.member, pair.listener.member);
         match (pair.dialler.says, pair.listener.says) {
@@ -166,7 +166,11 @@ fn way(first: &Session, second: &Session) -> Option<(Dials, SocketAddr)> {
 }
 
 /// Has all pairs meet, and takes what they say.
-async fn meet(sessions: Vec<Session>, pairs: Vec<Pair>) -> Result<(Vec<Session>, Vec<Pair>), PrimaryError> {
+async fn meet(
+    sessions: Vec<Session>,
+    pairs: Vec<Pair>,
+    names: &[String],
+) -> Result<(Vec<Session>, Vec<Pair>), PrimaryError> {
     let mut inboxes: Vec<_> = sessions.iter().map(|_| None).collect();
     let takes_part = |member: usize| pairs.iter().any(|p| p.side(member).is_some());
     let unready: Vec<usize> = (0..sessions.len()).filter(|member| takes_part(*member)).collect();
@@ -199,9 +203,10 @@ async fn meet(sessions: Vec<Session>, pairs: Vec<Pair>) -> Result<(Vec<Session>,
     let ended = tokio::time::timeout(deadline, all).await;
     drop(attending);
     if ended.is_err() {
-        let silent = (0..slots.len()).find(|member| slots[*member].is_none()).unwrap_or(0);
+        let silent = slots.iter().zip(names).find(|(slot, _)| slot.is_none());
+        let name = silent.map(|(_, name)| name.clone()).unwrap_or_default();
         let why = format!("it did not say within {} s which workers it reaches", deadline.as_secs());
-        return Err(PrimaryError::Unreachable { name: format!("number {silent}"), why });
+        return Err(PrimaryError::Unreachable { name, why });
     }
     ended.unwrap_or(Ok(()))?;
     let pairs = std::mem::take(&mut board.borrow_mut().pairs);

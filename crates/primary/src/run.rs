@@ -4,6 +4,7 @@
 //! without a deadline: the machine's ticks find silent workers.
 
 mod carry;
+mod relay;
 
 use crate::PrimaryError;
 use crate::account::{MachineReport, Progress, ThreadUse, report_stubs};
@@ -15,9 +16,7 @@ use bramble_link::{Arrived, ArrivedBody, Body, Frame, Landing, LinkError};
 use bramble_matrix::number::{nearest_f64, to_usize};
 use bramble_matrix::{Buffer, Lent, Output, Rect};
 use bramble_schedule::ProtocolError;
-use bramble_schedule::message::{
-    Bye, Kind, Missing, Reached, ResultHead, decode_error, decode_number, encode_forwards, encode_number,
-};
+use bramble_schedule::message::{Bye, Kind, ResultHead, decode_error, decode_number, encode_number};
 use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
 use carry::{read, write};
 use std::cell::{Cell, RefCell};
@@ -222,9 +221,7 @@ impl Core {
                         Err(e) => self.fail(e.to_string()),
                     }
                 }
-                Action::Relay(peer, forwards) => {
-                    self.send(peer, Kind::Relay, encode_forwards(&forwards), Body::Empty)
-                }
+                Action::Relay(peer, forwards) => self.order(peer, &forwards),
                 Action::Parted { peer, other } => self.parted(peer, other),
                 Action::Ping(peer, nonce) => self.send(peer, Kind::Ping, encode_number(nonce), Body::Empty),
                 Action::Merge { peer, tile, rect } => {
@@ -270,14 +267,6 @@ impl Core {
         if let Some(to) = &self.peers[peer].to {
             // A writer that is gone has reported its loss.
             let _ = to.send(Frame::new(kind.code(), head, body));
-        }
-    }
-
-    /// Tells a worker that the other has no link to it.
-    fn parted(&self, peer: usize, other: usize) {
-        if let Ok(other) = u32::try_from(other) {
-            let reached = Reached { peer: other, is_there: false, why: String::new() };
-            self.send(peer, Kind::Reached, reached.encode(), Body::Empty);
         }
     }
 
@@ -353,16 +342,7 @@ impl Core {
                 self.peers[peer].goodbye = Some(Bye::decode(&arrived.head)?);
                 self.changed.notify_one();
             }
-            Kind::Missing => {
-                let missing = Missing::decode(&arrived.head)?;
-                self.happened(Event::Missing { peer, missing });
-            }
-            Kind::Reached => {
-                let Reached { peer: other, is_there, .. } = Reached::decode(&arrived.head)?;
-                if !is_there {
-                    self.happened(Event::Parted { peer, other });
-                }
-            }
+            Kind::Missing | Kind::Reached => self.relayed(peer, &arrived)?,
             // A complete product is not lost by what somebody says while leaving.
             Kind::Error if self.finished.is_some() => drop(decode_error(&arrived.head)?),
             Kind::Error => {

@@ -14,8 +14,8 @@ use crate::session::{Served, WorkerError, serve_arrival, serve_neighbour};
 use bramble_link::{Arrival, Door, DoorLimits, Limits, Link, Security};
 use bramble_schedule::limits::{
     ACCEPTS_PER_ADDRESS_PER_S_MAX, ACCEPTS_PER_S_MAX, BYTES_PER_S_MIN, CHUNK_BYTES_MAX, HANDSHAKE_DEADLINE,
-    HEAD_BYTES_MAX, HELLO_PATIENCE, RATE_WINDOW, STALL_MAX, STRANGER_HEAD_BYTES_MAX, STRANGERS_MAX,
-    STRANGERS_PER_ADDRESS_MAX,
+    HEAD_BYTES_MAX, HELLO_PATIENCE, NEIGHBOURS_MAX, RATE_WINDOW, STALL_MAX, STRANGER_HEAD_BYTES_MAX,
+    STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX,
 };
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -112,7 +112,10 @@ pub async fn join(address: SocketAddr, security: &Security, config: &Config) -> 
 async fn own_door(link: &Link, security: &Security) -> Option<(Door, u16)> {
     let listener = TcpListener::bind((link.addresses?.here.ip(), 0)).await.ok()?;
     let port = listener.local_addr().ok()?.port();
-    Some((Door::new(listener, security.clone(), DOOR), port))
+    // All of them may come at once, and from one address.
+    let (connections, per_address) = (DOOR.connections + NEIGHBOURS_MAX, DOOR.per_address + NEIGHBOURS_MAX);
+    let limits = DoorLimits { connections, per_address, ..DOOR };
+    Some((Door::new(listener, security.clone(), limits), port))
 }
 
 /// Brings other workers to the session; nobody else gets anything at this door. Never ends.

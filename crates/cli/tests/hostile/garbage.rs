@@ -130,7 +130,7 @@ fn frames_may_be_cut_damaged_or_of_another_session() {
 
 /// A frame of some kind whose head is random, or nearly right.
 fn random_frame(random: &mut Random, session: u32) -> Vec<u8> {
-    let kind = [1, 2, 3, 3, 3, 3, 4, 5, 6, 9, 9, 10, 12][random.below(13) as usize];
+    let kind = [1, 2, 3, 3, 3, 3, 4, 5, 6, 9, 9, 10, 12, 13, 14, 15, 16, 17][random.below(18) as usize];
     let (head, body) = match (kind, random.below(3)) {
         (9, 0..=1) => (encode_number(random.next()), random.bytes(40)),
         (3, 0..=1) => {

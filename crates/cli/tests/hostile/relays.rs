@@ -1,8 +1,14 @@
-//! A key that a primary introduced so that workers may relay: it opens no session.
+//! Relaying: a key that was introduced opens no session, joins that nobody waits for get nothing, and a primary that orders
+//! what cannot be loses its session.
 
+use crate::client::Client;
+use crate::support::{Random, data, store};
+use crate::worker::{BOTH, Trust, Worker};
 use bramble_link::{Body, ClusterKey, Frame, Link, NoBodies, Proven, Security, tcp_connect};
-use bramble_schedule::limits::PROTOCOL;
-use bramble_schedule::message::{Kind, decode_error};
+use bramble_schedule::limits::{NEIGHBOURS_MAX, PROTOCOL};
+use bramble_schedule::message::{
+    Forward, Join, Kind, MatrixHeader, Neighbour, Reached, Source, decode_error, encode_forwards,
+};
 use bramble_worker::{Config, Ledger, serve_link};
 use std::time::Duration;
 
@@ -47,4 +53,74 @@ fn a_key_that_was_introduced_opens_no_session() {
             assert!(words.contains("introduced for relaying opens no session"), "{words}");
         }
     });
+}
+
+#[test]
+fn a_join_that_nobody_waits_for_is_closed_without_a_word() {
+    for trust in BOTH {
+        let worker = Worker::start(trust);
+        let mut random = Random(3);
+        for _ in 0..50 {
+            let mut client = Client::connect(trust, worker.address);
+            client.send(Kind::Join.code(), &random.bytes(16), &[]);
+            assert_eq!(client.last_words(), "");
+        }
+        // Somebody else's session waits, and is not found by guessing.
+        let mut waiting = worker.session();
+        waiting.send(Kind::Neighbour.code(), &neighbour(1).encode(), &[]);
+        for ticket in [[0; 16], [0xff; 16], *b"a ticket, 1 off!"] {
+            let mut client = Client::connect(trust, worker.address);
+            client.send(Kind::Join.code(), &Join { ticket }.encode(), &[]);
+            assert_eq!(client.last_words(), "");
+        }
+        if trust == Trust::Keyed {
+            // The ticket is right, but the proof is that of the cluster, not of the pair.
+            let mut client = Client::connect(trust, worker.address);
+            client.send(Kind::Join.code(), &Join { ticket: neighbour(1).ticket }.encode(), &[]);
+            assert_eq!(client.last_words(), "");
+        }
+        drop(waiting);
+        for bad in [15, 17] {
+            let mut client = Client::connect(trust, worker.address);
+            client.send(Kind::Join.code(), &random.bytes(bad), &[]);
+            client.last_words();
+        }
+        worker.is_well();
+    }
+}
+
+fn neighbour(peer: u32) -> Neighbour {
+    let ticket = *b"a ticket, 1 off.";
+    Neighbour { peer, me: 0, dials: false, key: [7; 20], ticket, address: String::new() }
+}
+
+#[test]
+fn a_primary_that_orders_what_cannot_be_loses_its_session_and_no_more() {
+    let worker = Worker::start(Trust::Keyless);
+    let order = |id, to| encode_forwards(&[Forward { id, to, id_there: 1 }]);
+    let relayed = MatrixHeader { source: Source::Relayed, first_line: 3, ..data(1, 2, 2, 1) };
+    let unknown = Reached { peer: 5, is_there: false, why: String::new() };
+    let cases: [(&str, Vec<(Kind, Vec<u8>)>); 6] = [
+        ("is not stored here", vec![(Kind::Relay, order(1, 2))]),
+        ("come from worker 3, who is not known", vec![(Kind::Store, store(&[relayed], &[]))]),
+        ("worker 5 is not known", vec![(Kind::Reached, unknown.encode())]),
+        ("introduced twice", vec![(Kind::Neighbour, neighbour(1).encode()); 2]),
+        (
+            "one too many",
+            (1..=NEIGHBOURS_MAX as u32 + 1).map(|n| (Kind::Neighbour, neighbour(n).encode())).collect(),
+        ),
+        ("has no place here", vec![(Kind::Join, neighbour(1).ticket.to_vec())]),
+    ];
+    for (why, messages) in cases {
+        let mut client = worker.session();
+        messages.iter().for_each(|(kind, head)| client.send(kind.code(), head, &[]));
+        let words = client.last_words();
+        assert!(words.contains(why), "{why:?} was wanted, it said {words:?}");
+    }
+    // An order for a neighbour that was never introduced.
+    let mut client = worker.session();
+    client.send(Kind::Store.code(), &store(&[data(1, 2, 2, 1)], &[]), &[0; 32]);
+    client.send(Kind::Relay.code(), &order(1, 9), &[]);
+    assert!(client.last_words().contains("worker 9, who is not known"));
+    worker.is_well();
 }
