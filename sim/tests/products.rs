@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Strategy, Wish, decide};
+use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
 use bramble_sim::{Report, Setting, simulate};
 
 fn machine(name: &str, threads: u32, gflops: f64, bytes_per_s: Option<f64>) -> Machine {
@@ -25,7 +25,7 @@ fn problem(m: u64, n: u64, k: u64) -> Problem {
 
 fn planned(p: &Problem, cut: Cut, machines: &[Machine], strategy: &str, reproducible: bool) -> Plan {
     let strategy = Some(strategy.parse::<Strategy>().unwrap());
-    let wish = Wish { strategy, who: Preference::Workers, reproducible, ..Wish::AUTO };
+    let wish = Wish { strategy, who: Preference::Workers, reproducible, relay: Relay::Off, ..Wish::AUTO };
     decide(p, cut, &machines[0], &machines[1..], &wish).unwrap().plan
 }
 
