@@ -87,6 +87,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         memory_bytes: 1 << 30,
         gflops: 50.0,
         peak_gflops: 80.0,
+        port: 7400,
         kernel: text("simd"),
         version: text("0.1.0"),
         name: text("pi"),
@@ -100,7 +101,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let result = ResultHead { c: 3, epoch: 0, step_start: 0, step_end: 2, first_line: 0, lines: 4 };
     seeds.push((5, result.encode()));
     let report = ThreadReport { jobs: 5, busy_us: 1000 };
-    seeds.push((8, Bye { threads: vec![report; 2], held_bytes_max: 1 << 20 }.encode()));
+    seeds.push((8, Bye { threads: vec![report; 2], held_bytes_max: 1 << 20, ..Bye::default() }.encode()));
     for generator in [Generator::random(3), Generator::identity().transposed()] {
         seeds.push((9, Generated { generator: generator.to_bytes(), row: 5, col: 6 }.encode()));
     }

@@ -1,6 +1,7 @@
 //! What a simulated product took.
 
 use bramble_plan::Prediction;
+use bramble_schedule::primary::Moved;
 
 /// One machine of the plan, in the order of its members.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -11,6 +12,8 @@ pub struct MachineReport {
     pub bytes_out: u64,
     /// Bytes over its link to the primary.
     pub bytes_back: u64,
+    /// Bytes that it passed on to others.
+    pub bytes_passed: u64,
     /// Seconds that its threads were busy, summed.
     pub busy_s: f64,
     /// Most bytes of matrices that it held, as they are charged.
@@ -34,6 +37,8 @@ pub struct Report {
     pub seconds: f64,
     /// The plan's members.
     pub machines: Vec<MachineReport>,
+    /// Work that was taken from one member and given to another.
+    pub moved: Vec<Moved>,
     /// Seconds that the primary's event loop was busy with bytes.
     pub loop_busy_s: f64,
     /// Most bytes of sums that waited for earlier ones.

@@ -28,6 +28,10 @@ pub struct Setting {
     pub far_s_per_byte: f64,
     /// What each machine does beside multiplying, in the order of the machines; where it ends, `Pace::USUAL`.
     pub paces: Vec<Pace>,
+    /// How fast each machine multiplies, of what it said, in the order of the machines; where it ends, as it said.
+    pub speeds: Vec<f64>,
+    /// Whether work that a slow machine has not been sent goes to others.
+    pub steals: bool,
     /// Whether threads take additions before products, as the worker's threads do.
     pub additions_first: bool,
     /// In which order things happen that happen at the same time; 0 is the order in which they were begun.
@@ -43,6 +47,8 @@ impl Setting {
             merge_s_per_byte: 0.5e-9,
             far_s_per_byte: 0.4e-9,
             paces: Vec::new(),
+            speeds: Vec::new(),
+            steals: true,
             additions_first: true,
             seed: 0,
         }

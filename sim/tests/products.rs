@@ -126,6 +126,32 @@ fn workers_share_the_primarys_network() {
 }
 
 #[test]
+fn operands_leave_the_primary_once_where_workers_pass_them_on() {
+    let p = problem(4096, 4096, 4096);
+    let mut machines = vec![machine("primary", 1, 1.0, None)];
+    machines.extend((0..8).map(|_| machine("worker", 2, 1e4, Some(1e8))));
+    for strategy in ["summa:2x4", "summa:4x2", "reuse", "cuboid:2x4x1", "cuboid:1x8x1"] {
+        let run = |relay| {
+            let strategy = Some(strategy.parse::<Strategy>().unwrap());
+            let wish = Wish { strategy, who: Preference::Workers, relay, ..Wish::AUTO };
+            let plan = decide(&p, Cut::default(), &machines[0], &machines[1..], &wish).unwrap().plan;
+            assert_eq!(plan.relay, relay == Relay::On, "{strategy:?}");
+            (simulate(&plan, &machines, &Setting::ideal()), plan.predicted)
+        };
+        let ((alone, _), (relayed, predicted)) = (run(Relay::Off), run(Relay::On));
+        let once = p.operand_bytes();
+        assert!(relayed.bytes_sent() as f64 <= 1.01 * once, "{strategy}: {} of {once}", relayed.bytes_sent());
+        assert!(alone.bytes_sent() as f64 > 1.5 * once, "{strategy}");
+        let passed: u64 = relayed.machines.iter().map(|m| m.bytes_passed).sum();
+        near(passed as f64 + relayed.bytes_sent() as f64, alone.bytes_sent() as f64, 0.01);
+        assert!(relayed.bytes_off(&predicted) < 0.01, "{strategy}: {}", relayed.bytes_off(&predicted));
+        near(passed as f64, predicted.bytes_relayed as f64, 0.01);
+        let times = (relayed.seconds, alone.seconds, predicted.seconds, once / 1e8);
+        assert!(times.0 < times.1 && times.0 < 1.25 * times.3, "{strategy}: {times:?}");
+    }
+}
+
+#[test]
 fn the_event_loop_and_the_threads_share_the_cores() {
     let p = problem(2048, 2048, 2048);
     let mut machines = vec![machine("primary", 2, 20.0, None)];

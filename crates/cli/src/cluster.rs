@@ -76,7 +76,7 @@ async fn dial(host: Host, security: Security) -> Result<End, Failure> {
     let mut last = format!("worker {name}: no address");
     for address in addresses {
         match security.reach(address, HANDSHAKE_DEADLINE).await {
-            Ok(link) => return Ok(End { link, threads_max: host.slots }),
+            Ok(link) => return Ok(End { link, threads_max: host.slots, was_dialled: true }),
             Err(e @ (LinkError::Untrusted(_) | LinkError::Shut)) => last = format!("worker {name}: {e}"),
             Err(e) => {
                 last = format!("worker {name}: {e}; start one there with: bramble worker --listen {address}");
@@ -114,7 +114,9 @@ async fn wait_for(awaited: u16, listen: SocketAddr, security: &Security) -> Resu
     let mut refused = String::new();
     while met.ends.len() < usize::from(awaited) {
         match tokio::time::timeout_at(deadline, door.next()).await {
-            Ok((_, Ok(arrival))) => met.ends.push(End { link: arrival.link, threads_max: 0 }),
+            Ok((_, Ok(arrival))) => {
+                met.ends.push(End { link: arrival.link, threads_max: 0, was_dialled: false })
+            }
             Ok((peer, Err(e))) => refused = format!("; last came {peer}, but {e}"),
             Err(_) => {
                 let (came, seconds) = (met.ends.len(), AWAIT_DEADLINE.as_secs());

@@ -147,6 +147,7 @@ async fn compute(
         threads: gathered.threads,
         session_seed: crate::seed()? as u32,
         check_seed: crate::seed()?,
+        random: crate::random,
         name: host_name(),
         began,
     };

@@ -2,7 +2,7 @@
 
 use crate::args::MultiplyArgs;
 use bramble_plan::Decision;
-use bramble_primary::{Progress as State, Watch};
+use bramble_primary::{Progress as State, RelayReport, Watch};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 
@@ -55,6 +55,22 @@ impl Watch for Progress {
             }
             let memory = plan.predicted.worker_memory_bytes as f64 / 1e6;
             self.say(&format!("at most {memory:.0} MB of matrices at any one machine"));
+        }
+    }
+
+    fn introduced(&self, relay: &RelayReport) {
+        let Some(first) = relay.unreachable.first() else { return };
+        // Said in any case: whoever reads nothing else still has to know that the network is not as he thinks.
+        let (without, pairs) = (relay.unreachable.len(), relay.unreachable.len() + relay.pairs);
+        self.say(&format!(
+            "bramble: {without} of {pairs} pairs of workers have no link, such as {} and {} ({}): this machine sends to \
+             them itself what they would have passed on",
+            first.from, first.to, first.why
+        ));
+        if self.verbose {
+            for pair in relay.unreachable.iter().skip(1) {
+                self.say(&format!("no link: {} and {}: {}", pair.from, pair.to, pair.why));
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use crate::args::MultiplyArgs;
 use crate::plan::{json as plan_json, text as plan_text};
 use crate::quantity::{bytes, seconds};
 use bramble_plan::Sums;
-use bramble_primary::{MachineReport, Report};
+use bramble_primary::{MachineReport, RelayReport, Report, Unreachable};
 use serde_json::{Value, json};
 
 /// The report as lines of text.
@@ -39,6 +39,14 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
         let ratio = report.seconds / report.bound.seconds;
         let (bound, by) = (seconds(report.bound.seconds), report.bound.by.name());
         out.push(format!("bound     {bound} by {by}; the run took {ratio:.2} times that"));
+    }
+    if let Some(relay) = &report.relay {
+        let relayed = bytes(report.machines.iter().map(|m| m.relayed_bytes_in as f64).sum());
+        let without = match relay.unreachable.len() {
+            0 => String::new(),
+            n => format!("; {n} pairs without a link"),
+        };
+        out.push(format!("relayed   {relayed} from worker to worker, {} pairs{without}", relay.pairs));
     }
     let verify = &report.verify;
     out.push(match report.unverified() {
@@ -129,8 +137,14 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
             "retried": 0,
             "excluded": report.left_out.iter().map(|l| json!({"name": l.name, "reason": l.reason})).collect::<Vec<_>>(),
         },
+        "relay": report.relay.as_ref().map(relay_json),
         "digest": digest,
     })
+}
+
+fn relay_json(relay: &RelayReport) -> Value {
+    let pair = |p: &Unreachable| json!({"from": p.from, "to": p.to, "why": p.why});
+    json!({"pairs": relay.pairs, "unreachable": relay.unreachable.iter().map(pair).collect::<Vec<_>>()})
 }
 
 fn machine_json(m: &MachineReport) -> Value {
@@ -144,6 +158,8 @@ fn machine_json(m: &MachineReport) -> Value {
         "share": m.share,
         "bytes_in": m.bytes_in,
         "bytes_out": m.bytes_out,
+        "relayed_bytes_in": m.relayed_bytes_in,
+        "relayed_bytes_out": m.relayed_bytes_out,
         "busy_s": m.threads.iter().map(|t| t.busy_s).sum::<f64>(),
         "jobs": m.threads.iter().map(|t| t.jobs).sum::<u64>(),
         "memory_bytes": m.memory_bytes,

@@ -101,7 +101,8 @@ impl Team {
                 // All are this machine: one probe, while they start, serves them all.
                 kernel = probed(purpose)?;
                 let links = processes.accept(door).await?;
-                let ends = links.into_iter().map(|link| End { link, threads_max: 0 }).collect();
+                let end = |link| End { link, threads_max: 0, was_dialled: false };
+                let ends = links.into_iter().map(end).collect();
                 Met { ends, missing: Vec::new() }
             }
             Self::Cluster(cluster) => cluster.meet().await?,
@@ -158,7 +159,7 @@ fn own_threads(args: &TeamArgs, is_local: bool) -> (End, usize) {
         // How it ended is seen at the other end.
         let _ = serve_link(there, None, &config, &Ledger::new()).await;
     });
-    (End { link: here, threads_max: 0 }, threads)
+    (End { link: here, threads_max: 0, was_dialled: false }, threads)
 }
 
 /// `auto` resolved once.

@@ -30,11 +30,15 @@ pub use thread::thread_pair;
 
 use std::cell::Cell;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 
 /// A future of a link. Not `Send`: each end of a link lives on one event loop.
 pub type LinkFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LinkError>> + 'a>>;
+
+/// What a place waits for.
+pub type Until<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// What can end a link.
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +114,12 @@ pub trait Receiver {
 
 /// Says where bodies land.
 pub trait Place {
+    /// What has to come before `place` can be asked about this frame, if anything; its body stays in the link meanwhile, so
+    /// whoever waits here has to have a limit of its own.
+    fn until(&self, _kind: u8, _head: &[u8]) -> Option<Until<'_>> {
+        None
+    }
+
     /// Memory of exactly `body_bytes` for the frame of that kind and head, or why it is not wanted; the
     /// link then ends.
     fn place(&mut self, kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String>;
@@ -148,6 +158,15 @@ pub enum ArrivedBody {
     Lent(Box<dyn Landing>),
 }
 
+/// Where the two ends of a connection are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// This end.
+    pub here: SocketAddr,
+    /// The other.
+    pub there: SocketAddr,
+}
+
 /// Both ends of what one side sees of a link.
 pub struct Link {
     /// To the other end.
@@ -156,6 +175,8 @@ pub struct Link {
     pub receiver: Box<dyn Receiver>,
     /// What to call the other end in messages.
     pub peer: String,
+    /// The addresses of this end and the other, where there are any.
+    pub addresses: Option<Addresses>,
     /// `thread` or `tcp`.
     pub name: &'static str,
     /// Whether bodies may be `Body::Lent`, and arrive by reference.

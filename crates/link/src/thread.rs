@@ -22,6 +22,7 @@ fn side(tx: mpsc::Sender<Frame>, rx: mpsc::Receiver<Frame>, peer: &str) -> Link 
         sender: Box::new(ThreadSender { tx: Some(tx), bytes: 0 }),
         receiver: Box::new(ThreadReceiver { rx, bytes: 0 }),
         peer: peer.to_owned(),
+        addresses: None,
         name: "thread",
         shares_memory: true,
         cipher: None,

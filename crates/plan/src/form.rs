@@ -7,7 +7,8 @@
 //! after it in an order that no two machines can wait for each other in: either its share covers the whole of k, with
 //! steps rising for each tile, or each share has one span of k and a machine's shares come in the order of k.
 
-use crate::{Bound, Prediction, Problem, Region, Strategy};
+use crate::memory::CellCharges;
+use crate::{Bound, Prediction, Problem, Recipe, Region, Strategy};
 use bramble_matrix::{Rect, Span};
 
 /// Tiles (cells) and steps of one block.
@@ -123,43 +124,34 @@ pub struct Member {
     pub blocks_at_once: usize,
 }
 
-/// A place in a member's blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
-    share: usize,
-    index: u64,
-}
-
 impl Member {
-    /// The block at the cursor, which then stands at the next.
-    pub fn next_block(&self, cursor: &mut Cursor) -> Option<Block> {
-        while let Some(share) = self.shares.get(cursor.share) {
-            if let Some(block) = share.block(cursor.index) {
-                cursor.index += 1;
-                return Some(block);
+    /// How many blocks it has.
+    pub fn block_count(&self) -> u64 {
+        self.shares.iter().map(Share::blocks).fold(0, u64::saturating_add)
+    }
+
+    /// The share that has block number `number`, and the block's number in it.
+    pub fn share_of(&self, number: u64) -> Option<(&Share, u64)> {
+        let mut index = number;
+        for share in &self.shares {
+            let blocks = share.blocks();
+            if index < blocks {
+                return Some((share, index));
             }
-            *cursor = Cursor { share: cursor.share + 1, index: 0 };
+            index -= blocks;
         }
         None
     }
 
-    /// Block number `number` of all its blocks.
+    /// Block number `number` of all its blocks, in its order.
     pub fn block_at(&self, number: u64) -> Option<Block> {
-        let mut left = number;
-        for share in &self.shares {
-            let blocks = share.blocks();
-            if left < blocks {
-                return share.block(left);
-            }
-            left -= blocks;
-        }
-        None
+        let (share, index) = self.share_of(number)?;
+        share.block(index)
     }
 
     /// All its blocks, one at a time.
     pub fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
-        let mut cursor = Cursor::default();
-        std::iter::from_fn(move || self.next_block(&mut cursor))
+        self.shares.iter().flat_map(|share| (0..share.blocks()).filter_map(|index| share.block(index)))
     }
 }
 
@@ -213,6 +205,20 @@ impl Plan {
         self.sums == Sums::Chained && block.steps.start > 0
     }
 
+    /// What a block counts for where it just fits: the least memory in which it can run, in bytes as they are charged.
+    pub fn block_bytes(&self, block: &Block, recipe: &Recipe) -> u64 {
+        let region = &self.regions[block.region];
+        let (rows, cols) = (block.cells.rows.len(), block.cells.cols.len());
+        let size = BlockSize { rows, cols, steps: block.steps.len() };
+        CellCharges::of(region, self.problem.element_bytes(), recipe).need(size, block.order)
+    }
+
+    /// The work of some cells over some steps: elements of C times depth.
+    pub fn work(&self, region: usize, cells: Rect, steps: Span) -> f64 {
+        let region = &self.regions[region];
+        region.elements(cells) as f64 * region.depth_of(steps) as f64
+    }
+
     /// Tiles of C in all regions.
     pub fn tiles(&self) -> u64 {
         self.regions.iter().map(|r| r.grid.tiles() * r.q() * r.q()).sum()
@@ -236,13 +242,8 @@ impl Plan {
 
     /// Elements of C (times parts of k) that a member computes, and of all: its part of the work.
     pub fn part_of_work(&self, member: usize) -> f64 {
-        let work = |m: &Member| -> f64 {
-            let one = |s: &Share| {
-                let region = &self.regions[s.region];
-                region.elements(s.cells) as f64 * region.depth_of(s.steps) as f64
-            };
-            m.shares.iter().map(one).sum()
-        };
+        let work =
+            |m: &Member| -> f64 { m.shares.iter().map(|s| self.work(s.region, s.cells, s.steps)).sum() };
         let all: f64 = self.members.iter().map(work).sum();
         if all > 0.0 { work(&self.members[member]) / all } else { 0.0 }
     }
@@ -250,14 +251,14 @@ impl Plan {
     /// The member that computes tile (row, col) of C, where no other has a part of it.
     pub fn owner_of(&self, row: u64, col: u64) -> Option<usize> {
         let mut owners = (0..self.members.len())
-            .filter(|m| self.members[*m].shares.iter().any(|s| self.covers(s, row, col)));
+            .filter(|m| self.members[*m].shares.iter().any(|s| self.has(s.region, s.cells, row, col)));
         let first = owners.next();
         if owners.next().is_some() { None } else { first }
     }
 
-    /// Whether an element of C is in a share.
-    fn covers(&self, share: &Share, row: u64, col: u64) -> bool {
-        let region = &self.regions[share.region];
+    /// Whether an element of C is in some cells of a region.
+    pub fn has(&self, region: usize, cells: Rect, row: u64, col: u64) -> bool {
+        let region = &self.regions[region];
         let (Some(row), Some(col)) = (row.checked_sub(region.row), col.checked_sub(region.col)) else {
             return false;
         };
@@ -265,6 +266,6 @@ impl Plan {
         let inside = row < part_rows * region.q() && col < part_cols * region.q();
         let (i, j) =
             (row % part_rows.max(1) / region.grid.tile_rows, col % part_cols.max(1) / region.grid.tile_cols);
-        inside && share.cells.rows.contains(i) && share.cells.cols.contains(j)
+        inside && cells.rows.contains(i) && cells.cols.contains(j)
     }
 }

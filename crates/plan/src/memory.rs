@@ -61,9 +61,11 @@ impl CellCharges {
         let c = parts
             .saturating_mul(charge(grid.tile_rows, grid.tile_cols))
             .saturating_add(2 * c_sums * USE_BYTES);
+        // Each panel may be kept for another machine, which counts as one more use.
+        let kept = panels * USE_BYTES;
         Self {
-            a: (panels + a_sums).saturating_mul(charge(grid.tile_rows, grid.depth)),
-            b: (panels + b_sums).saturating_mul(charge(grid.depth, grid.tile_cols)),
+            a: (panels + a_sums).saturating_mul(charge(grid.tile_rows, grid.depth)).saturating_add(kept),
+            b: (panels + b_sums).saturating_mul(charge(grid.depth, grid.tile_cols)).saturating_add(kept),
             c,
             products,
             a_sums,

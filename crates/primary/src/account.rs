@@ -52,6 +52,10 @@ pub struct MachineReport {
     pub bytes_in: u64,
     /// Bytes that came from it.
     pub bytes_out: u64,
+    /// Bytes that other workers passed on to it.
+    pub relayed_bytes_in: u64,
+    /// Bytes that it passed on to other workers.
+    pub relayed_bytes_out: u64,
     /// Bytes of buffers that it had for matrices at most.
     pub memory_bytes: u64,
     /// Its compute threads.
@@ -60,6 +64,26 @@ pub struct MachineReport {
     pub link_bytes_per_s: Option<f64>,
     /// Measured round trip.
     pub round_trip_s: Option<f64>,
+}
+
+/// Which workers could pass panels on to each other.
+#[derive(Clone, Debug, Default)]
+pub struct RelayReport {
+    /// Pairs that have a link.
+    pub pairs: usize,
+    /// Pairs that have none: the primary serves them itself.
+    pub unreachable: Vec<Unreachable>,
+}
+
+/// Two workers that have no link.
+#[derive(Clone, Debug)]
+pub struct Unreachable {
+    /// One of them; it dialled, if anybody did.
+    pub from: String,
+    /// The other.
+    pub to: String,
+    /// Why.
+    pub why: String,
 }
 
 /// What verification found, and what it cost.
@@ -116,6 +140,8 @@ pub struct Report {
     pub verify: VerifyReport,
     /// The machine that computed the element that is wrong, if one is.
     pub suspect: Option<String>,
+    /// Who could pass panels on to whom, where the plan wanted that.
+    pub relay: Option<RelayReport>,
     /// How hard C was to be checked.
     pub effort: Effort,
 }
@@ -149,6 +175,8 @@ pub(crate) fn report_stubs(plan: &bramble_plan::Plan, sessions: &[Session]) -> V
         share: plan.part_of_work(member),
         bytes_in: 0,
         bytes_out: 0,
+        relayed_bytes_in: 0,
+        relayed_bytes_out: 0,
         memory_bytes: 0,
         threads: Vec::new(),
         link_bytes_per_s: session.rate.map(|r| r.bytes_per_s),

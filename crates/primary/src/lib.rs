@@ -15,12 +15,14 @@ mod aside;
 mod bodies;
 mod error;
 mod measure;
+mod neighbours;
 mod opening;
 mod product;
 mod run;
 mod survey;
 
-pub use account::{MachineReport, Progress, Report, ThreadUse, VerifyReport};
+pub use account::{MachineReport, Progress, RelayReport, Report, ThreadUse, Unreachable, VerifyReport};
 pub use error::PrimaryError;
+pub use neighbours::Random;
 pub use product::{End, Ends, Finished, Request, Watch, multiply};
 pub use survey::{Survey, Surveyed, survey};

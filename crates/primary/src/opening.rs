@@ -11,6 +11,7 @@ use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::{LinkRate, Machine};
 use bramble_schedule::limits::WELCOME_DEADLINE;
 use bramble_schedule::message::{Bye, Hello, Kind, Welcome, decode_error};
+use std::net::SocketAddr;
 
 /// An end that answered.
 pub(crate) struct Session {
@@ -19,6 +20,10 @@ pub(crate) struct Session {
     /// How fast the link is, once it has been measured; nothing where memory is shared.
     pub(crate) rate: Option<LinkRate>,
     pub(crate) name: String,
+    /// Where other workers can dial it, as far as the primary knows.
+    pub(crate) door: Option<SocketAddr>,
+    /// Whether the primary has dialled it.
+    pub(crate) was_dialled: bool,
 }
 
 impl Session {
@@ -54,7 +59,7 @@ pub(crate) struct Opening {
 
 /// Opens a session over a link.
 pub(crate) async fn open(end: End, opening: &Opening, session: u32) -> Result<Session, PrimaryError> {
-    let (peer, shares_memory) = (end.link.peer.clone(), end.link.shares_memory);
+    let (peer, shares_memory, was_dialled) = (end.link.peer.clone(), end.link.shares_memory, end.was_dialled);
     match tokio::time::timeout(WELCOME_DEADLINE, greet(end, opening, session)).await {
         Err(_) => {
             let why = format!("no answer within {} s; is it a bramble worker?", WELCOME_DEADLINE.as_secs());
@@ -66,9 +71,17 @@ pub(crate) async fn open(end: End, opening: &Opening, session: u32) -> Result<Se
             // More than was asked for is no reason to plan with it.
             welcome.memory_bytes = welcome.memory_bytes.min(opening.memory_bytes);
             let name = if link.shares_memory { welcome.name.clone() } else { peer };
-            Ok(Session { link, welcome, rate: None, name })
+            let door = door(&link, welcome.port, was_dialled);
+            Ok(Session { link, welcome, rate: None, name, door, was_dialled })
         }
     }
+}
+
+/// Where other workers can dial a worker that has said on which port it takes them. The way that the primary took
+/// itself counts more: there may be another port in front of that one.
+fn door(link: &Link, port: u16, was_dialled: bool) -> Option<SocketAddr> {
+    let there = link.addresses.filter(|_| port != 0)?.there;
+    Some(if was_dialled { there } else { SocketAddr::new(there.ip(), port) })
 }
 
 /// Says goodbye without waiting for an answer.
@@ -101,7 +114,7 @@ pub(crate) fn one_kernel(local: &Session, workers: &[Session]) -> Result<(), Pri
 }
 
 async fn greet(end: End, opening: &Opening, session: u32) -> Result<(Link, Welcome), String> {
-    let End { mut link, threads_max } = end;
+    let End { mut link, threads_max, was_dialled: _ } = end;
     let hello = Hello {
         session,
         dtype: opening.dtype,

@@ -1,9 +1,10 @@
 //! One product, from opened operands to a verified C.
 
 use crate::PrimaryError;
-use crate::account::{Progress, Report, VerifyReport};
+use crate::account::{Progress, RelayReport, Report, VerifyReport};
 use crate::bodies::Bodies;
 use crate::measure::measure;
+use crate::neighbours::{Met, Random, introduce};
 use crate::opening::{Opening, Session, dismiss, even_speeds, one_kernel, open};
 use crate::run::run;
 use bramble_link::Link;
@@ -11,7 +12,7 @@ use bramble_matrix::number::to_u64;
 use bramble_matrix::{
     Check, DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, scaling, verify,
 };
-use bramble_plan::{Cut, Decision, Machine, Problem, Wish, decide, memory_to_ask};
+use bramble_plan::{Cut, Decision, Machine, Plan, Problem, Wish, decide, memory_to_ask};
 use bramble_schedule::primary::Operands;
 use std::time::Instant;
 
@@ -45,6 +46,8 @@ pub struct Request {
     pub session_seed: u32,
     /// Source of the check's random vectors, which workers must not be able to guess.
     pub check_seed: u64,
+    /// Source of the secrets by which workers that relay know each other.
+    pub random: Random,
     /// What the primary calls itself.
     pub name: String,
     /// When the process began its work.
@@ -57,6 +60,8 @@ pub struct End {
     pub link: Link,
     /// Most threads that it may use there; 0 is no limit.
     pub threads_max: u16,
+    /// Whether this process has made the connection.
+    pub was_dialled: bool,
 }
 
 /// Who can compute.
@@ -74,6 +79,8 @@ pub struct Ends {
 pub trait Watch {
     /// The plan has been chosen, with a sentence that says why.
     fn decided(&self, decision: &Decision);
+    /// Workers have been introduced to each other.
+    fn introduced(&self, relay: &RelayReport);
     /// Some time has passed.
     fn progress(&self, progress: &Progress);
     /// C is there and is being checked.
@@ -109,6 +116,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let decision = choose(&request, &problem, &primary, &machines).await?;
     watch.decided(&decision);
     let sessions = chosen(&decision, local, workers).await;
+    let met = acquainted(&decision.plan, sessions, request.random, watch).await?;
     let checked = Checked::of(&request);
     let operands = Operands {
         a_layout: request.a.layout(),
@@ -119,7 +127,8 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     };
     let bodies = Bodies::new(request.a.clone(), request.b.clone(), request.old_c.clone());
     let plan = decision.plan.clone();
-    let ran = run(plan, operands, bodies, request.output, sessions, watch).await?;
+    let relay = decision.plan.relay.then(|| met.report.clone());
+    let ran = run(plan, operands, bodies, request.output, met, watch).await?;
     let sealed = ran.output.seal()?;
     watch.verifying();
     let verify = checked.verify(&sealed, decision.plan.strategy.levels).await?;
@@ -152,6 +161,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         left_out: decision.left_out,
         verify,
         suspect,
+        relay,
         effort: request.effort,
     };
     Ok(Finished { sealed, report })
@@ -257,6 +267,22 @@ async fn chosen(decision: &Decision, local: Session, workers: Vec<Session>) -> V
     sessions
 }
 
+/// The sessions, and who of them can pass panels on to whom, where the plan wants that.
+async fn acquainted(
+    plan: &Plan,
+    sessions: Vec<Session>,
+    random: Random,
+    watch: &dyn Watch,
+) -> Result<Met, PrimaryError> {
+    if !plan.relay {
+        let neighbours = vec![Vec::new(); sessions.len()];
+        return Ok(Met { sessions, neighbours, report: RelayReport::default() });
+    }
+    let met = introduce(plan, sessions, random).await?;
+    watch.introduced(&met.report);
+    Ok(met)
+}
+
 /// Products without multiplications: no elements, no depth, or α = 0. C = βC.
 async fn without_product(request: Request, problem: &Problem) -> Result<Finished, PrimaryError> {
     let began = Instant::now();
@@ -294,6 +320,7 @@ async fn without_product(request: Request, problem: &Problem) -> Result<Finished
         left_out: Vec::new(),
         verify,
         suspect: None,
+        relay: None,
         effort: request.effort,
     };
     Ok(Finished { sealed, report })

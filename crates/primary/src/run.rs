@@ -9,13 +9,15 @@ use crate::PrimaryError;
 use crate::account::{MachineReport, Progress, ThreadUse, report_stubs};
 use crate::aside::{AsideLines, Asides, bytes_of, copy_lines};
 use crate::bodies::{Bodies, Tile};
-use crate::opening::Session;
+use crate::neighbours::Met;
 use crate::product::Watch;
 use bramble_link::{Arrived, ArrivedBody, Body, Frame, Landing, LinkError};
 use bramble_matrix::number::{nearest_f64, to_usize};
 use bramble_matrix::{Buffer, Lent, Output, Rect};
 use bramble_schedule::ProtocolError;
-use bramble_schedule::message::{Bye, Kind, ResultHead, decode_error, decode_number, encode_number};
+use bramble_schedule::message::{
+    Bye, Kind, Missing, Reached, ResultHead, decode_error, decode_number, encode_forwards, encode_number,
+};
 use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
 use carry::{read, write};
 use std::cell::{Cell, RefCell};
@@ -94,24 +96,27 @@ pub(crate) struct Ran {
     pub(crate) aside_bytes_max: usize,
 }
 
-/// Runs a plan on the sessions of its members, in their order.
+/// Runs a plan on the sessions of its members, in their order, some of which have links with each other.
 pub(crate) async fn run(
     plan: bramble_plan::Plan,
     operands: Operands,
     bodies: Bodies,
     output: Output,
-    sessions: Vec<Session>,
+    met: Met,
     watch: &dyn Watch,
 ) -> Result<Ran, PrimaryError> {
+    let Met { sessions, neighbours, report: _ } = met;
     let machines = report_stubs(&plan, &sessions);
     let infos = sessions
         .iter()
         .zip(&plan.members)
-        .map(|(s, member)| PeerInfo {
+        .zip(neighbours)
+        .map(|((s, member), neighbours)| PeerInfo {
             name: s.name.clone(),
             // The plan's promise; what the worker granted is at least that.
             credit_bytes: member.memory_bytes.min(s.welcome.memory_bytes),
             shares_memory: s.link.shares_memory,
+            neighbours,
         })
         .collect();
     let changed = Rc::new(Notify::new());
@@ -217,6 +222,10 @@ impl Core {
                         Err(e) => self.fail(e.to_string()),
                     }
                 }
+                Action::Relay(peer, forwards) => {
+                    self.send(peer, Kind::Relay, encode_forwards(&forwards), Body::Empty)
+                }
+                Action::Parted { peer, other } => self.parted(peer, other),
                 Action::Ping(peer, nonce) => self.send(peer, Kind::Ping, encode_number(nonce), Body::Empty),
                 Action::Merge { peer, tile, rect } => {
                     let c = self.output.lend(rect);
@@ -261,6 +270,14 @@ impl Core {
         if let Some(to) = &self.peers[peer].to {
             // A writer that is gone has reported its loss.
             let _ = to.send(Frame::new(kind.code(), head, body));
+        }
+    }
+
+    /// Tells a worker that the other has no link to it.
+    fn parted(&self, peer: usize, other: usize) {
+        if let Ok(other) = u32::try_from(other) {
+            let reached = Reached { peer: other, is_there: false, why: String::new() };
+            self.send(peer, Kind::Reached, reached.encode(), Body::Empty);
         }
     }
 
@@ -336,13 +353,30 @@ impl Core {
                 self.peers[peer].goodbye = Some(Bye::decode(&arrived.head)?);
                 self.changed.notify_one();
             }
+            Kind::Missing => {
+                let missing = Missing::decode(&arrived.head)?;
+                self.happened(Event::Missing { peer, missing });
+            }
+            Kind::Reached => {
+                let Reached { peer: other, is_there, .. } = Reached::decode(&arrived.head)?;
+                if !is_there {
+                    self.happened(Event::Parted { peer, other });
+                }
+            }
             // A complete product is not lost by what somebody says while leaving.
             Kind::Error if self.finished.is_some() => drop(decode_error(&arrived.head)?),
             Kind::Error => {
                 let text = decode_error(&arrived.head)?;
                 self.fail(format!("worker {}: {text}", self.peers[peer].name));
             }
-            Kind::Hello | Kind::Welcome | Kind::Store | Kind::Ping => {
+            Kind::Hello
+            | Kind::Welcome
+            | Kind::Store
+            | Kind::Ping
+            | Kind::Relay
+            | Kind::Neighbour
+            | Kind::Join
+            | Kind::Piece => {
                 let what = format!("a message of kind {} has no place here", arrived.kind);
                 return Err(ProtocolError::new(what));
             }
@@ -425,6 +459,8 @@ impl Core {
             }
             let goodbye = peer.goodbye.unwrap_or_default();
             machine.memory_bytes = goodbye.held_bytes_max;
+            (machine.relayed_bytes_in, machine.relayed_bytes_out) =
+                (goodbye.relayed_bytes_in, goodbye.relayed_bytes_out);
             let account = |t: &bramble_schedule::message::ThreadReport| ThreadUse {
                 jobs: t.jobs,
                 busy_s: nearest_f64(t.busy_us) * 1e-6,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Version of the protocol. Both ends must have the same.
-pub const PROTOCOL: u16 = 3;
+pub const PROTOCOL: u16 = 4;
 /// Longest body of a frame: control is never stuck behind more than this.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// Longest head of a frame.
@@ -20,6 +20,14 @@ pub const JOB_BYTES: usize = 24;
 pub const MATRICES_MAX: usize = 1280;
 /// See `MATRICES_MAX`.
 pub const JOBS_MAX: usize = 1280;
+/// Most orders to relay in one message.
+pub const FORWARDS_MAX: usize = 4096;
+/// Most other workers that one is introduced to in a session.
+pub const NEIGHBOURS_MAX: usize = 64;
+/// A worker that has no room and has given none back for that long is relieved of what it keeps for others.
+pub const STUCK_AFTER: Duration = Duration::from_millis(500);
+/// Two workers must have found each other by then; whoever has not is served by the primary.
+pub const NEIGHBOURS_DEADLINE: Duration = Duration::from_secs(3);
 /// Rows or columns of a stored matrix. A line has to fit a frame besides: at most `CHUNK_BYTES_MAX` bytes.
 pub const SIDE_MAX: u32 = 1 << 20;
 /// Sessions that a worker has at once.
@@ -69,6 +77,7 @@ pub fn lines_per_frame(line_bytes: usize) -> u32 {
 
 const _: () = {
     assert!(4 + MATRICES_MAX * MATRIX_HEADER_BYTES + JOBS_MAX * JOB_BYTES <= HEAD_BYTES_MAX);
+    assert!(2 + FORWARDS_MAX * 12 <= HEAD_BYTES_MAX);
     // A block has at most 1024 tiles along an edge, so one panel starts at most that many of both.
     assert!(MATRICES_MAX > 1024 + 1 && JOBS_MAX > 1024);
     assert!(HELLO_PATIENCE.as_secs() > AWAIT_DEADLINE.as_secs() + WELCOME_DEADLINE.as_secs());
@@ -78,6 +87,6 @@ const _: () = {
             && STRANGER_HEAD_BYTES_MAX < HEAD_BYTES_MAX
     );
     assert!(LINK_WINDOW_BYTES >= 2 * CHUNK_BYTES_MAX);
-    assert!(10 + THREADS_MAX * 16 <= HEAD_BYTES_MAX);
+    assert!(26 + THREADS_MAX * 16 <= HEAD_BYTES_MAX);
     assert!(SILENCE_MAX.as_secs() >= 4 * PING_AFTER.as_secs());
 };

@@ -41,13 +41,20 @@ proptest! {
         memories in proptest::collection::vec(10_000u64..400_000, 1..6),
         strategy in cutting(), reproducible in any::<bool>(), shared in 0u8..4,
         col_major in any::<bool>(), reads_c in any::<bool>(), generated in any::<bool>(),
+        relay in any::<bool>(), breaks in any::<bool>(),
+        slow in proptest::collection::vec(prop_oneof![Just(1u32), 1u32..12], 0..6), steals in any::<bool>(),
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        let setting = Setting { cut: Cut { tile: Some(tile), depth: Some(depth) }, memories, shared, col_major };
+        let cut = Cut { tile: Some(tile), depth: Some(depth) };
+        let setting = Setting { cut, memories, shared, col_major, relay, breaks, slow, steals };
         let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
         if let Some(mut world) = World::new(&p, &setting, &wish) {
             world.run(&choices);
+            let still = Setting { steals: false, ..setting };
+            let mut unmoved = World::new(&p, &still, &wish).unwrap();
+            unmoved.run(&[]);
+            prop_assert_eq!(&world.traces, &unmoved.traces);
             prop_assert_eq!(&world.failed, &None);
             prop_assert_eq!(world.primary.tiles_left(), 0);
             prop_assert_eq!(world.primary.sums_under_way(), (0, 0));
@@ -68,7 +75,7 @@ fn blocks_that_come_back_in_any_order_keep_their_panels_apart() {
     // Blocks of one tile each: the second may be back long before the first.
     for seed in 0..200u32 {
         let p = problem(24, 24, 16, false, false);
-        let mut world = world(&p, 4, 4, &[5 * 512 + 4 * 32 + 100]).unwrap();
+        let mut world = world(&p, 4, 4, &[5 * 512 + 8 * 32 + 100]).unwrap();
         let blocks = world.primary.plan().members[0].blocks().count();
         assert!(blocks >= 18, "{blocks}");
         let choices: Vec<u32> =
@@ -82,8 +89,51 @@ fn blocks_that_come_back_in_any_order_keep_their_panels_apart() {
 /// Workers over links that move bytes, `reuse`.
 fn world(p: &Problem, tile: u64, depth: u64, memories: &[u64]) -> Option<World> {
     let cut = Cut { tile: Some(tile), depth: Some(depth) };
-    let setting = Setting { cut, memories: memories.to_vec(), shared: 0, col_major: false };
+    let setting = Setting {
+        cut,
+        memories: memories.to_vec(),
+        shared: 0,
+        col_major: false,
+        relay: false,
+        breaks: false,
+        slow: vec![],
+        steals: true,
+    };
     World::new(p, &setting, &Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO })
+}
+
+#[test]
+fn operands_leave_the_primary_once_where_workers_pass_them_on() {
+    let bases = [Base::Reuse, Base::Cuboid, Base::Summa(2, 2), Base::Summa(1, 4), Base::Box3(2, 2, 1)];
+    for (seed, base) in bases.into_iter().enumerate() {
+        let p = problem(48, 40, 56, false, false);
+        let cut = Cut { tile: Some(4), depth: Some(4) };
+        let wish = Wish { strategy: Some(Cutting::plain(base)), ..Wish::AUTO };
+        let mut sent = [0, 0];
+        for relay in [false, true] {
+            let setting = Setting {
+                cut,
+                memories: vec![900_000; 4],
+                shared: 0,
+                col_major: false,
+                relay,
+                breaks: false,
+                slow: vec![],
+                steals: false,
+            };
+            let mut world = World::new(&p, &setting, &wish).unwrap();
+            let choices: Vec<u32> = (0..20_000u32)
+                .map(|i| (i ^ seed as u32).wrapping_mul(2_654_435_761).rotate_left(7))
+                .collect();
+            world.run(&choices);
+            assert_eq!((&world.failed, world.primary.tiles_left()), (&None, 0));
+            assert_eq!(world.c, world.expected);
+            assert_eq!(world.relayed > 0, relay);
+            sent[usize::from(relay)] = world.sent_elements;
+        }
+        assert_eq!(sent[1], p.m * p.k + p.k * p.n, "{base:?}");
+        assert!(sent[0] > sent[1] * 5 / 4, "{base:?}: {sent:?}");
+    }
 }
 
 #[test]
@@ -116,7 +166,7 @@ fn answers_that_nobody_asked_for_are_refused() {
 fn a_tile_that_comes_before_its_last_job_was_sent_is_refused() {
     // Four steps, and room for two.
     let p = problem(4, 4, 16, false, false);
-    let mut world = world(&p, 4, 4, &[512 + 4 * 544]).unwrap();
+    let mut world = world(&p, 4, 4, &[512 + 4 * 576]).unwrap();
     world.primary(Event::Start);
     let c = world.announced_tile();
     for step_end in 1..=4 {
@@ -197,7 +247,9 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
             let p = problem(29, 23, 31, number % 2 == 0, number % 3 == 0);
             let cut = Cut { tile: Some(5), depth: Some(4) };
             let memories = vec![500_000, 300_000, 900_000];
-            let setting = Setting { cut, memories, shared, col_major: number % 4 == 0 };
+            let (relay, breaks, slow) = (number % 3 != 1, number % 5 == 0, vec![1, 9]);
+            let col_major = number % 4 == 0;
+            let setting = Setting { cut, memories, shared, col_major, relay, breaks, slow, steals: true };
             let mut world =
                 World::new(&p, &setting, &wish).unwrap_or_else(|| panic!("{strategy} does not fit"));
             world.run(&[]);
@@ -243,4 +295,56 @@ fn a_worker_that_keeps_its_first_tile_does_not_fill_the_primary_with_sums_that_w
         }
     }
     assert_ne!(primary.tiles_left(), 0);
+}
+
+/// A product on machines of which the second takes so many times as long as the others.
+fn slowed(strategy: Cutting, shared: u8, reproducible: bool, slow: u32, seed: u32) -> World {
+    let wish = Wish { strategy: Some(strategy), reproducible, ..Wish::AUTO };
+    let p = problem(36, 40, 96, seed % 2 == 0, seed % 3 == 0);
+    let cut = Cut { tile: Some(4), depth: Some(4) };
+    let memories = vec![60_000; 4];
+    let setting =
+        Setting { cut, memories, shared, col_major: seed % 5 == 0, slow: vec![1, slow], steals: true };
+    let choices: Vec<u32> =
+        (0..2000u32).map(|i| (i ^ seed).wrapping_mul(2_654_435_761).rotate_left(11)).collect();
+    let mut world = World::new(&p, &setting, &wish).unwrap_or_else(|| panic!("{strategy} does not fit"));
+    world.run(&choices);
+    assert_eq!((&world.failed, world.primary.tiles_left()), (&None, 0), "{strategy}");
+    assert!(world.c == world.expected, "{strategy}, {shared}, {reproducible}, {slow}, {seed}");
+    let mut still = World::new(&p, &Setting { steals: false, ..setting }, &wish).unwrap();
+    still.run(&[]);
+    assert_eq!(world.traces, still.traces, "{strategy}, {shared}, {reproducible}, {slow}, {seed}");
+    assert!(still.primary.moved().is_empty());
+    world
+}
+
+#[test]
+fn what_a_slow_machine_was_not_sent_goes_to_others_and_changes_no_bit() {
+    let kinds = [
+        (Base::Reuse, 0, false),
+        (Base::Reuse, 0, true),
+        (Base::Naive, 0, false),
+        (Base::Naive, 0, true),
+        (Base::Row(3), 0, false),
+        (Base::Square(3), 0, true),
+        (Base::Cuboid, 0, false),
+        (Base::Box3(2, 1, 2), 0, false),
+        (Base::Box3(2, 1, 2), 0, true),
+        (Base::Summa(2, 2), 0, false),
+        (Base::Square(1), 1, false),
+    ];
+    for (base, levels, reproducible) in kinds {
+        for shared in [0, 1, 3] {
+            let (mut times, mut sums) = (0, 0);
+            for seed in 0..6 {
+                let world = slowed(Cutting { base, levels }, shared, reproducible, 4 + 3 * seed, seed);
+                let moved = world.primary.moved();
+                times += moved.iter().map(|m| m.times).sum::<u64>();
+                sums += world.sums_sent;
+            }
+            println!(
+                "{base:?} levels {levels} reproducible {reproducible} shared {shared}: {times} moves, {sums} sums"
+            );
+        }
+    }
 }

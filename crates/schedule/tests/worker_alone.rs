@@ -203,6 +203,7 @@ impl Shell {
                     self.running.push((run, computed(&run, a, b, old)));
                 }
                 Action::Return { tile, .. } => self.leaving.push(tile),
+                Action::Pass(_) | Action::Missing(_) => unreachable!("nobody relays here"),
                 Action::Release(id) => {
                     self.values.remove(&id);
                     freed_bytes += self.reserved.remove(&id).unwrap().charged_bytes();

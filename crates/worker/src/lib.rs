@@ -12,6 +12,7 @@
 
 mod ledger;
 mod machine;
+mod meetings;
 mod memory;
 mod pool;
 mod quota;
@@ -22,5 +23,6 @@ mod speeds;
 pub use bramble_schedule::limits;
 pub use ledger::Ledger;
 pub use machine::{Config, available_memory, default_threads, host_name};
+pub use meetings::Meetings;
 pub use serve::{DOOR, join, listen};
-pub use session::{WorkerError, serve_link};
+pub use session::{Served, WorkerError, serve_arrival, serve_link};

@@ -53,6 +53,16 @@ impl Operand {
     }
 }
 
+/// The bytes of an operand in a buffer of ours: what is passed on to other workers.
+impl AsRef<[u8]> for Operand {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Owned(_, buffer) => buffer.bytes(),
+            Self::Borrowed(_) => &[],
+        }
+    }
+}
+
 /// A tile of C, or an operand that jobs make, wherever it is accumulated.
 pub(crate) enum Tile {
     /// In a buffer of ours, by rows.
@@ -206,7 +216,7 @@ impl Store {
             let (from, buffer) = match header.source {
                 // How it is made: a few bytes that are read before the matrix's own buffer is written.
                 Source::Generated => (0, Some(Buffer::zeroed(len)?)),
-                Source::Data | Source::Partial | Source::Vacant => {
+                Source::Data | Source::Partial | Source::Vacant | Source::Relayed => {
                     let from = to_usize(header.first_line) * header.lines_total().1;
                     (from, self.arriving.get_mut(&header.id).and_then(|slot| slot.buffer.take()))
                 }
@@ -231,6 +241,19 @@ impl Store {
             } else {
                 slot.generated = Generated::decode(part.buffer.bytes()).ok().map(Box::new);
             }
+        }
+    }
+
+    /// The buffer of a matrix that is arriving, for lines to land in; `None` where it is out already.
+    pub(crate) fn lend(&mut self, id: u32) -> Option<Buffer> {
+        self.arriving.get_mut(&id)?.buffer.take()
+    }
+
+    /// Takes it back.
+    pub(crate) fn put_back(&mut self, id: u32, buffer: Buffer) {
+        match self.arriving.get_mut(&id) {
+            Some(slot) => slot.buffer = Some(buffer),
+            None => self.recycle(buffer),
         }
     }
 

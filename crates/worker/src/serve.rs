@@ -9,8 +9,9 @@
 
 use crate::ledger::Ledger;
 use crate::machine::Config;
-use crate::session::{WorkerError, serve_link};
-use bramble_link::{Door, DoorLimits, Limits, Security};
+use crate::meetings::Meetings;
+use crate::session::{Served, WorkerError, serve_arrival, serve_neighbour};
+use bramble_link::{Arrival, Door, DoorLimits, Limits, Link, Security};
 use bramble_schedule::limits::{
     ACCEPTS_PER_ADDRESS_PER_S_MAX, ACCEPTS_PER_S_MAX, BYTES_PER_S_MIN, CHUNK_BYTES_MAX, HANDSHAKE_DEADLINE,
     HEAD_BYTES_MAX, HELLO_PATIENCE, RATE_WINDOW, STALL_MAX, STRANGER_HEAD_BYTES_MAX, STRANGERS_MAX,
@@ -58,7 +59,9 @@ pub async fn listen(
     }
     let fail = |e| WorkerError::Here(format!("--listen {address}: {e}; choose another address or port"));
     let listener = TcpListener::bind(address).await.map_err(fail)?;
-    ready(listener.local_addr().map_err(fail)?);
+    let address = listener.local_addr().map_err(fail)?;
+    ready(address);
+    let meetings = Meetings::new(security.clone(), address.port());
     let mut door = Door::new(listener, security, DOOR);
     let config = Rc::new(config);
     let ledger = Ledger::new();
@@ -71,9 +74,15 @@ pub async fn listen(
                 continue;
             }
         };
-        let (config, ledger, ended) = (config.clone(), ledger.clone(), ended.clone());
+        let (config, ledger, meetings, ended) =
+            (config.clone(), ledger.clone(), meetings.clone(), ended.clone());
         tokio::task::spawn_local(async move {
-            ended(peer, serve_link(arrival.link, Some(arrival.slot), &config, &ledger).await);
+            let Arrival { link, slot } = arrival;
+            match serve_arrival(link, Some(slot), &config, &ledger, Some(&meetings)).await {
+                Ok(Served::Neighbour) => {}
+                Ok(Served::Session) => ended(peer, Ok(())),
+                Err(e) => ended(peer, Err(e)),
+            }
         });
     }
 }
@@ -86,5 +95,35 @@ pub async fn join(address: SocketAddr, security: &Security, config: &Config) -> 
         )));
     }
     let link = security.reach(address, HANDSHAKE_DEADLINE).await?;
-    serve_link(link, None, config, &Ledger::new()).await
+    let (door, port) = match own_door(&link, security).await {
+        Some((door, port)) => (Some(door), port),
+        None => (None, 0),
+    };
+    let meetings = Meetings::new(security.clone(), port);
+    let ledger = Ledger::new();
+    tokio::select! {
+        served = serve_arrival(link, None, config, &ledger, Some(&meetings)) => served.map(drop),
+        () = take_neighbours(door, &meetings) => Ok(()),
+    }
+}
+
+/// A door for other workers of the product, on the address by which this machine reaches the primary. Without one it
+/// dials those that listen.
+async fn own_door(link: &Link, security: &Security) -> Option<(Door, u16)> {
+    let listener = TcpListener::bind((link.addresses?.here.ip(), 0)).await.ok()?;
+    let port = listener.local_addr().ok()?.port();
+    Some((Door::new(listener, security.clone(), DOOR), port))
+}
+
+/// Brings other workers to the session; nobody else gets anything at this door. Never ends.
+async fn take_neighbours(door: Option<Door>, meetings: &Meetings) {
+    let Some(mut door) = door else { return std::future::pending().await };
+    loop {
+        let (_, Ok(Arrival { link, slot })) = door.next().await else { continue };
+        let meetings = meetings.clone();
+        tokio::task::spawn_local(async move {
+            // The primary is told by the session whom it could not meet.
+            let _ = serve_neighbour(link, slot, &meetings).await;
+        });
+    }
 }

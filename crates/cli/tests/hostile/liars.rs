@@ -67,6 +67,7 @@ fn honest_welcome() -> Welcome {
         memory_bytes: 64 << 20,
         gflops: 10.0,
         peak_gflops: 20.0,
+        port: 0,
         kernel: "simd".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name: "liar".to_owned(),

@@ -132,10 +132,36 @@ impl Security {
     /// Connects and makes a link, within `deadline` all in all. An end that shuts the connection before a word is said
     /// may be beset by strangers: it is tried again for as long as there is time.
     pub async fn reach(&self, address: SocketAddr, deadline: Duration) -> Result<Link, LinkError> {
+        let own = self.keys().map(|keys| keys.own.clone());
+        self.reach_with(address, deadline, own.as_deref()).await
+    }
+
+    /// The same with a key that a primary has introduced.
+    pub async fn reach_introduced(
+        &self,
+        address: SocketAddr,
+        deadline: Duration,
+        key: &ClusterKey,
+    ) -> Result<Link, LinkError> {
+        let link = self.reach_with(address, deadline, Some(key)).await?;
+        Ok(Link { proven: self.introduced(key), ..link })
+    }
+
+    /// What a link says that was proven with such a key.
+    fn introduced(&self, key: &ClusterKey) -> Proven {
+        if self.is_open() { Proven::Nothing } else { Proven::Introduced(key.id_bytes()) }
+    }
+
+    async fn reach_with(
+        &self,
+        address: SocketAddr,
+        deadline: Duration,
+        key: Option<&ClusterKey>,
+    ) -> Result<Link, LinkError> {
         let mut was_shut = false;
         let trying = async {
             loop {
-                match self.dial(tcp_connect(address, deadline).await?).await {
+                match self.dial_with(tcp_connect(address, deadline).await?, key).await {
                     Err(LinkError::Shut) => was_shut = true,
                     other => return other,
                 }
@@ -161,7 +187,7 @@ impl Security {
     /// The same with a key that a primary has introduced.
     pub async fn dial_introduced(&self, stream: TcpStream, key: &ClusterKey) -> Result<Link, LinkError> {
         let link = self.dial_with(stream, Some(key)).await?;
-        Ok(Link { proven: Proven::Introduced(key.id_bytes()), ..link })
+        Ok(Link { proven: self.introduced(key), ..link })
     }
 
     async fn dial_with(&self, stream: TcpStream, key: Option<&ClusterKey>) -> Result<Link, LinkError> {

@@ -12,7 +12,7 @@ pub(crate) mod pipe;
 mod receive;
 mod send;
 
-use crate::{Link, LinkError};
+use crate::{Addresses, Link, LinkError};
 use pipe::Pipe;
 use std::io::{self, ErrorKind};
 use std::rc::Rc;
@@ -56,11 +56,12 @@ pub(crate) fn tune(stream: &TcpStream) -> Result<(), LinkError> {
 
 /// Frames over a pipe.
 pub(crate) fn framed(pipe: Rc<Pipe>) -> Result<Link, LinkError> {
-    let peer = pipe.stream().peer_addr()?.to_string();
+    let (here, there) = (pipe.stream().local_addr()?, pipe.stream().peer_addr()?);
     Ok(Link {
         sender: Box::new(send::TcpSender::new(pipe.clone())),
         receiver: Box::new(receive::TcpReceiver::new(pipe.clone())),
-        peer,
+        peer: there.to_string(),
+        addresses: Some(Addresses { here, there }),
         name: "tcp",
         shares_memory: false,
         cipher: pipe.cipher(),

@@ -155,6 +155,11 @@ impl TcpReceiver {
         let mut body = ArrivedBody::Empty;
         let body_bytes = header.body_bytes();
         if body_bytes > 0 {
+            if let Some(until) = place.until(header.kind, &head) {
+                until.await;
+                // That was not the other end's time.
+                pace = Pace::new(self.limits);
+            }
             let mut landing = place.place(header.kind, &head, body_bytes).map_err(LinkError::Refused)?;
             if landing.len() != body_bytes {
                 let place = landing.len();

@@ -56,6 +56,7 @@ fn primary(plan: Plan) -> Primary {
         name: "worker".into(),
         credit_bytes: m.memory_bytes,
         shares_memory: false,
+        neighbours: Vec::new(),
     };
     let peers = plan.members.iter().map(info).collect();
     let by_rows = Layout::RowMajor;
@@ -159,6 +160,7 @@ fn run(mut primary: Primary, late: bool) -> Cost {
                 }
                 Action::Finished => finished = true,
                 Action::Fail(why) => panic!("{why}"),
+                Action::Relay(..) | Action::Parted { .. } => unreachable!("nobody has neighbours here"),
                 Action::Merge { .. } | Action::Committed(_) | Action::Ping(..) => {}
             }
         }

@@ -4,13 +4,15 @@
 //! rejects trailing bytes, so that one message has one encoding. Bodies (matrix bytes) are not touched
 //! here.
 //!
-//! Kind numbers 6 (relay), 7 (free) and 8 (cancel) are reserved: operands carry the number of jobs that
+//! Kind numbers 7 (free) and 8 (cancel) are reserved: operands carry the number of jobs that
 //! use them, which frees them, and closing the link cancels.
 
+mod relay;
 mod session;
 mod store;
 mod wire;
 
+pub use relay::{Forward, Join, Missing, Neighbour, PieceHead, Reached, decode_forwards, encode_forwards};
 pub use session::{Bye, Hello, ThreadReport, Welcome};
 pub use store::{Generated, Job, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then};
 pub use wire::{Reader, Writer};
@@ -38,6 +40,19 @@ pub enum Kind {
     Error,
     /// No more jobs (primary), the account of the session (worker).
     Bye,
+    /// Primary to worker: matrices to pass on to other workers.
+    Relay,
+    /// Primary to worker: another worker, and how the two find each other.
+    Neighbour,
+    /// Whether two workers have found each other, or lost each other: worker to primary, and primary to the other of the
+    /// two.
+    Reached,
+    /// Worker to worker: the first frame of each end.
+    Join,
+    /// Worker to worker: lines of a matrix that is passed on.
+    Piece,
+    /// Worker to primary: a matrix that another worker should have sent will not come from there.
+    Missing,
 }
 
 impl Kind {
@@ -49,10 +64,16 @@ impl Kind {
             3 => Self::Store,
             4 => Self::Result,
             5 => Self::Credit,
+            6 => Self::Relay,
             9 => Self::Ping,
             10 => Self::Pong,
             11 => Self::Error,
             12 => Self::Bye,
+            13 => Self::Neighbour,
+            14 => Self::Reached,
+            15 => Self::Join,
+            16 => Self::Piece,
+            17 => Self::Missing,
             _ => return Err(ProtocolError::new(format!("a message of unknown kind {code}"))),
         })
     }
@@ -65,10 +86,16 @@ impl Kind {
             Self::Store => 3,
             Self::Result => 4,
             Self::Credit => 5,
+            Self::Relay => 6,
             Self::Ping => 9,
             Self::Pong => 10,
             Self::Error => 11,
             Self::Bye => 12,
+            Self::Neighbour => 13,
+            Self::Reached => 14,
+            Self::Join => 15,
+            Self::Piece => 16,
+            Self::Missing => 17,
         }
     }
 }

@@ -48,6 +48,8 @@ pub struct Welcome {
     pub gflops: f64,
     /// Speed that its cores could have at most, Gflop/s.
     pub peak_gflops: f64,
+    /// The port where other workers of a product can reach it; 0 where it has none.
+    pub port: u16,
     /// The kernel it uses.
     pub kernel: String,
     /// Version of the program.
@@ -72,6 +74,10 @@ pub struct Bye {
     pub threads: Vec<ThreadReport>,
     /// Most bytes of matrices that were held at once.
     pub held_bytes_max: u64,
+    /// Bytes that came from other workers, with all that frames them.
+    pub relayed_bytes_in: u64,
+    /// Bytes that went to other workers.
+    pub relayed_bytes_out: u64,
 }
 
 /// Checks what both openings begin with; gives the other end's version.
@@ -141,6 +147,7 @@ impl Welcome {
         w.u64(self.memory_bytes);
         w.f64(self.gflops);
         w.f64(self.peak_gflops);
+        w.u16(self.port);
         w.text(&self.kernel);
         w.text(&self.name);
         w.finish()
@@ -153,13 +160,14 @@ impl Welcome {
         let threads = r.u16()?;
         let memory_bytes = r.u64()?;
         let (gflops, peak_gflops) = (r.f64()?, r.f64()?);
+        let port = r.u16()?;
         let (kernel, name) = (r.text()?, r.text()?);
         r.end()?;
         let sane = |x: f64| x > 0.0 && x <= GFLOPS_MAX;
         if threads == 0 || !sane(gflops) || !sane(peak_gflops) {
             return Err(ProtocolError::new("it claims no threads, or a speed that no machine has"));
         }
-        Ok(Self { threads, memory_bytes, gflops, peak_gflops, kernel, version, name })
+        Ok(Self { threads, memory_bytes, gflops, peak_gflops, port, kernel, version, name })
     }
 }
 
@@ -174,6 +182,8 @@ impl Bye {
             w.u64(thread.jobs);
             w.u64(thread.busy_us);
         }
+        w.u64(self.relayed_bytes_in);
+        w.u64(self.relayed_bytes_out);
         w.finish()
     }
 
@@ -189,7 +199,8 @@ impl Bye {
         for _ in 0..count {
             threads.push(ThreadReport { jobs: r.u64()?, busy_us: r.u64()? });
         }
+        let (relayed_bytes_in, relayed_bytes_out) = (r.u64()?, r.u64()?);
         r.end()?;
-        Ok(Self { threads, held_bytes_max })
+        Ok(Self { threads, held_bytes_max, relayed_bytes_in, relayed_bytes_out })
     }
 }

@@ -18,6 +18,8 @@ pub enum Source {
     Generated,
     /// The body; a tile that holds the sum of earlier steps, which is only added to.
     Partial,
+    /// Another worker sends it: the machine of the plan whose number `first_line` is. All lines are announced at once.
+    Relayed,
 }
 
 /// A matrix in a store message: 24 bytes.
@@ -29,11 +31,11 @@ pub struct MatrixHeader {
     pub rows: u32,
     /// Columns.
     pub cols: u32,
-    /// First line in this frame.
+    /// First line in this frame; of a relayed matrix, the number of the machine that sends it.
     pub first_line: u32,
     /// Lines in this frame.
     pub lines: u32,
-    /// Jobs that will read it; after the last it is freed. 0 for a tile of C.
+    /// Jobs that will read it, and machines that it will be passed on to; after the last it is freed. 0 for a tile of C.
     pub uses: u16,
     /// Element type.
     pub dtype: DType,
@@ -74,7 +76,7 @@ impl MatrixHeader {
             Source::Data | Source::Partial => {
                 u64::from(self.lines).saturating_mul(to_u64(self.lines_total().1))
             }
-            Source::Vacant => 0,
+            Source::Vacant | Source::Relayed => 0,
             Source::Generated => to_u64(Generated::BYTES),
         }
     }
@@ -92,6 +94,7 @@ impl MatrixHeader {
             Source::Vacant => 1,
             Source::Generated => 2,
             Source::Partial => 3,
+            Source::Relayed => 4,
         };
         w.u8(self.dtype.code() | layout << 2 | source << 3);
         w.u8(0);
@@ -108,6 +111,7 @@ impl MatrixHeader {
             1 => Some(Source::Vacant),
             2 => Some(Source::Generated),
             3 => Some(Source::Partial),
+            4 => Some(Source::Relayed),
             _ => None,
         };
         let (Some(dtype), Some(source), 0) = (dtype, source, reserved) else {
@@ -123,7 +127,9 @@ impl MatrixHeader {
                 "a matrix whose lines of {line_bytes} bytes fit no frame"
             )));
         }
-        if lines == 0 || first_line.checked_add(lines).is_none_or(|end| end > total) {
+        let first = if source == Source::Relayed { 0 } else { first_line };
+        let is_part = source != Source::Relayed || lines == total;
+        if lines == 0 || !is_part || first.checked_add(lines).is_none_or(|end| end > total) {
             return Err(ProtocolError::new(format!("lines {first_line}+{lines} of a matrix of {total}")));
         }
         Ok(header)

@@ -16,16 +16,19 @@ fn matrix() -> impl Strategy<Value = MatrixHeader> {
         any::<u16>(),
         dtype(),
         any::<bool>(),
-        0usize..4,
+        0usize..5,
         any::<u32>(),
         any::<u32>(),
     )
         .prop_map(|(id, rows, cols, uses, dtype, col_major, source, x, y)| {
             let layout = if col_major { Layout::ColMajor } else { Layout::RowMajor };
-            let source = [Source::Data, Source::Vacant, Source::Generated, Source::Partial][source];
+            let sources = [Source::Data, Source::Vacant, Source::Generated, Source::Partial, Source::Relayed];
+            let source = sources[source];
             let total = if col_major { cols } else { rows };
-            let first_line = x % total;
-            let lines = 1 + y % (total - first_line);
+            let (first_line, lines) = match source {
+                Source::Relayed => (x, total),
+                _ => (x % total, 1 + y % (total - x % total)),
+            };
             MatrixHeader { id, rows, cols, first_line, lines, uses, dtype, layout, source }
         })
 }
@@ -55,7 +58,7 @@ proptest! {
     fn openings_round_trip(session in any::<u32>(), dtype in dtype(), alpha in -1e9f64..1e9, threads in 1u16.., memory_bytes in 1u64.., name in "[a-z0-9.:é]{0,60}") {
         let hello = Hello { session, dtype, alpha, beta: 0.5, flops: 1e9, threads_max: threads, memory_bytes, kernel: "auto".into(), version: "1.2".into(), name: name.clone() };
         prop_assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
-        let welcome = Welcome { threads, memory_bytes, gflops: 3.5, peak_gflops: 4.0, kernel: "simd".into(), version: "1.2".into(), name };
+        let welcome = Welcome { threads, memory_bytes, gflops: 3.5, peak_gflops: 4.0, port: threads / 2, kernel: "simd".into(), version: "1.2".into(), name };
         prop_assert_eq!(Welcome::decode(&welcome.encode()).unwrap(), welcome);
     }
 
@@ -65,8 +68,25 @@ proptest! {
         let head = ResultHead { c, epoch, step_start, step_end, first_line, lines };
         prop_assert_eq!(ResultHead::decode(&head.encode()).unwrap(), head);
         let threads = threads.into_iter().map(|(jobs, busy_us)| ThreadReport { jobs, busy_us }).collect();
-        let bye = Bye { threads, held_bytes_max };
+        let bye = Bye { threads, held_bytes_max, relayed_bytes_in: held_bytes_max / 2, relayed_bytes_out: held_bytes_max / 3 };
         prop_assert_eq!(Bye::decode(&bye.encode()).unwrap(), bye);
+    }
+
+    #[test]
+    fn relaying_round_trips(x in any::<[u32; 3]>(), ids in proptest::collection::vec(any::<[u32; 3]>(), 0..9), key in any::<[u8; 20]>(), ticket in any::<[u8; 16]>(), yes in any::<bool>(), text in "[a-z0-9.:]{0,60}") {
+        let forwards: Vec<_> = ids.into_iter().map(|[id, to, id_there]| Forward { id, to, id_there }).collect();
+        prop_assert_eq!(decode_forwards(&encode_forwards(&forwards)).unwrap(), forwards);
+        let neighbour = Neighbour { peer: x[0] / 2, me: x[0] / 2 + 1, dials: yes, key, ticket, address: text.clone() };
+        let shown = format!("{neighbour:?}");
+        prop_assert!(!shown.contains("key"));
+        prop_assert_eq!(Neighbour::decode(&neighbour.encode()).unwrap(), neighbour);
+        let reached = Reached { peer: x[0], is_there: yes, why: text };
+        prop_assert_eq!(Reached::decode(&reached.encode()).unwrap(), reached);
+        prop_assert_eq!(Join::decode(&Join { ticket }.encode()).unwrap(), Join { ticket });
+        let piece = PieceHead { id: x[0], first_line: x[1], lines: x[2] };
+        prop_assert_eq!(PieceHead::decode(&piece.encode()).unwrap(), piece);
+        let missing = Missing { id: x[0], lines: x[1] };
+        prop_assert_eq!(Missing::decode(&missing.encode()).unwrap(), missing);
     }
 
     #[test]
@@ -74,6 +94,9 @@ proptest! {
         if let Ok(store) = StoreHead::decode(&bytes) { prop_assert_eq!(store.encode(), bytes.clone()); }
         if let Ok(result) = ResultHead::decode(&bytes) { prop_assert_eq!(result.encode(), bytes.clone()); }
         if let Ok(bye) = Bye::decode(&bytes) { prop_assert_eq!(bye.encode(), bytes.clone()); }
+        if let Ok(forwards) = decode_forwards(&bytes) { prop_assert_eq!(encode_forwards(&forwards), bytes.clone()); }
+        if let Ok(reached) = Reached::decode(&bytes) { prop_assert_eq!(reached.encode(), bytes.clone()); }
+        if let Ok(neighbour) = Neighbour::decode(&bytes) { prop_assert_eq!(neighbour.encode(), bytes.clone()); }
         let _ = (Hello::decode(&bytes), Welcome::decode(&bytes), decode_error(&bytes), decode_number(&bytes));
     }
 
@@ -113,7 +136,7 @@ fn the_hello_of_the_page_is_this() {
         name: "laptop".into(),
         ..hello()
     };
-    let want = b"BRMB\x03\x00\x050.1.0\x77\x56\x34\x12\x00\
+    let want = b"BRMB\x04\x00\x050.1.0\x77\x56\x34\x12\x00\
         \x00\x00\x00\x00\x00\x00\xf0\x3f\x00\x00\x00\x00\x00\x00\x00\x00\
         \x00\x00\x00\x00\x00\x00\x30\x40\x00\x00\x80\x0a\x00\x00\x00\x00\x00\x00\x04auto\x06laptop";
     assert_eq!(hello.encode(), want);
@@ -167,7 +190,8 @@ fn sizes_that_no_number_holds_exceed_every_grant() {
 
 #[test]
 fn a_goodbye_never_has_more_threads_than_a_frame_can_carry() {
-    let bye = Bye { threads: vec![ThreadReport::default(); 70_000], held_bytes_max: 1 };
+    let threads = vec![ThreadReport::default(); 70_000];
+    let bye = Bye { threads, held_bytes_max: 1, ..Bye::default() };
     let head = bye.encode();
     assert!(head.len() <= crate::limits::HEAD_BYTES_MAX);
     assert!(Bye::decode(&head).is_ok());

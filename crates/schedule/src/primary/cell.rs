@@ -7,7 +7,9 @@
 //! Invariants: every matrix is announced with exactly the uses that the jobs make of it; every job's matrices are
 //! announced before it.
 
-use super::outgoing::{Delivery, Operands, Stored, Which, small, uses};
+use super::outgoing::{Delivery, Operands, Stored, Which, small, small_index, uses};
+use super::relay::Role;
+use super::work::Work;
 use crate::message::{Job, MatrixHeader, Operation, Source, Then};
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Layout, Rect, Span};
@@ -55,7 +57,7 @@ pub(super) struct Scene<'a> {
     pub(super) plan: &'a Plan,
     pub(super) operands: &'a Operands,
     pub(super) recipe: &'a Recipe,
-    pub(super) block: Block,
+    pub(super) work: &'a Work,
     pub(super) ids: BlockIds,
     /// Tiles of C are lent where they lie (links that share memory), unless they are sums that have to wait.
     pub(super) lends: bool,
@@ -63,7 +65,11 @@ pub(super) struct Scene<'a> {
 
 impl Scene<'_> {
     pub(super) fn region(&self) -> &Region {
-        &self.plan.regions[self.block.region]
+        &self.plan.regions[self.block().region]
+    }
+
+    fn block(&self) -> &Block {
+        &self.work.block
     }
 
     fn q(&self) -> u64 {
@@ -72,7 +78,8 @@ impl Scene<'_> {
 
     /// Place of a cell in its block.
     fn at(&self, i: u64, j: u64) -> u64 {
-        (i - self.block.cells.rows.start) * self.block.cells.cols.len() + j - self.block.cells.cols.start
+        let cells = self.block().cells;
+        (i - cells.rows.start) * cells.cols.len() + j - cells.cols.start
     }
 
     fn tile_id(&self, i: u64, j: u64, u: u64, v: u64) -> u32 {
@@ -106,14 +113,14 @@ impl Scene<'_> {
     /// The last step of the block that is no rim; `None` where it has only the rim.
     fn last_core(&self) -> Option<u64> {
         let core = self.region().grid.steps();
-        (self.block.steps.start < core).then(|| self.block.steps.end.min(core) - 1)
+        (self.block().steps.start < core).then(|| self.block().steps.end.min(core) - 1)
     }
 
-    /// The steps that a result of this block says are in it.
-    pub(super) fn result_steps(&self) -> Span {
+    /// The steps that a result of a cell says are in it.
+    pub(super) fn result_steps(&self, i: u64, j: u64) -> Span {
         match self.last_core() {
-            Some(last) if self.region().levels > 0 => Span::new(last, self.block.steps.end),
-            _ => self.block.steps,
+            Some(last) if self.region().levels > 0 => Span::new(last, self.block().steps.end),
+            _ => self.work.steps_of(i, j),
         }
     }
 
@@ -123,12 +130,12 @@ impl Scene<'_> {
         panel: Panel,
         step: u64,
         ids: Ids,
-        others: Span,
+        (others, role): (Span, Role),
         other: &dyn Fn(u64) -> Ids,
     ) -> Delivery {
         let mut delivery = Delivery::default();
         let rim = self.region().is_rim(step);
-        self.panels(panel, step, ids, &mut delivery);
+        self.panels(panel, step, ids, role, &mut delivery);
         if !rim {
             self.side_sums(panel, step, ids, &mut delivery);
         }
@@ -147,10 +154,11 @@ impl Scene<'_> {
     }
 
     /// Cells on the other side of a panel.
-    fn across(&self, panel: Panel) -> u64 {
+    fn across(&self, panel: Panel, step: u64) -> u64 {
+        let cells = self.work.cells_at(step);
         match panel {
-            Panel::A(_) => self.block.cells.cols.len(),
-            Panel::B(_) => self.block.cells.rows.len(),
+            Panel::A(_) => cells.cols.len(),
+            Panel::B(_) => cells.rows.len(),
         }
     }
 
@@ -167,7 +175,8 @@ impl Scene<'_> {
         if self.region().is_rim(step) { (q, 0) } else { (q * q, count(self.side(panel).sums.len())) }
     }
 
-    fn panels(&self, panel: Panel, step: u64, ids: Ids, delivery: &mut Delivery) {
+    /// The matrices of a panel: sent, or passed on by whom the role says.
+    fn panels(&self, panel: Panel, step: u64, ids: Ids, role: Role, delivery: &mut Delivery) {
         let (q, region) = (self.q(), self.region());
         let rim = region.is_rim(step);
         let (layout, generated, which) = match panel {
@@ -175,7 +184,7 @@ impl Scene<'_> {
             Panel::B(_) => (self.operands.b_layout, self.operands.b_generated, Which::B),
         };
         let source = if generated { Source::Generated } else { Source::Data };
-        let across = to_usize(small(self.across(panel)));
+        let across = to_usize(small(self.across(panel, step)));
         for at in 0..(if rim { q } else { q * q }) {
             let (rect, uses_made) = match (panel, rim) {
                 (Panel::A(i), true) => (region.a_panel(i, step, at, 0), across * to_usize(small(q))),
@@ -188,8 +197,15 @@ impl Scene<'_> {
                 }
             };
             let id = ids.panels.wrapping_add(small(at));
-            let header = MatrixHeader { uses: uses(uses_made), ..self.header(id, rect, layout, source) };
-            delivery.stored.push(Stored { header, which, rect, lent: false });
+            let uses = uses(uses_made + usize::from(role.keeps()));
+            let header = MatrixHeader { uses, ..self.header(id, rect, layout, source) };
+            if let Some(peer) = role.from {
+                let first_line = small_index(peer);
+                delivery.vacant.push(MatrixHeader { source: Source::Relayed, first_line, ..header });
+                delivery.relayed.push(Stored { header, which, rect, lent: false });
+            } else {
+                delivery.stored.push(Stored { header, which, rect, lent: false });
+            }
         }
     }
 
@@ -207,7 +223,7 @@ impl Scene<'_> {
 
     /// The sums of a panel's matrices that the recipe needs.
     fn side_sums(&self, panel: Panel, step: u64, ids: Ids, delivery: &mut Delivery) {
-        let across = to_usize(small(self.across(panel)));
+        let across = to_usize(small(self.across(panel, step)));
         let region = self.region();
         let rect = match panel {
             Panel::A(i) => region.a_panel(i, step, 0, 0),
@@ -232,11 +248,15 @@ impl Scene<'_> {
     /// The products of one cell in one step, and after the last step its results.
     fn jobs(&self, i: u64, j: u64, step: u64, a: Ids, b: Ids, delivery: &mut Delivery) {
         let levels = self.region().levels;
-        let first = step == self.block.steps.start;
+        let first = step == self.block().steps.start;
         if first && levels == 0 {
             self.tile(i, j, 0, 0, delivery);
         }
-        let last = self.last_core() == Some(step);
+        // Only cells without levels lose their last steps to others.
+        let last = match levels {
+            0 => self.work.steps_of(i, j).end == step + 1,
+            _ => self.last_core() == Some(step),
+        };
         let rect = self.region().tile(i, j, 0, 0);
         let factors = self.recipe.left.factors.iter().zip(&self.recipe.right.factors);
         for (product, (left, right)) in factors.enumerate() {
@@ -270,7 +290,7 @@ impl Scene<'_> {
     fn results(&self, i: u64, j: u64, step: u64, delivery: &mut Delivery) {
         let q = self.q();
         let rect = self.region().tile(i, j, 0, 0);
-        let ends = step + 1 == self.block.steps.end;
+        let ends = step + 1 == self.block().steps.end;
         for (at, sum) in self.recipe.results.sums.iter().enumerate() {
             let part = Part::Sum(at);
             let tile = self.recipe.results.tiles.iter().position(|t| *t == part).map(to_u64);
@@ -321,15 +341,15 @@ impl Scene<'_> {
     /// Announces a tile of C.
     fn tile(&self, i: u64, j: u64, u: u64, v: u64, delivery: &mut Delivery) {
         let rect = self.region().tile(i, j, u, v);
-        let goes_on = self.plan.continues(&self.block);
-        let (source, which) = match (goes_on, self.block.steps.start == 0 && self.operands.reads_c) {
+        let goes_on = self.work.goes_on;
+        let (source, which) = match (goes_on, self.block().steps.start == 0 && self.operands.reads_c) {
             (true, _) => (Source::Partial, Which::Sum),
             (false, true) => (Source::Data, Which::C),
             (false, false) => (Source::Vacant, Which::C),
         };
         let header = self.header(self.tile_id(i, j, u, v), rect, Layout::RowMajor, source);
         // A sum of later steps has to wait for the earlier ones, so it is not made in C itself.
-        let lent = self.lends && (goes_on || self.block.steps.start == 0);
+        let lent = self.lends && (goes_on || self.block().steps.start == 0);
         if lent || source != Source::Vacant {
             delivery.stored.insert(0, Stored { header, which, rect, lent });
         } else {

@@ -15,20 +15,28 @@
 
 mod cell;
 mod outgoing;
+mod pace;
 mod peer;
+mod relay;
+mod steal;
 mod sums;
 mod walk;
+mod work;
 
 pub use outgoing::{Operands, Outgoing, Piece, Which};
+pub use steal::Moved;
 
 use crate::ProtocolError;
-use crate::limits::{PING_AFTER, SILENCE_MAX};
-use crate::message::ResultHead;
-use bramble_matrix::Rect;
+use crate::limits::{FORWARDS_MAX, PING_AFTER, SILENCE_MAX};
+use crate::message::{Forward, Missing, ResultHead};
 use bramble_matrix::number::{nearest_f64, to_u64};
+use bramble_matrix::{Rect, Span};
 use bramble_plan::{Plan, Recipe, Sums};
 use peer::{Owed, Peer};
+use relay::Board;
+use std::collections::BTreeMap;
 use std::time::Duration;
+use steal::Stealing;
 use sums::{Came, PartialSums};
 use walk::{Course, recipes};
 
@@ -41,6 +49,8 @@ pub struct PeerInfo {
     pub credit_bytes: u64,
     /// Whether its link shares memory: operands go by reference, tiles of C are lent.
     pub shares_memory: bool,
+    /// Members that it has a link with: they pass panels on to each other.
+    pub neighbours: Vec<usize>,
 }
 
 /// Where lines of a result belong.
@@ -83,6 +93,20 @@ pub enum Event {
         /// Who.
         peer: usize,
     },
+    /// A matrix that another worker should have passed on does not come from there.
+    Missing {
+        /// Who misses it.
+        peer: usize,
+        /// Which, and what of it is there.
+        missing: Missing,
+    },
+    /// A worker has no link to another any more.
+    Parted {
+        /// Who.
+        peer: usize,
+        /// To whom.
+        other: u32,
+    },
     /// A link has ended.
     Lost {
         /// Which.
@@ -99,6 +123,15 @@ pub enum Event {
 pub enum Action {
     /// Give a link a store message.
     Send(usize, Outgoing),
+    /// Tell a worker to pass matrices on; after the store messages before it.
+    Relay(usize, Vec<Forward>),
+    /// Tell a worker that the other has no link to it any more.
+    Parted {
+        /// Whom.
+        peer: usize,
+        /// The other.
+        other: usize,
+    },
     /// Ask whether a worker is there.
     Ping(usize, u64),
     /// Add a tile that was put aside to C, and forget it.
@@ -126,6 +159,9 @@ pub struct Primary {
     recipes: Vec<Recipe>,
     peers: Vec<Peer>,
     sums: PartialSums,
+    /// Panels that several members need.
+    board: Board,
+    stealing: Stealing,
     tiles_left: u64,
     /// What workers have given back, of the `stored_bytes` that all they will have had counts for.
     freed_bytes: u64,
@@ -139,7 +175,8 @@ impl Primary {
     pub fn new(plan: Plan, operands: Operands, peers: Vec<PeerInfo>) -> Self {
         assert_eq!(plan.members.len(), peers.len(), "one peer for each member");
         let tiles_left = plan.tiles();
-        let peers = peers.into_iter().enumerate().map(|(i, info)| Peer::new(i, info)).collect();
+        let board = Board::new(peers.iter().map(|p| p.neighbours.iter().copied().collect()).collect());
+        let peers = peers.into_iter().enumerate().map(|(i, info)| Peer::new(&plan, i, info)).collect();
         let stored_bytes = plan.stored_bytes();
         Self {
             recipes: recipes(&plan),
@@ -147,12 +184,20 @@ impl Primary {
             operands,
             peers,
             sums: PartialSums::default(),
+            board,
+            stealing: Stealing::default(),
             tiles_left,
             freed_bytes: 0,
             stored_bytes,
             next_peer: 0,
             over: false,
         }
+    }
+
+    /// The same, where every machine does what the plan gave it, however long that takes.
+    pub fn without_stealing(mut self) -> Self {
+        self.stealing.is_off = true;
+        self
     }
 
     /// The plan that is walked.
@@ -186,54 +231,65 @@ impl Primary {
                 if self.tiles_left == 0 {
                     self.finish(&mut actions);
                 }
-                self.serve(&mut actions);
+                self.serve(now, &mut actions);
             }
             Event::Sent { peer, bytes } => {
                 self.peers[peer].sent(bytes, now);
-                self.serve_one(peer, &mut actions);
+                self.serve_one(peer, now, &mut actions);
             }
             Event::Credit { peer, bytes } => {
                 self.peers[peer].heard(now);
-                match self.peers[peer].credit(bytes) {
+                match self.peers[peer].credit(bytes, now) {
                     Ok(()) => {
                         self.freed_bytes = self.freed_bytes.saturating_add(bytes);
-                        self.serve_one(peer, &mut actions);
+                        self.serve_one(peer, now, &mut actions);
+                        self.balance(now, &mut actions);
                     }
                     Err(e) => self.fail(peer, &e.0, &mut actions),
                 }
             }
             Event::Landed { peer, head } => {
                 self.peers[peer].heard(now);
-                self.landed(peer, &head, &mut actions);
+                self.landed(peer, &head, now, &mut actions);
+                self.balance(now, &mut actions);
             }
             Event::Alive { peer } => self.peers[peer].heard(now),
+            Event::Missing { peer, missing } => match self.peers[peer].missing(&missing) {
+                Ok(()) => self.serve_one(peer, now, &mut actions),
+                Err(e) => self.fail(peer, &e.0, &mut actions),
+            },
+            Event::Parted { peer, other } => self.parted(peer, other, &mut actions),
             Event::Lost { peer, why } => self.fail(peer, &why, &mut actions),
-            Event::Tick => self.tick(now, &mut actions),
+            Event::Tick => {
+                self.tick(now, &mut actions);
+                self.balance(now, &mut actions);
+            }
         }
         actions
     }
 
     /// Where lines of a result belong. An error where nobody asked for them.
     pub fn expect(&self, peer: usize, head: &ResultHead) -> Result<Destination, ProtocolError> {
-        let owed = self.peers[peer].expect(&self.course(), head)?;
-        Ok(Destination { rect: owed.rect, in_place: owed.goes_on || owed.steps.start == 0 })
+        let owed = self.peers[peer].expect(&self.course(Duration::ZERO), head)?;
+        Ok(Destination { rect: owed.rect, in_place: owed.in_place })
     }
 
-    fn course(&self) -> Course<'_> {
-        Course { plan: &self.plan, operands: &self.operands, recipes: &self.recipes, sums: &self.sums }
+    fn course(&self, now: Duration) -> Course<'_> {
+        Course { plan: &self.plan, operands: &self.operands, recipes: &self.recipes, sums: &self.sums, now }
     }
 
-    fn landed(&mut self, peer: usize, head: &ResultHead, actions: &mut Vec<Action>) {
-        let owed = match self.peers[peer].expect(&self.course(), head) {
+    fn landed(&mut self, peer: usize, head: &ResultHead, now: Duration, actions: &mut Vec<Action>) {
+        let owed = match self.peers[peer].expect(&self.course(now), head) {
             Ok(owed) => owed,
             Err(e) => return self.fail(peer, &e.0, actions),
         };
-        if self.peers[peer].landed(head, owed.rect.rows.len()) {
+        if self.peers[peer].landed(head, owed.rect, self.plan.problem.element_bytes()) {
             self.returned(Came { peer, id: head.c }, &owed, actions);
             // What is back makes room for more, and others may go on from it.
-            match self.plan.sums {
-                Sums::Merged => self.serve_one(peer, actions),
-                Sums::Chained => self.serve(actions),
+            if self.plan.sums == Sums::Chained || self.stealing.has_moved() {
+                self.serve(now, actions);
+            } else {
+                self.serve_one(peer, now, actions);
             }
         }
     }
@@ -248,7 +304,7 @@ impl Primary {
             let tile = (owed.region, owed.tile);
             let added = self.sums.came(tile, owed.steps, came, all);
             // What landed in C itself is there.
-            let aside = if owed.goes_on || owed.steps.start == 0 { 1 } else { 0 };
+            let aside = usize::from(owed.in_place);
             let merge = |c: &Came| Action::Merge { peer: c.peer, tile: c.id, rect: owed.rect };
             actions.extend(added.iter().skip(aside.min(added.len())).map(merge));
             !added.is_empty() && !self.sums.is_begun(tile)
@@ -263,15 +319,16 @@ impl Primary {
     }
 
     /// Gives every peer what its credit and its link have room for, one message at a time in turn.
-    fn serve(&mut self, actions: &mut Vec<Action>) {
+    fn serve(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let (plan, operands, recipes) = (&self.plan, &self.operands, &self.recipes);
-        let course = Course { plan, operands, recipes, sums: &self.sums };
+        let course = Course { plan, operands, recipes, sums: &self.sums, now };
         let mut idle = 0;
         while idle < self.peers.len() && !self.over {
             let peer = &mut self.peers[self.next_peer];
-            match peer.next(&course) {
+            match peer.next(&course, &mut self.board) {
                 Some(message) => {
                     actions.push(Action::Send(self.next_peer, message));
+                    send_orders(&mut self.board, &mut self.peers, self.next_peer, actions);
                     idle = 0;
                 }
                 None => idle += 1,
@@ -281,19 +338,23 @@ impl Primary {
     }
 
     /// The same for one peer, where nothing has changed for the others.
-    fn serve_one(&mut self, peer: usize, actions: &mut Vec<Action>) {
+    fn serve_one(&mut self, peer: usize, now: Duration, actions: &mut Vec<Action>) {
         let (plan, operands, recipes) = (&self.plan, &self.operands, &self.recipes);
-        let course = Course { plan, operands, recipes, sums: &self.sums };
+        let course = Course { plan, operands, recipes, sums: &self.sums, now };
         while !self.over
-            && let Some(message) = self.peers[peer].next(&course)
+            && let Some(message) = self.peers[peer].next(&course, &mut self.board)
         {
             actions.push(Action::Send(peer, message));
+            send_orders(&mut self.board, &mut self.peers, peer, actions);
         }
     }
 
     fn tick(&mut self, now: Duration, actions: &mut Vec<Action>) {
         for i in 0..self.peers.len() {
             let silence = self.peers[i].silence(now);
+            if self.board.relays(i) && self.peers[i].is_stuck(now) && self.board.relieve(i) {
+                send_orders(&mut self.board, &mut self.peers, i, actions);
+            }
             if self.peers[i].info.shares_memory {
                 continue;
             }
@@ -306,6 +367,14 @@ impl Primary {
             {
                 actions.push(Action::Ping(i, nonce));
             }
+        }
+    }
+
+    /// Two workers have lost each other: the primary sends what they would have passed on.
+    fn parted(&mut self, peer: usize, other: u32, actions: &mut Vec<Action>) {
+        let other = usize::try_from(other).unwrap_or(usize::MAX);
+        if self.board.part(peer, other) {
+            actions.push(Action::Parted { peer: other, other: peer });
         }
     }
 
@@ -327,6 +396,40 @@ impl Primary {
     /// Cross-checks; for tests and the simulator, after each event.
     pub fn validate(&self) {
         self.peers.iter().for_each(Peer::validate);
+        self.board.validate();
         assert!(to_u64(self.sums.begun()) <= self.tiles_left);
     }
+
+    /// Cross-checks all tiles: what is to be done, at whom it may be, and what is here are all steps of each tile, once.
+    /// For tests: it takes as long as there are tiles.
+    pub fn validate_tiles(&self) {
+        let mut tiles: BTreeMap<(usize, u64), Vec<Span>> = BTreeMap::new();
+        let tasks = self.peers.iter().flat_map(|p| p.walk.tasks(&self.plan));
+        let here = self.sums.steps().map(|((region, tile), steps)| (region, tile, steps));
+        for (region, tile, steps) in tasks.chain(here) {
+            tiles.entry((region, tile)).or_default().push(steps);
+        }
+        for ((region, tile), mut spans) in tiles.iter().map(|(tile, spans)| (*tile, spans.clone())) {
+            spans.sort_by_key(|s| s.start);
+            let end = spans.iter().fold(0, |end, s| {
+                assert_eq!(s.start, end, "steps of tile {tile}: {spans:?}");
+                s.end
+            });
+            assert_eq!(end, self.plan.regions[region].steps(), "steps of tile {tile}: {spans:?}");
+        }
+        assert_eq!(to_u64(tiles.len()), self.tiles_left, "tiles that are missing are somebody's");
+    }
+}
+
+/// Orders that have come about, or had to wait at `peer`, go out, unless what they refer to has not.
+fn send_orders(board: &mut Board, peers: &mut [Peer], peer: usize, actions: &mut Vec<Action>) {
+    let mut send = |member: usize, peer: &mut Peer| {
+        let orders = peer.take_orders();
+        actions.extend(orders.chunks(FORWARDS_MAX).map(|part| Action::Relay(member, part.to_vec())));
+    };
+    for (member, forwards) in board.take_orders() {
+        peers[member].order(forwards);
+        send(member, &mut peers[member]);
+    }
+    send(peer, &mut peers[peer]);
 }

@@ -76,11 +76,13 @@ pub(super) struct Stored {
     pub(super) lent: bool,
 }
 
-/// What one panel brings: matrices with a body, matrices without, and the jobs that have become possible.
+/// What one panel brings: matrices with a body, matrices without (vacant, or sent by another worker), and the jobs that have become possible.
 #[derive(Default)]
 pub(super) struct Delivery {
     pub(super) stored: Vec<Stored>,
     pub(super) vacant: Vec<MatrixHeader>,
+    /// Those among them that another worker sends, as the primary would.
+    pub(super) relayed: Vec<Stored>,
     pub(super) jobs: Vec<Job>,
 }
 
@@ -91,9 +93,15 @@ impl Delivery {
         stored + self.vacant.iter().map(MatrixHeader::charged_bytes).sum::<u64>()
     }
 
-    /// As messages. `by_reference` is a link that shares memory: it takes bodies of any size.
+    /// What its operands count for.
+    pub(super) fn operand_bytes(&self) -> u64 {
+        let stored = self.stored.iter().map(|s| &s.header);
+        stored.chain(&self.vacant).filter(|h| h.uses > 0).map(MatrixHeader::charged_bytes).sum()
+    }
+
+    /// As messages, in order. `by_reference` is a link that shares memory: it takes bodies of any size.
     pub(super) fn into_messages(self, by_reference: bool, out: &mut VecDeque<Outgoing>) {
-        let Self { stored, mut vacant, mut jobs } = self;
+        let Self { stored, mut vacant, mut jobs, relayed: _ } = self;
         let count = stored.len();
         // One place is kept for the matrix with the body.
         while vacant.len() >= MATRICES_MAX {
@@ -104,7 +112,11 @@ impl Delivery {
         let more = if jobs.len() > JOBS_MAX { jobs.split_off(JOBS_MAX) } else { Vec::new() };
         for (at, matrix) in stored.into_iter().enumerate() {
             let last = if at + 1 == count { std::mem::take(&mut jobs) } else { Vec::new() };
-            cut(matrix, by_reference, std::mem::take(&mut vacant), last, out);
+            cut(matrix, 0, by_reference, (std::mem::take(&mut vacant), last), out);
+        }
+        if count == 0 && !(vacant.is_empty() && jobs.is_empty()) {
+            let head = StoreHead { matrices: vacant, jobs };
+            out.push_back(Outgoing { head, piece: None });
         }
         for jobs in more.chunks(JOBS_MAX) {
             out.push_back(Outgoing {
@@ -115,19 +127,24 @@ impl Delivery {
     }
 }
 
-/// Cuts a matrix into frames of whole lines. Matrices without a body go with the first, jobs with the last.
+/// The lines of a matrix that are missing, from `first_line` on.
+pub(super) fn rest_of(matrix: Stored, first_line: u32, out: &mut VecDeque<Outgoing>) {
+    cut(matrix, first_line, false, (Vec::new(), Vec::new()), out);
+}
+
+/// Cuts a matrix into frames of whole lines, from `first_line` on. Matrices without a body go with the first, jobs with
+/// the last.
 fn cut(
     matrix: Stored,
+    mut first_line: u32,
     by_reference: bool,
-    mut vacant: Vec<MatrixHeader>,
-    mut jobs: Vec<Job>,
+    (mut vacant, mut jobs): (Vec<MatrixHeader>, Vec<Job>),
     out: &mut VecDeque<Outgoing>,
 ) {
     let Stored { header, which, rect, lent } = matrix;
     let (lines, line_bytes) = header.lines_total();
     let whole = by_reference || header.source == Source::Generated;
     let per_frame = if whole { lines } else { lines_per_frame(line_bytes) };
-    let mut first_line = 0;
     while first_line < lines {
         let count = per_frame.min(lines - first_line);
         let part = MatrixHeader { first_line, lines: count, ..header };
@@ -162,6 +179,11 @@ const _: () = assert!(MATRICES_MAX > 1 && JOBS_MAX > 0);
 /// A side or a count of the plan, which has a limit far below 2^32.
 pub(super) fn small(x: u64) -> u32 {
     u32::try_from(x).unwrap_or_else(|_| panic!("the grid limits sides and steps, but here is {x}"))
+}
+
+/// The number of a member, of which a plan has far fewer than 2^32.
+pub(super) fn small_index(member: usize) -> u32 {
+    small(to_u64(member))
 }
 
 /// How often an operand is used, which blocks keep far below 2^16.

@@ -2,18 +2,21 @@
 
 use super::PeerInfo;
 use super::outgoing::Outgoing;
+use super::relay::Board;
 use super::walk::{Course, Walk, tile_number};
 use crate::ProtocolError;
-use crate::limits::{LINK_WINDOW_BYTES, PING_AFTER};
-use crate::message::{ResultHead, Then};
+use crate::limits::{LINK_WINDOW_BYTES, PING_AFTER, STUCK_AFTER};
+use crate::message::{Forward, Missing, ResultHead, Then};
+use bramble_matrix::number::to_u64;
 use bramble_matrix::{Rect, Span};
+use bramble_plan::{Plan, charged_bytes};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// State of one worker.
 pub(super) struct Peer {
     pub(super) info: PeerInfo,
-    walk: Walk,
+    pub(super) walk: Walk,
     /// Bytes that may be sent now; `info.credit_bytes` minus what the worker holds.
     credit_left: u64,
     in_link_bytes: usize,
@@ -22,6 +25,11 @@ pub(super) struct Peer {
     last_heard: Duration,
     last_ping: Duration,
     pings: u64,
+    /// What it is to pass on, once it has been told of all of it.
+    orders: Vec<Forward>,
+    /// When it last gave credit, and the longest that it took between two times.
+    last_credit: Duration,
+    longest_gap: Duration,
 }
 
 /// How far a tile is.
@@ -42,20 +50,23 @@ pub(super) struct Owed {
     pub(super) rect: Rect,
     /// Steps of k that are summed in it (with those before, where the block goes on from a sum).
     pub(super) steps: Span,
-    /// Whether the block went on from the sum of the steps before.
-    pub(super) goes_on: bool,
+    /// Whether it lands in C itself: nothing comes before it, or it went on from the sum of what does.
+    pub(super) in_place: bool,
 }
 
 impl Peer {
-    pub(super) fn new(member: usize, info: PeerInfo) -> Self {
+    pub(super) fn new(plan: &Plan, member: usize, info: PeerInfo) -> Self {
         Self {
-            walk: Walk::new(member, info.shares_memory),
+            walk: Walk::new(plan, member, info.shares_memory),
             credit_left: info.credit_bytes,
             in_link_bytes: 0,
             tiles: BTreeMap::new(),
             last_heard: Duration::ZERO,
             last_ping: Duration::ZERO,
             pings: 0,
+            orders: Vec::new(),
+            last_credit: Duration::ZERO,
+            longest_gap: Duration::ZERO,
             info,
         }
     }
@@ -82,22 +93,26 @@ impl Peer {
     pub(super) fn sent(&mut self, bytes: usize, now: Duration) {
         assert!(bytes <= self.in_link_bytes, "a link sent more than it was given");
         self.in_link_bytes -= bytes;
+        self.walk.pace.link_took(to_u64(bytes), self.in_link_bytes > 0, now);
         self.heard(now);
     }
 
-    pub(super) fn credit(&mut self, bytes: u64) -> Result<(), ProtocolError> {
+    pub(super) fn credit(&mut self, bytes: u64, now: Duration) -> Result<(), ProtocolError> {
+        self.longest_gap = self.longest_gap.max(now.saturating_sub(self.last_credit));
+        self.last_credit = now;
         let credit = self.credit_left.checked_add(bytes).filter(|c| *c <= self.info.credit_bytes);
         self.credit_left =
             credit.ok_or_else(|| ProtocolError::new("it gave more credit than it ever had"))?;
+        self.walk.pace.credit(bytes, now);
         Ok(())
     }
 
     /// The next message for this worker, if credit and window allow one.
-    pub(super) fn next(&mut self, course: &Course<'_>) -> Option<Outgoing> {
+    pub(super) fn next(&mut self, course: &Course<'_>, board: &mut Board) -> Option<Outgoing> {
         if self.in_link_bytes >= LINK_WINDOW_BYTES {
             return None;
         }
-        let message = self.walk.next(course, &mut self.credit_left)?;
+        let message = self.walk.next(course, board, &mut self.credit_left)?;
         for matrix in message.head.matrices.iter().filter(|m| m.uses == 0 && m.first_line == 0) {
             self.tiles.entry(matrix.id).or_default();
         }
@@ -105,6 +120,7 @@ impl Peer {
             self.tiles.entry(job.c).or_default().was_asked_for = true;
         }
         self.in_link_bytes += message.wire_bytes();
+        self.walk.pace.link_given(course.now);
         Some(message)
     }
 
@@ -119,10 +135,11 @@ impl Peer {
             let what = format!("it returned tile {} before it was given all that it needs for it", head.c);
             return Err(ProtocolError::new(what));
         }
-        let region = &course.plan.regions[out.block.region];
-        let (tile, i, j, u, v) = tile_number(region, &out.block, at);
+        let work = &out.work;
+        let region = &course.plan.regions[work.block.region];
+        let (tile, i, j, u, v) = tile_number(region, &work.block, at);
         let rect = region.tile(i, j, u, v);
-        let steps = Walk::result_steps(course, out);
+        let steps = Walk::result_steps(course, out, i, j);
         let as_asked = u64::from(head.step_start) == steps.start && u64::from(head.step_end) == steps.end;
         let next = head.first_line == state.rows && head.lines > 0;
         let inside = u64::from(head.first_line) + u64::from(head.lines) <= rect.rows.len();
@@ -133,20 +150,52 @@ impl Peer {
                 head.step_start, head.step_end
             )));
         }
-        let goes_on = course.plan.continues(&out.block);
-        Ok(Owed { region: out.block.region, tile, rect, steps: out.block.steps, goes_on })
+        let (region, steps) = (work.block.region, work.steps_of(i, j));
+        Ok(Owed { region, tile, rect, steps, in_place: work.lands_in_c() })
     }
 
-    /// Lines of a tile with so many rows have landed; true when it is whole.
-    pub(super) fn landed(&mut self, head: &ResultHead, rows: u64) -> bool {
+    /// Lines of a tile have landed; true when it is whole.
+    pub(super) fn landed(&mut self, head: &ResultHead, rect: Rect, element_bytes: u64) -> bool {
         let Some(state) = self.tiles.get_mut(&head.c) else { return false };
         state.rows += head.lines;
-        let whole = u64::from(state.rows) == rows;
+        let whole = u64::from(state.rows) == rect.rows.len();
         if whole {
+            let bytes = rect.rows.len().saturating_mul(rect.cols.len()).saturating_mul(element_bytes);
+            self.walk.pace.returned(charged_bytes(bytes, 0));
             self.tiles.remove(&head.c);
             self.walk.returned(head.c);
         }
         whole
+    }
+
+    /// Whether it has had no room for what comes next for so long that it may be waiting for others. It is not said
+    /// again at once.
+    pub(super) fn is_stuck(&mut self, now: Duration) -> bool {
+        let patience = STUCK_AFTER.max(2 * self.longest_gap);
+        let is_stuck = self.walk.is_refused() && now.saturating_sub(self.last_credit) > patience;
+        if is_stuck {
+            self.last_credit = now;
+        }
+        is_stuck
+    }
+
+    /// It is to pass matrices on.
+    pub(super) fn order(&mut self, forwards: Vec<Forward>) {
+        self.orders.extend(forwards);
+    }
+
+    /// The orders for it, if all that was begun for it has been sent: then it knows what they are about.
+    pub(super) fn take_orders(&mut self) -> Vec<Forward> {
+        if self.walk.is_between_panels() { std::mem::take(&mut self.orders) } else { Vec::new() }
+    }
+
+    /// A matrix that another worker should have sent does not come from there.
+    pub(super) fn missing(&mut self, missing: &Missing) -> Result<(), ProtocolError> {
+        if self.walk.missing(missing.id, missing.lines) {
+            return Ok(());
+        }
+        let what = format!("it misses matrix {}, which nobody was to pass on to it", missing.id);
+        Err(ProtocolError::new(what))
     }
 
     pub(super) fn validate(&self) {

@@ -63,6 +63,13 @@ impl PartialSums {
         now
     }
 
+    /// The steps of all tiles that are here, in C or waiting.
+    pub(super) fn steps(&self) -> impl Iterator<Item = (Tile, Span)> + '_ {
+        let done = self.done.iter().map(|(tile, done)| (*tile, Span::new(0, *done)));
+        let wait = |((tile, start), (_, end)): (&(Tile, u64), &(Came, u64))| (*tile, Span::new(*start, *end));
+        done.chain(self.waiting.iter().map(wait))
+    }
+
     /// Sums that wait.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()

@@ -1,20 +1,25 @@
 //! Walking a member's part of the plan: which panel comes next, what memory it takes, which jobs it makes possible.
 //!
-//! Invariants: blocks in order. In a block either step by step, panels of A and B in turn, so that the first job can
+//! Invariants: the blocks of a lot in order, and of all lots the first whose block may begin. In a block either step by step, panels of A and B in turn, so that the first job can
 //! start after two panels and every further panel starts about as many jobs as there are panels on the other side; or
 //! column by column, with the panels of A first. The jobs behind a panel are in the frame that carries its last lines.
 //! A panel is begun only when the credit covers all that it brings. The next block is begun only when the last panel of
 //! the one before has been sent, so that the older one can always finish; a block that goes on from the sum of others
 //! only when that is there; and one whose sums may have to wait never goes further ahead of the oldest that is out than
-//! the plan has room for sums (`Prediction::primary_memory_bytes`). Ids are names in one session: they are counted up.
+//! the plan has room for sums (`Prediction::primary_memory_bytes`). Ids are names in one session: they are counted up. What
+//! others take is cut off where nothing was sent yet (`trim`).
 
 use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
-use super::outgoing::{Delivery, Operands, Outgoing};
+use super::outgoing::{Delivery, Operands, Outgoing, Stored, rest_of};
+use super::pace::Pace;
+use super::relay::{Board, Key, Role};
 use super::sums::PartialSums;
-use bramble_matrix::Span;
-use bramble_matrix::number::to_u64;
-use bramble_plan::{Block, Cursor, Order, Plan, Recipe, Sums};
-use std::collections::VecDeque;
+use super::work::{Lot, Work};
+use bramble_matrix::number::{nearest_f64, to_u64, to_usize};
+use bramble_matrix::{Rect, Span};
+use bramble_plan::{Block, Order, Plan, Recipe, Sums};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 /// What all walks of a product share.
 pub(super) struct Course<'a> {
@@ -23,15 +28,16 @@ pub(super) struct Course<'a> {
     /// How cells are multiplied, by region.
     pub(super) recipes: &'a [Recipe],
     pub(super) sums: &'a PartialSums,
+    pub(super) now: Duration,
 }
 
 /// Where in its part a worker's stream is.
 pub(super) struct Walk {
     member: usize,
     shares_memory: bool,
-    cursor: Cursor,
-    /// The block that comes next but has to wait, for a sum or for older blocks.
-    waiting: Option<Block>,
+    /// What was not begun: the member's own blocks, then what was taken from others.
+    pub(super) lots: VecDeque<Lot>,
+    pub(super) pace: Pace,
     /// Blocks that were begun.
     begun: u64,
     sending: Option<Sending>,
@@ -42,33 +48,43 @@ pub(super) struct Walk {
     next_id: u32,
     /// Messages of the panel that was begun.
     ready: VecDeque<Outgoing>,
+    /// Matrices that other workers send, with the number of their block, until that is back.
+    relayed: BTreeMap<u32, (u64, Stored)>,
+    /// What they could not send after all; it has been paid for.
+    rest: VecDeque<Outgoing>,
 }
 
 /// A block that is at the worker.
-#[derive(Clone, Copy)]
 pub(super) struct OutBlock {
-    pub(super) block: Block,
+    pub(super) work: Work,
     /// How many were begun before it.
     number: u64,
     ids: BlockIds,
     tiles: u32,
     tiles_left: u32,
+    /// A bit for each tile that came back.
+    back: Vec<u64>,
 }
 
 /// A panel with all that it brings.
 struct Made {
     panel: Panel,
     ids: Ids,
-    /// Ids that it takes.
+    /// Matrices that it is.
+    matrices: u32,
+    /// Ids that it takes, with the sums that are made of it.
     id_count: u32,
     charged_bytes: u64,
+    /// Work of its jobs.
+    amount: f64,
     delivery: Delivery,
+    /// What it is called where members share panels.
+    key: Option<Key>,
+    role: Role,
 }
 
-/// The block that is being sent.
+/// How much of the block that is being sent (the last of those that are out) was sent.
 struct Sending {
-    block: Block,
-    ids: BlockIds,
     step: u64,
     /// Rows of cells whose panels of this step were sent; in column order, once all are, for every step.
     a_sent: u64,
@@ -78,64 +94,98 @@ struct Sending {
     a: Vec<Ids>,
     /// Ids of B's panels of this step by column.
     b: Vec<Ids>,
+    /// Its number among the member's own blocks; nothing where it was another's.
+    wave: Option<u64>,
+    /// Members that relay, and may need the same panels, with their blocks of this wave.
+    mates: Vec<Block>,
 }
 
 impl Walk {
-    pub(super) fn new(member: usize, shares_memory: bool) -> Self {
+    pub(super) fn new(plan: &Plan, member: usize, shares_memory: bool) -> Self {
+        let numbers = Span::new(0, plan.members[member].block_count());
+        let given = plan.members[member].shares.iter().map(|s| plan.work(s.region, s.cells, s.steps)).sum();
+        let seconds = plan.predicted.machines.get(member).map_or(0.0, |m| m.seconds);
         Self {
             member,
             shares_memory,
-            cursor: Cursor::default(),
-            waiting: None,
+            lots: VecDeque::from([Lot::Blocks { member, numbers }]),
+            pace: Pace::new(given, if seconds > 0.0 { given / seconds } else { 0.0 }),
             begun: 0,
             sending: None,
             refused: None,
             out: Vec::new(),
             next_id: 0,
             ready: VecDeque::new(),
+            relayed: BTreeMap::new(),
+            rest: VecDeque::new(),
         }
     }
 
     /// The next message, taking what it needs from `credit`; `None` at the end or where something has to come back
     /// first.
-    pub(super) fn next(&mut self, course: &Course<'_>, credit: &mut u64) -> Option<Outgoing> {
+    pub(super) fn next(
+        &mut self,
+        course: &Course<'_>,
+        board: &mut Board,
+        credit: &mut u64,
+    ) -> Option<Outgoing> {
+        if let Some(rest) = self.rest.pop_front() {
+            return Some(rest);
+        }
         if self.ready.is_empty() {
-            self.begin_panel(course, credit)?;
+            self.begin_panel(course, board, credit)?;
         }
         self.ready.pop_front()
     }
 
     /// Enters the next block where the last one has been sent.
-    fn enter_block(&mut self, course: &Course<'_>) -> Option<()> {
+    fn enter_block(&mut self, course: &Course<'_>, board: &Board) -> Option<()> {
         if self.sending.is_some() {
             return Some(());
         }
-        let member = &course.plan.members[self.member];
-        if self.out.len() >= member.blocks_at_once {
-            return None;
-        }
-        let block = match self.waiting.take() {
-            Some(block) => block,
-            None => member.next_block(&mut self.cursor)?,
+        let at_once = course.plan.members[self.member].blocks_at_once;
+        let may_begin = |lot: &Lot| {
+            // What was taken may come while the last own block is finished, whatever the plan had room for.
+            let planned = matches!(lot, Lot::Blocks { member, .. } if *member == self.member);
+            let limit = if planned { at_once } else { at_once.saturating_add(1) };
+            let work = if self.out.len() < limit { lot.first(course.plan) } else { None };
+            work.filter(|work| is_reached(course, work) && self.has_room_for_sums(course, work))
         };
-        if !is_reached(course, &block) || !self.has_room_for_sums(course, &block) {
-            self.waiting = Some(block);
-            return None;
+        let (lot, work) = self.lots.iter().enumerate().find_map(|(at, lot)| Some((at, may_begin(lot)?)))?;
+        let wave = match &self.lots[lot] {
+            Lot::Blocks { member, numbers } if *member == self.member && board.relays(*member) => {
+                Some(numbers.start)
+            }
+            Lot::Blocks { .. } | Lot::One(_) => None,
+        };
+        if !self.lots[lot].pass() {
+            self.lots.remove(lot);
         }
-        let region = &course.plan.regions[block.region];
-        let (tiles, products, parts) = block_ids(region, &course.recipes[block.region], &block);
+        let region = &course.plan.regions[work.block.region];
+        let (tiles, products, parts) = block_ids(region, &course.recipes[work.block.region], &work.block);
         let ids = BlockIds { tiles: self.ids(tiles), products: self.ids(products), parts: self.ids(parts) };
-        self.out.push(OutBlock { block, number: self.begun, ids, tiles, tiles_left: tiles });
+        let (block, number) = (work.block, self.begun);
+        let back = vec![0; to_usize(tiles).div_ceil(64)];
+        self.out.push(OutBlock { work, number, ids, tiles, tiles_left: tiles, back });
         self.begun += 1;
-        let step = block.steps.start;
-        self.sending = Some(Sending { block, ids, step, a_sent: 0, b_sent: 0, a: Vec::new(), b: Vec::new() });
+        let mates = wave.map_or_else(Vec::new, |wave| self.mates(course, board, wave, &block));
+        let (step, a, b) = (block.steps.start, Vec::new(), Vec::new());
+        self.sending = Some(Sending { step, a_sent: 0, b_sent: 0, a, b, wave, mates });
         Some(())
+    }
+
+    /// The blocks that other members who relay have in this wave, where panels of theirs can be the same.
+    fn mates(&self, course: &Course<'_>, board: &Board, wave: u64, block: &Block) -> Vec<Block> {
+        let others = course.plan.members.iter().enumerate();
+        let others = others.filter(|(at, _)| *at != self.member && board.relays(*at));
+        let theirs = others.filter_map(|(_, member)| member.block_at(wave));
+        theirs.filter(|b| b.region == block.region && b.order == block.order).collect()
     }
 
     /// Sums that come back are put aside until those of older blocks have come, so a worker that keeps one of those
     /// must not be given ever more.
-    fn has_room_for_sums(&self, course: &Course<'_>, block: &Block) -> bool {
-        let merges = course.plan.sums == Sums::Merged && !course.plan.is_whole(block);
+    fn has_room_for_sums(&self, course: &Course<'_>, work: &Work) -> bool {
+        let merges = course.plan.sums == Sums::Merged && !work.goes_on && !course.plan.is_whole(&work.block);
         let ahead = self.out.first().map_or(0, |oldest| self.begun - oldest.number);
         !merges || ahead <= to_u64(course.plan.members[self.member].blocks_at_once)
     }
@@ -147,13 +197,14 @@ impl Walk {
         first
     }
 
-    fn begin_panel(&mut self, course: &Course<'_>, credit: &mut u64) -> Option<()> {
+    fn begin_panel(&mut self, course: &Course<'_>, board: &mut Board, credit: &mut u64) -> Option<()> {
+        self.forget_refused(course, board);
         if self.refused.as_ref().is_some_and(|made| made.charged_bytes > *credit) {
             return None;
         }
         let made = match self.refused.take() {
             Some(made) => made,
-            None => self.next_panel(course)?,
+            None => self.next_panel(course, board)?,
         };
         let Some(left) = credit.checked_sub(made.charged_bytes) else {
             self.refused = Some(made);
@@ -161,34 +212,86 @@ impl Walk {
         };
         *credit = left;
         self.next_id = self.next_id.wrapping_add(made.id_count);
+        if let Some(key) = made.key {
+            board.begun(self.member, key, made.role, made.ids.panels, made.matrices);
+        }
+        let number = self.out.last().map_or(0, |out| out.number);
+        for stored in &made.delivery.relayed {
+            self.relayed.insert(stored.header.id, (number, *stored));
+        }
+        self.pace.begun(made.delivery.operand_bytes(), made.amount, course.now);
         made.delivery.into_messages(self.shares_memory, &mut self.ready);
-        if let Some(sending) = self.sending.as_mut()
-            && sending.advance(made.panel, made.ids)
+        if let Some((sending, out)) = self.sending.as_mut().zip(self.out.last())
+            && sending.advance(&out.work, made.panel, made.ids)
         {
             self.sending = None;
         }
         Some(())
     }
 
+    /// A panel that was refused may have to be made anew: meanwhile another member may have it, or have it no more.
+    fn forget_refused(&mut self, course: &Course<'_>, board: &Board) {
+        let (Some(made), Some(sending), Some(out)) = (&self.refused, &self.sending, self.out.last()) else {
+            return;
+        };
+        let (_, role) = self.role(course, board, sending, (&out.work.block, made.panel));
+        if role != made.role {
+            self.refused = None;
+        }
+    }
+
+    /// How the member comes to the panel that is next.
+    fn role(
+        &self,
+        course: &Course<'_>,
+        board: &Board,
+        sending: &Sending,
+        (block, panel): (&Block, Panel),
+    ) -> (Option<Key>, Role) {
+        let key = sending.key(block, panel).filter(|_| !is_generated(course.operands, panel));
+        let role = key.map_or(Role::ALONE, |key| board.role(self.member, &key, || sending.others(&key)));
+        (key, role)
+    }
+
+    /// Whether every panel that was begun has been sent whole.
+    pub(super) fn is_between_panels(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// Whether the credit did not cover what comes next.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
     /// Makes the next panel of the block that is sent, or of the one after it.
-    fn next_panel(&mut self, course: &Course<'_>) -> Option<Made> {
-        self.enter_block(course)?;
-        let sending = self.sending.as_ref()?;
+    fn next_panel(&mut self, course: &Course<'_>, board: &Board) -> Option<Made> {
+        self.enter_block(course, board)?;
+        let (sending, out) = self.sending.as_ref().zip(self.out.last())?;
+        let region = out.work.block.region;
         let scene = Scene {
             plan: course.plan,
             operands: course.operands,
-            recipe: &course.recipes[sending.block.region],
-            block: sending.block,
-            ids: sending.ids,
+            recipe: &course.recipes[region],
+            work: &out.work,
+            ids: out.ids,
             lends: self.shares_memory,
         };
-        let (panel, others) = sending.next_panel();
+        let (panel, others) = sending.next_panel(&out.work);
         let step = sending.step;
         let (matrices, sums) = scene.id_counts(panel, step);
         let ids = Ids { panels: self.next_id, sums: self.next_id.wrapping_add(matrices) };
-        let delivery = scene.deliver(panel, step, ids, others, &|at| sending.other_ids(panel, at));
+        let (key, role) = self.role(course, board, sending, (&out.work.block, panel));
+        let to_others = (others, role);
+        let delivery =
+            scene.deliver(panel, step, ids, to_others, &|at| sending.other_ids(&out.work, panel, at));
         let charged_bytes = delivery.charged_bytes();
-        Some(Made { panel, ids, id_count: matrices + sums, charged_bytes, delivery })
+        let cells = match panel {
+            Panel::A(i) => Rect::new(Span::new(i, i + 1), others),
+            Panel::B(j) => Rect::new(others, Span::new(j, j + 1)),
+        };
+        let amount = course.plan.work(region, cells, Span::new(step, step + 1));
+        let id_count = matrices + sums;
+        Some(Made { panel, ids, matrices, id_count, charged_bytes, amount, delivery, key, role })
     }
 
     /// The block that a tile's id belongs to, and the tile's number in it.
@@ -198,28 +301,120 @@ impl Walk {
         Some((out, at(out)))
     }
 
-    /// The steps that a result of that block has to name.
-    pub(super) fn result_steps(course: &Course<'_>, out: &OutBlock) -> Span {
-        let recipe = &course.recipes[out.block.region];
+    /// The steps that a result of a cell of that block has to name.
+    pub(super) fn result_steps(course: &Course<'_>, out: &OutBlock, i: u64, j: u64) -> Span {
+        let recipe = &course.recipes[out.work.block.region];
         let (plan, operands) = (course.plan, course.operands);
-        Scene { plan, operands, recipe, block: out.block, ids: out.ids, lends: false }.result_steps()
+        Scene { plan, operands, recipe, work: &out.work, ids: out.ids, lends: false }.result_steps(i, j)
     }
 
     /// A tile has come back whole.
     pub(super) fn returned(&mut self, id: u32) {
         for out in &mut self.out {
-            let mine = id.wrapping_sub(out.ids.tiles) < out.tiles;
-            out.tiles_left -= u32::from(mine);
+            let at = id.wrapping_sub(out.ids.tiles);
+            if at < out.tiles {
+                out.tiles_left -= 1;
+                out.back[to_usize(at / 64)] |= 1 << (at % 64);
+            }
+        }
+        let done = self.out.iter().filter(|out| out.tiles_left == 0).map(|out| out.number);
+        if !self.relayed.is_empty() {
+            for number in done {
+                self.relayed.retain(|_, (wave, _)| *wave != number);
+            }
         }
         self.out.retain(|out| out.tiles_left > 0);
+    }
+
+    /// Another worker sends no more than the first `lines` of a matrix; false where it was to send none with that id.
+    pub(super) fn missing(&mut self, id: u32, lines: u32) -> bool {
+        let Some((_, mut stored)) = self.relayed.remove(&id) else { return false };
+        let is_short = lines < stored.header.lines;
+        if is_short {
+            stored.header.first_line = lines;
+            rest_of(stored, lines, &mut self.rest);
+        }
+        is_short
+    }
+
+    /// What this machine has to do yet: region, tile and steps. What came back is left out.
+    pub(super) fn tasks(&self, plan: &Plan) -> Vec<(usize, u64, Span)> {
+        let mut tasks = Vec::new();
+        let mut add = |work: &Work, tiles: &mut dyn Iterator<Item = u32>| {
+            let region = &plan.regions[work.block.region];
+            for at in tiles {
+                let (tile, i, j, ..) = tile_number(region, &work.block, at);
+                tasks.push((work.block.region, tile, work.steps_of(i, j)));
+            }
+        };
+        for out in &self.out {
+            let is_back = |at: &u32| out.back[to_usize(at / 64)] >> (at % 64) & 1 == 1;
+            add(&out.work, &mut (0..out.tiles).filter(|at| !is_back(at)));
+        }
+        for work in self.lots.iter().flat_map(|lot| lot.works(plan)) {
+            let region = &plan.regions[work.block.region];
+            let (tiles, _, _) = block_ids(region, &Recipe::new(region.levels), &work.block);
+            add(&work, &mut (0..tiles));
+        }
+        tasks
+    }
+
+    /// The block that is being sent, if others may have cells of it: each cell one tile, whose sum of the first steps
+    /// lands in C.
+    pub(super) fn divisible(&self, plan: &Plan) -> Option<&Work> {
+        let work = &self.sending.as_ref().and(self.out.last())?.work;
+        let simple = plan.regions[work.block.region].levels == 0 && work.block.order == Order::Steps;
+        (simple && work.lands_in_c() && !work.together).then_some(work)
+    }
+
+    /// From which step on the block that is being sent can do with the cells `kept`: no job of the step before was sent
+    /// for the others, so that the last one they get can ask for their sums. `None` where that is past its end.
+    pub(super) fn free_from(&self, kept: Rect) -> Option<u64> {
+        let (sending, out) = self.sending.as_ref().zip(self.out.last())?;
+        let cells = out.work.cells_left();
+        let (rows, cols) = (sending.a_sent, sending.b_sent);
+        let sent = |kept: Span, all: Span, done: u64| kept.len() < all.len() && done > kept.len();
+        let some = rows > 0 && cols > 0;
+        let begun = some && (sent(kept.rows, cells.rows, rows) || sent(kept.cols, cells.cols, cols));
+        let from = (sending.step + if begun { 2 } else { 1 }).max(out.work.cut_from());
+        (from < out.work.block.steps.end).then_some(from)
+    }
+
+    /// Work of the block that is being sent in its steps before `from` that was not sent yet.
+    pub(super) fn work_before(&self, plan: &Plan, from: u64) -> f64 {
+        let Some((sending, out)) = self.sending.as_ref().zip(self.out.last()) else { return 0.0 };
+        let (region, step) = (out.work.block.region, sending.step);
+        let cells = out.work.cells_at(step);
+        let whole = nearest_f64(cells.rows.len() * cells.cols.len()).max(1.0);
+        let sent = nearest_f64(sending.a_sent * sending.b_sent) / whole;
+        let this = plan.work(region, cells, Span::new(step, step + 1)) * (1.0 - sent);
+        this + plan.work(region, out.work.cells_at(step + 1), Span::new(step + 1, from.max(step + 1)))
+    }
+
+    /// Takes cells from the block that is being sent: from a step on (see `free_from`) it has only `kept`.
+    pub(super) fn trim(&mut self, from: u64, kept: Rect) {
+        if let (Some(_), Some(out)) = (&self.sending, self.out.last_mut()) {
+            out.work.cut(from, kept);
+            // The panel that comes next may have jobs that now are the last of their tiles.
+            self.refused = None;
+        }
+    }
+}
+
+/// Whether workers make a panel themselves.
+fn is_generated(operands: &Operands, panel: Panel) -> bool {
+    match panel {
+        Panel::A(_) => operands.a_generated,
+        Panel::B(_) => operands.b_generated,
     }
 }
 
 /// Whether all tiles of a block have the steps before it, where it goes on from their sum.
-fn is_reached(course: &Course<'_>, block: &Block) -> bool {
-    if !course.plan.continues(block) {
+fn is_reached(course: &Course<'_>, work: &Work) -> bool {
+    if !work.goes_on {
         return true;
     }
+    let block = &work.block;
     let region = &course.plan.regions[block.region];
     let tiles = region.q() * region.q();
     let mut cells = block.cells.rows.iter().flat_map(|i| block.cells.cols.iter().map(move |j| (i, j)));
@@ -230,13 +425,30 @@ fn is_reached(course: &Course<'_>, block: &Block) -> bool {
 }
 
 impl Sending {
+    /// What the panel that comes next is called.
+    fn key(&self, block: &Block, panel: Panel) -> Option<Key> {
+        let (is_b, index) = match panel {
+            Panel::A(row) => (false, row),
+            Panel::B(col) => (true, col),
+        };
+        let by_columns = block.order == Order::Columns;
+        Some(Key { wave: self.wave?, step: self.step, region: block.region, by_columns, is_b, index })
+    }
+
+    /// How many other members need it.
+    fn others(&self, key: &Key) -> u32 {
+        let side = |block: &Block| if key.is_b { block.cells.cols } else { block.cells.rows };
+        let needs = |b: &&Block| b.steps.contains(key.step) && side(b).contains(key.index);
+        u32::try_from(self.mates.iter().filter(needs).count()).unwrap_or(u32::MAX)
+    }
+
     /// The next panel, and the cells on the other side that then have both.
-    fn next_panel(&self) -> (Panel, Span) {
-        let (rows, cols) = (self.block.cells.rows, self.block.cells.cols);
+    fn next_panel(&self, work: &Work) -> (Panel, Span) {
+        let Rect { rows, cols } = work.cells_at(self.step);
         let a = Panel::A(rows.start + self.a_sent);
         let b = Panel::B(cols.start + self.b_sent);
         let a_is_next = self.a_sent < rows.len();
-        match self.block.order {
+        match work.block.order {
             Order::Columns if a_is_next => (a, Span::new(cols.start, cols.start)),
             Order::Columns => (b, rows),
             Order::Steps if a_is_next && (self.a_sent <= self.b_sent || self.b_sent == cols.len()) => {
@@ -247,20 +459,21 @@ impl Sending {
     }
 
     /// Ids of the panel on the other side.
-    fn other_ids(&self, panel: Panel, at: u64) -> Ids {
+    fn other_ids(&self, work: &Work, panel: Panel, at: u64) -> Ids {
+        let block = &work.block;
         let place = |span: Span| usize::try_from(at - span.start).unwrap_or(usize::MAX);
-        match (panel, self.block.order) {
-            (Panel::A(_), _) => self.b[place(self.block.cells.cols)],
-            (Panel::B(_), Order::Steps) => self.a[place(self.block.cells.rows)],
+        match (panel, block.order) {
+            (Panel::A(_), _) => self.b[place(block.cells.cols)],
+            (Panel::B(_), Order::Steps) => self.a[place(block.cells.rows)],
             (Panel::B(_), Order::Columns) => {
-                let step = usize::try_from(self.step - self.block.steps.start).unwrap_or(usize::MAX);
-                self.a[step * rows_of(&self.block) + place(self.block.cells.rows)]
+                let step = usize::try_from(self.step - block.steps.start).unwrap_or(usize::MAX);
+                self.a[step * rows_of(block) + place(block.cells.rows)]
             }
         }
     }
 
     /// Past this panel, and where that ends a step or a column, past that; true at the end of the block.
-    fn advance(&mut self, panel: Panel, ids: Ids) -> bool {
+    fn advance(&mut self, work: &Work, panel: Panel, ids: Ids) -> bool {
         match panel {
             Panel::A(_) => {
                 self.a_sent += 1;
@@ -271,8 +484,9 @@ impl Sending {
                 self.b.push(ids);
             }
         }
-        let (rows, cols) = (self.block.cells.rows.len(), self.block.cells.cols.len());
-        match self.block.order {
+        let cells = work.cells_at(self.step);
+        let (rows, cols) = (cells.rows.len(), cells.cols.len());
+        match work.block.order {
             Order::Steps => {
                 if self.a_sent < rows || self.b_sent < cols {
                     return false;
@@ -281,7 +495,8 @@ impl Sending {
                 (self.a_sent, self.b_sent) = (0, 0);
                 self.a.clear();
                 self.b.clear();
-                self.step == self.block.steps.end
+                let left = work.cells_at(self.step);
+                self.step == work.block.steps.end || left.rows.is_empty() || left.cols.is_empty()
             }
             Order::Columns => {
                 if matches!(panel, Panel::A(_)) {
@@ -291,12 +506,12 @@ impl Sending {
                 self.b_sent -= 1;
                 self.b.clear();
                 self.step += 1;
-                if self.step < self.block.steps.end {
+                if self.step < work.block.steps.end {
                     let first_column = self.b_sent == 0;
                     self.a_sent = if first_column { 0 } else { rows };
                     return false;
                 }
-                self.step = self.block.steps.start;
+                self.step = work.block.steps.start;
                 self.b_sent += 1;
                 self.b_sent == cols
             }

@@ -12,14 +12,15 @@
 //!
 //! Deliberately absent: plans (a worker sees jobs only), memory itself, time.
 
+mod relay;
 mod stored;
 mod validate;
 
 use self::stored::Stored;
 use crate::ProtocolError;
-use crate::message::{Job, MatrixHeader, Operation, Source, StoreHead, Then};
+use crate::message::{Forward, Job, MatrixHeader, Missing, Operation, PieceHead, Source, StoreHead, Then};
 use bramble_matrix::Layout;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the shell has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,10 @@ pub enum Action {
     Release(u32),
     /// Tell the primary that so many bytes are free.
     Credit(u64),
+    /// Send a whole matrix to another worker, then say `Passed`, also where that failed.
+    Pass(Forward),
+    /// Tell the primary that a matrix does not come from the worker that should have sent it.
+    Missing(Missing),
 }
 
 /// What happened.
@@ -60,6 +65,14 @@ pub enum Event<'a> {
     Finished(&'a Job),
     /// A tile has left.
     Returned(u32),
+    /// The primary has ordered matrices to be passed on.
+    Relay(&'a [Forward]),
+    /// A matrix has been passed on, or could not be.
+    Passed(&'a Forward),
+    /// Lines from another worker have landed; `expects` was asked before.
+    Piece(&'a PieceHead),
+    /// The link to another worker has ended; nothing more comes over it.
+    PeerLost(u32),
 }
 
 /// A job that may run now.
@@ -80,12 +93,23 @@ pub struct Worker {
     held_bytes: u64,
     held_bytes_max: u64,
     matrices: BTreeMap<u32, Stored>,
+    /// Other workers that cannot be reached any more.
+    lost: BTreeSet<u32>,
+    /// Matrices that the shell is passing on.
+    passing: usize,
 }
 
 impl Worker {
     /// A session that may hold `grant_bytes` of matrices.
     pub fn new(grant_bytes: u64) -> Self {
-        Self { grant_bytes, held_bytes: 0, held_bytes_max: 0, matrices: BTreeMap::new() }
+        Self {
+            grant_bytes,
+            held_bytes: 0,
+            held_bytes_max: 0,
+            matrices: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            passing: 0,
+        }
     }
 
     /// The most that was held at once so far, as it is charged: what a primary has ever needed here.
@@ -101,6 +125,10 @@ impl Worker {
             Event::Filled(id) => Ok(self.filled(id)),
             Event::Finished(job) => Ok(self.finished(job)),
             Event::Returned(tile) => Ok(self.returned(tile)),
+            Event::Relay(forwards) => self.relay(forwards),
+            Event::Passed(forward) => Ok(self.passed(forward)),
+            Event::Piece(piece) => Ok(self.piece(piece)),
+            Event::PeerLost(peer) => Ok(self.peer_lost(peer)),
         }
     }
 
@@ -124,6 +152,9 @@ impl Worker {
             self.held_bytes = held;
             self.held_bytes_max = self.held_bytes_max.max(held);
             actions.push(Action::Reserve(*header));
+            if header.source == Source::Relayed && self.lost.contains(&header.first_line) {
+                self.miss(header.id, &mut actions);
+            }
         }
         Ok(actions)
     }
@@ -133,6 +164,9 @@ impl Worker {
         let mut actions = Vec::new();
         for header in &store.matrices {
             let Some(matrix) = self.matrices.get_mut(&header.id) else { continue };
+            if header.source == Source::Relayed {
+                continue;
+            }
             matrix.lines += header.lines;
             if header.source == Source::Generated {
                 actions.push(Action::Fill(header.id));
@@ -265,8 +299,12 @@ impl Worker {
     /// An operand may have become whole: whoever waited for it may start.
     fn wake(&mut self, id: u32, actions: &mut Vec<Action>) {
         let Some(operand) = self.matrices.get_mut(&id).filter(|m| m.is_whole()) else { return };
-        for target in operand.take_waiting() {
+        let waiting = operand.take_waiting();
+        for target in waiting.targets {
             self.try_start(target, actions);
+        }
+        for forward in waiting.orders {
+            self.pass(forward, actions);
         }
     }
 
@@ -295,8 +333,9 @@ fn may_be(header: &MatrixHeader, known: Option<&Stored>) -> Result<(), ProtocolE
     let (id, source, is_tile) = (header.id, header.source, header.uses == 0);
     let by_rows = header.layout == Layout::RowMajor;
     let is_other = known.is_some_and(|known| known.is_tile() != is_tile);
-    let what = if is_tile && (is_other || source == Source::Generated || !by_rows) {
-        format!("tile {id} is an operand, or generated, or not by rows")
+    let is_foreign = matches!(source, Source::Generated | Source::Relayed);
+    let what = if is_tile && (is_other || is_foreign || !by_rows) {
+        format!("tile {id} is an operand, or generated, or relayed, or not by rows")
     } else if !is_tile && (is_other || source == Source::Partial) {
         format!("operand {id} is a tile, or the sum of one")
     } else if source == Source::Vacant && !by_rows {

@@ -11,7 +11,7 @@
 
 use super::Run;
 use crate::ProtocolError;
-use crate::message::{Job, MatrixHeader, Source};
+use crate::message::{Forward, Job, MatrixHeader, Source};
 use std::collections::VecDeque;
 
 /// A matrix that was announced and is not gone.
@@ -26,9 +26,8 @@ pub(super) struct Stored {
     /// Jobs that were queued and read it, and those of them that are done.
     pub(super) promised: u16,
     pub(super) used: u16,
-    /// Targets whose jobs wait for it to be whole: one entry for each of those jobs.
-    #[allow(clippy::box_collection)] // Most matrices have none, and many small ones are to take little.
-    waiting: Option<Box<Vec<u32>>>,
+    /// Who waits for it to be whole. Most matrices have nobody, and many small ones are to take little.
+    waiting: Option<Box<Waiting>>,
 
     /// Jobs that write it and have not been started.
     pub(super) queue: VecDeque<Job>,
@@ -40,6 +39,15 @@ pub(super) struct Stored {
     /// The job that sends it back, or closes it, has been queued.
     pub(super) ended: bool,
     pub(super) doing: Doing,
+}
+
+/// Who waits for an operand to be whole.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// Targets: one entry for each job of theirs that reads it.
+    pub(super) targets: Vec<u32>,
+    /// Other workers that it is to be passed on to.
+    pub(super) orders: Vec<Forward>,
 }
 
 /// What happens to a target now.
@@ -57,7 +65,7 @@ impl Stored {
     /// A matrix that has to start at its first line.
     pub(super) fn new(header: &MatrixHeader) -> Result<Self, ProtocolError> {
         let cut = !comes_in_parts(header.source) && header.lines != header.lines_total().0;
-        if header.first_line != 0 || cut {
+        if header.first_line != 0 && header.source != Source::Relayed || cut {
             return Err(ProtocolError::new(format!("matrix {} does not start at its first line", header.id)));
         }
         Ok(Self {
@@ -107,23 +115,33 @@ impl Stored {
         !self.is_tile()
             && match self.header.source {
                 Source::Generated | Source::Vacant => self.complete,
-                Source::Data | Source::Partial => self.lines == self.header.lines_total().0,
+                Source::Data | Source::Partial | Source::Relayed => self.lines == self.header.lines_total().0,
             }
     }
 
     /// Remembers that the next job of a target waits for it.
     pub(super) fn wait(&mut self, target: u32) {
-        self.waiting.get_or_insert_default().push(target);
+        self.waiting.get_or_insert_default().targets.push(target);
+    }
+
+    /// Remembers that it is to be passed on.
+    pub(super) fn order(&mut self, forward: Forward) {
+        self.waiting.get_or_insert_default().orders.push(forward);
     }
 
     /// Who waited for it.
-    pub(super) fn take_waiting(&mut self) -> Vec<u32> {
+    pub(super) fn take_waiting(&mut self) -> Waiting {
         self.waiting.take().map(|waiting| *waiting).unwrap_or_default()
     }
 
-    /// How many wait for it.
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.as_ref().map_or(0, |waiting| waiting.len())
+    /// Its other lines come from the primary, not from whom they were to come.
+    pub(super) fn turn_to_the_primary(&mut self) {
+        self.header = MatrixHeader { source: Source::Data, first_line: 0, lines: self.lines, ..self.header };
+    }
+
+    /// How many wait for it: (jobs, orders).
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        self.waiting.as_ref().map_or((0, 0), |w| (w.targets.len(), w.orders.len()))
     }
 
     /// The job that is next to write it, if nothing but its operands can be missing.

@@ -19,7 +19,7 @@ impl Worker {
         }
         let running = self.matrices.values().filter(|m| m.doing == Doing::Running).count();
         for (id, matrix) in &self.matrices {
-            matrix.validate_operand(queued.remove(id).unwrap_or(0), running);
+            matrix.validate_operand(queued.remove(id).unwrap_or(0), running, self.passing);
         }
         assert!(queued.is_empty(), "the operands of queued jobs are there: {queued:?}");
     }
@@ -35,14 +35,16 @@ impl Stored {
         assert!(!written || self.is_target() && !self.is_whole(), "what is whole is not written");
     }
 
-    /// So many queued jobs name it; so many jobs run, each of which may.
-    fn validate_operand(&self, queued: usize, running: usize) {
+    /// So many queued jobs name it; so many jobs run, each of which may, and so many matrices are being passed on.
+    fn validate_operand(&self, queued: usize, running: usize, passing: usize) {
         assert!(self.used <= self.promised && self.promised <= self.header.uses);
         assert!(self.is_tile() || self.used < self.header.uses, "a used-up operand is gone");
         let left = usize::from(self.promised - self.used);
-        assert!(queued <= left && left <= queued + running, "{left} readers, {queued} of them queued");
+        let (jobs, orders) = self.waiting();
+        let known = queued + orders;
+        assert!(known <= left && left <= known + running + passing, "{left} readers, {known} of them known");
         let waiting = if self.is_whole() { 0 } else { left };
-        assert_eq!(self.waiting(), waiting, "who waits is remembered once, and not for longer");
-        assert!(self.is_whole() || queued == left, "nobody reads what is not whole");
+        assert_eq!(jobs + orders, waiting, "who waits is remembered once, and not for longer");
+        assert!(self.is_whole() || known == left, "nobody reads what is not whole");
     }
 }

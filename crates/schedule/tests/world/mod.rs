@@ -2,10 +2,13 @@
 
 use bramble_matrix::{Layout, Rect};
 use bramble_plan::{Cut, LinkRate, Machine, Plan, Problem, Wish, decide};
-use bramble_schedule::message::{Job, MatrixHeader, Operation, ResultHead, Source, StoreHead};
+use bramble_schedule::message::{
+    Forward, Job, MatrixHeader, Operation, PieceHead, ResultHead, Source, StoreHead, decode_forwards,
+    encode_forwards,
+};
 use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary, Which};
 use bramble_schedule::worker::{Action as WorkerAction, Event as WorkerEvent, Run, Worker};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// β of products that read C.
@@ -21,6 +24,28 @@ pub(crate) struct Setting {
     /// the machines shares memory, as when the primary computes too.
     pub(crate) shared: u8,
     pub(crate) col_major: bool,
+    /// Workers whose links move bytes pass panels on to each other.
+    pub(crate) relay: bool,
+    /// Links between workers may break at any time.
+    pub(crate) breaks: bool,
+    /// How many times as long as others each machine takes; where it ends, 1.
+    pub(crate) slow: Vec<u32>,
+    /// Whether work goes from slow machines to others.
+    pub(crate) steals: bool,
+}
+
+/// What the primary has sent to a worker.
+enum Sent {
+    Store(Outgoing, Vec<i64>, u64),
+    Relay(Vec<Forward>),
+    Parted(usize),
+}
+
+/// A matrix that is on its way from one worker to another.
+struct Passing {
+    forward: Forward,
+    /// Lines that have left.
+    lines: u32,
 }
 
 /// A matrix in a worker's memory, by rows.
@@ -28,13 +53,17 @@ pub(crate) struct Setting {
 struct Held {
     header: MatrixHeader,
     elements: Vec<i64>,
+    /// How its elements came about, as a number: equal only for equal operations in equal order.
+    trace: u64,
     /// It is a part of C, lent.
     lent: Option<Rect>,
 }
 
 struct End {
     worker: Worker,
-    inbox: VecDeque<(Outgoing, Vec<i64>)>,
+    inbox: VecDeque<Sent>,
+    /// To others, in order for each of them.
+    passing: BTreeMap<usize, VecDeque<Passing>>,
     outbox: VecDeque<Event>,
     running: Vec<Run>,
     filling: Vec<u32>,
@@ -55,13 +84,31 @@ pub(crate) struct World {
     lent: Vec<Rect>,
     /// Sums that were put aside, by peer and id.
     asides: BTreeMap<(usize, u32), Vec<i64>>,
+    aside_traces: BTreeMap<(usize, u32), u64>,
+    /// How each tile of C came about.
+    pub(crate) traces: BTreeMap<(u64, u64), u64>,
     pub(crate) aside_bytes_max: usize,
     /// Steps that have been computed for each element's tile: whether they came one after the other.
     pub(crate) steps_were_in_order: bool,
     last_step: BTreeMap<(u64, u64), u32>,
+    /// Pairs of workers whose link is broken, lower number first.
+    broken: BTreeSet<(usize, usize)>,
+    breaks: bool,
+    /// Whose links move bytes.
+    by_bytes: Vec<bool>,
+    /// Matrices that went from worker to worker, and operands that the primary sent.
+    pub(crate) relayed: u64,
+    pub(crate) sent_elements: u64,
+    clock: Duration,
     finished: bool,
     pub(crate) failed: Option<String>,
     progress: f64,
+    /// Messages with sums that their receiver goes on from.
+    pub(crate) sums_sent: usize,
+    /// Events, a millisecond each.
+    events: u64,
+    moves: usize,
+    slow: Vec<u32>,
 }
 
 fn machine(memory_bytes: u64, at: usize) -> Machine {
@@ -86,7 +133,12 @@ fn plan(p: &Problem, cut: Cut, memories: &[u64], alone: bool, wish: &Wish) -> Op
 /// A primary with one worker.
 pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wish: &Wish) -> Primary {
     let plan = plan(p, Cut { tile: Some(tile), depth: Some(depth) }, &[memory_bytes], false, wish).unwrap();
-    let peers = vec![PeerInfo { name: "w".into(), credit_bytes: memory_bytes, shares_memory: false }];
+    let peers = vec![PeerInfo {
+        name: "w".into(),
+        credit_bytes: memory_bytes,
+        shares_memory: false,
+        neighbours: Vec::new(),
+    }];
     Primary::new(plan, operands(p, false), peers)
 }
 
@@ -118,11 +170,19 @@ impl World {
                 name: format!("machine {}", m.machine),
                 credit_bytes: m.memory_bytes,
                 shares_memory: [false, true, true, at == 1][usize::from(setting.shared)],
+                neighbours: Vec::new(),
             })
             .collect();
+        let mut peers = peers;
+        let movers: Vec<usize> =
+            (0..peers.len()).filter(|p| setting.relay && !peers[*p].shares_memory).collect();
+        for peer in &movers {
+            peers[*peer].neighbours = movers.iter().copied().filter(|o| o != peer).collect();
+        }
         let end = |info: &PeerInfo| End {
             worker: Worker::new(info.credit_bytes),
             inbox: VecDeque::new(),
+            passing: BTreeMap::new(),
             outbox: VecDeque::new(),
             running: Vec::new(),
             filling: Vec::new(),
@@ -130,6 +190,7 @@ impl World {
             held: BTreeMap::new(),
         };
         let ends = peers.iter().map(end).collect();
+        let by_bytes = peers.iter().map(|p| !p.shares_memory).collect();
         let (a, b) = (numbers(p.m * p.k, 7919), numbers(p.k * p.n, 104_729));
         let old_c = if p.reads_c { numbers(p.m * p.n, 1_299_709) } else { vec![0; (p.m * p.n) as usize] };
         let expected = (0..p.m * p.n).map(|at| {
@@ -137,9 +198,10 @@ impl World {
             let sum: i64 = (0..p.k).map(|l| a[(i * p.k + l) as usize] * b[(l * p.n + j) as usize]).sum();
             ALPHA * sum + BETA * old_c[at as usize]
         });
+        let primary = Primary::new(plan, operands(p, setting.col_major), peers);
         Some(Self {
             expected: expected.collect(),
-            primary: Primary::new(plan, operands(p, setting.col_major), peers),
+            primary: if setting.steals { primary } else { primary.without_stealing() },
             ends,
             p: *p,
             a,
@@ -149,30 +211,60 @@ impl World {
             old_c,
             lent: Vec::new(),
             asides: BTreeMap::new(),
+            aside_traces: BTreeMap::new(),
+            traces: BTreeMap::new(),
             aside_bytes_max: 0,
             steps_were_in_order: true,
             last_step: BTreeMap::new(),
+            broken: BTreeSet::new(),
+            breaks: setting.breaks,
+            by_bytes,
+            relayed: 0,
+            sent_elements: 0,
+            clock: Duration::ZERO,
             finished: false,
             failed: None,
             progress: 0.0,
+            sums_sent: 0,
+            events: 0,
+            moves: 0,
+            slow: setting.slow.clone(),
         })
     }
 
     /// Some tile that the first worker was told of.
     pub(crate) fn announced_tile(&self) -> u32 {
-        let heads = self.ends[0].inbox.iter().flat_map(|(message, _)| &message.head.matrices);
+        let stores = self.ends[0].inbox.iter().filter_map(|sent| match sent {
+            Sent::Store(message, ..) => Some(message),
+            Sent::Relay(_) | Sent::Parted(_) => None,
+        });
+        let heads = stores.flat_map(|message| &message.head.matrices);
         heads.filter(|m| m.uses == 0).map(|m| m.id).next().unwrap()
     }
 
     pub(crate) fn primary(&mut self, event: Event) {
-        for action in self.primary.handle(event, Duration::ZERO) {
+        self.events += 1;
+        self.clock += Duration::from_millis(1);
+        for action in self.primary.handle(event, self.clock) {
             match action {
                 Action::Send(peer, message) => {
                     let body = self.body(&message);
-                    self.ends[peer].inbox.push_back((message, body));
+                    let trace = self.trace(&message);
+                    if message.piece.is_some_and(|p| matches!(p.which, Which::A | Which::B) && !p.lent) {
+                        self.sent_elements += body.len() as u64;
+                    }
+                    self.ends[peer].inbox.push_back(Sent::Store(message, body, trace));
                 }
+                Action::Relay(peer, forwards) => {
+                    let forwards = decode_forwards(&encode_forwards(&forwards)).unwrap();
+                    self.ends[peer].inbox.push_back(Sent::Relay(forwards));
+                }
+                Action::Parted { peer, other } => self.ends[peer].inbox.push_back(Sent::Parted(other)),
                 Action::Merge { peer, tile, rect } => {
                     let sum = self.asides.remove(&(peer, tile)).expect("a sum that was put aside");
+                    let trace = self.aside_traces[&(peer, tile)];
+                    let c = self.traces.get_mut(&(rect.rows.start, rect.cols.start)).unwrap();
+                    *c = mixed(&[*c, trace]);
                     assert!(self.lent.iter().all(|l| l.disjoint(rect)), "{rect} is lent");
                     for (at, place) in places(rect, self.p.n).enumerate() {
                         self.c[place] += sum[at];
@@ -184,6 +276,11 @@ impl World {
             }
         }
         self.primary.validate();
+        let moves = self.primary.moved().iter().map(|m| m.times as usize).sum();
+        if self.failed.is_none() && (moves != self.moves || self.events % 128 == 0) {
+            self.primary.validate_tiles();
+            self.moves = moves;
+        }
         let progress = self.primary.progress();
         assert!(self.progress <= progress && progress <= 1.0, "progress went back");
         self.progress = progress;
@@ -192,6 +289,7 @@ impl World {
     /// The elements of a message's piece, by rows, as they are when it is given to the link.
     fn body(&mut self, message: &Outgoing) -> Vec<i64> {
         let Some(piece) = message.piece else { return Vec::new() };
+        self.sums_sent += usize::from(piece.which == Which::Sum);
         let header = message.head.matrices.last().unwrap();
         let (from, cols) = match piece.which {
             Which::A => (&self.a, self.p.k),
@@ -214,6 +312,21 @@ impl World {
         elements
     }
 
+    /// How the matrix of a message's piece came about.
+    fn trace(&self, message: &Outgoing) -> u64 {
+        let Some(piece) = message.piece else { return 0 };
+        let header = message.head.matrices.last().unwrap();
+        let (mut row, mut col) = (piece.rect.rows.start, piece.rect.cols.start);
+        match header.layout {
+            Layout::RowMajor => row -= u64::from(header.first_line),
+            Layout::ColMajor => col -= u64::from(header.first_line),
+        }
+        match piece.which {
+            Which::Sum => self.traces[&(row, col)],
+            which => mixed(&[1 + which as u64, row, col]),
+        }
+    }
+
     fn worker(&mut self, peer: usize, actions: Vec<WorkerAction>) {
         let end = &mut self.ends[peer];
         for action in actions {
@@ -227,24 +340,42 @@ impl World {
                 WorkerAction::Release(id) => {
                     end.held.remove(&id);
                 }
+                WorkerAction::Pass(forward) => {
+                    let passing = Passing { forward, lines: 0 };
+                    end.passing.entry(forward.to as usize).or_default().push_back(passing);
+                }
+                WorkerAction::Missing(missing) => end.outbox.push_back(Event::Missing { peer, missing }),
                 WorkerAction::Reserve(_) => {}
             }
         }
         end.worker.validate();
     }
 
-    /// A message arrives: its elements go where they belong.
+    /// A message of the primary arrives.
     fn deliver(&mut self, peer: usize) {
-        let (message, body) = self.ends[peer].inbox.pop_front().unwrap();
+        match self.ends[peer].inbox.pop_front().unwrap() {
+            Sent::Store(message, body, trace) => self.store(peer, &message, &body, trace),
+            Sent::Relay(forwards) => {
+                let actions = self.ends[peer].worker.handle(WorkerEvent::Relay(&forwards)).unwrap();
+                self.worker(peer, actions);
+            }
+            Sent::Parted(other) => self.parted(peer, other),
+        }
+    }
+
+    /// Elements go where they belong.
+    fn store(&mut self, peer: usize, message: &Outgoing, body: &[i64], trace: u64) {
         let head = StoreHead::decode(&message.head.encode()).unwrap();
         let mut actions = self.ends[peer].worker.handle(WorkerEvent::Announced(&head)).unwrap();
         for header in &head.matrices {
             let count = (header.rows * header.cols) as usize;
-            let fresh = || Held { header: *header, elements: vec![-55_555; count], lent: None };
+            let header = MatrixHeader { first_line: 0, ..*header };
+            let fresh = || Held { header, elements: vec![-55_555; count], trace: 0, lent: None };
             self.ends[peer].held.entry(header.id).or_insert_with(fresh);
         }
         if let (Some(piece), Some(header)) = (message.piece, head.matrices.last()) {
             let held = self.ends[peer].held.get_mut(&header.id).unwrap();
+            held.trace = trace;
             held.lent = piece.lent.then_some(piece.rect);
             let (rows, cols) = (piece.rect.rows.len() as usize, piece.rect.cols.len() as usize);
             let whole = piece.lent || header.source == Source::Generated;
@@ -268,6 +399,8 @@ impl World {
         let held = &mut self.ends[peer].held;
         let (left, right) = (held[&a].clone(), held[&b].clone());
         let tile = held.get_mut(&c).unwrap();
+        let before = if run.reads_tile { tile.trace } else { 0 };
+        tile.trace = mixed(&[before, left.trace, right.trace, operation as u64, u64::from(run.scales_tile)]);
         let (rows, cols) = (tile.header.rows as usize, tile.header.cols as usize);
         let depth = left.header.cols as usize;
         for (i, j) in (0..rows).flat_map(|i| (0..cols).map(move |j| (i, j))) {
@@ -305,6 +438,15 @@ impl World {
                 let run = end.running.swap_remove(which % end.running.len());
                 self.compute(peer, run);
             }
+            5 if end.passing.values().any(|p| !p.is_empty()) => {
+                let to: Vec<usize> =
+                    end.passing.iter().filter(|(_, p)| !p.is_empty()).map(|(to, _)| *to).collect();
+                return self.pass(peer, to[which % to.len()], which);
+            }
+            6 if self.breaks && which % 97 == 0 => {
+                let other = which / 97 % self.ends.len();
+                return other != peer && self.sever(peer, other);
+            }
             3 if !end.filling.is_empty() => {
                 let id = end.filling.swap_remove(which % end.filling.len());
                 let actions = end.worker.handle(WorkerEvent::Filled(id)).unwrap();
@@ -335,7 +477,9 @@ impl World {
             let destination = self.primary.expect(peer, &head).unwrap();
             let cols = held.header.cols as usize;
             let range = first_line as usize * cols..(first_line + lines) as usize * cols;
+            let at = (destination.rect.rows.start, destination.rect.cols.start);
             if destination.in_place {
+                self.traces.insert(at, held.trace);
                 self.check_order(destination.rect, step_start, step_end);
                 self.lent.retain(|l| Some(*l) != held.lent);
                 assert!(self.lent.iter().all(|l| l.disjoint(destination.rect)), "it is lent to another");
@@ -345,6 +489,7 @@ impl World {
                 }
             } else {
                 assert_eq!(held.lent, None, "what has to wait was lent");
+                self.aside_traces.insert((peer, c), held.trace);
                 let sum = self.asides.entry((peer, c)).or_default();
                 sum.extend(&held.elements[range]);
                 let bytes = self.asides.values().map(|s| s.len() * 8).sum();
@@ -365,9 +510,20 @@ impl World {
         *done = end;
     }
 
+    /// Nobody is silent here, only slow.
+    fn pass_time(&mut self) {
+        self.clock += Duration::from_millis(100);
+        for peer in 0..self.ends.len() {
+            self.primary(Event::Alive { peer });
+        }
+        self.primary(Event::Tick);
+    }
+
     pub(crate) fn run(&mut self, choices: &[u32]) {
         self.primary(Event::Start);
-        let mut quiet = 0;
+        let mut quiet = 0usize;
+        let mut chosen = vec![0u32; self.ends.len()];
+        let slowest = self.slow.iter().copied().max().unwrap_or(1) as usize;
         for n in 0..4_000_000usize {
             if self.finished || self.failed.is_some() {
                 return;
@@ -375,15 +531,99 @@ impl World {
             // A fixed list of choices, then round robin, so that every run ends.
             let c = choices.get(n).map_or(n, |c| *c as usize);
             let peers = self.ends.len();
-            let moved = self.step(c % peers, (c / peers) % 5, c / peers / 5);
+            chosen[c % peers] += 1;
+            let one_in = u64::from(self.slow.get(c % peers).copied().unwrap_or(1).max(1));
+            let waits = one_in > 1 && (mixed(&[u64::from(chosen[c % peers])]) >> 32) % one_in != 0;
+            let moved = !waits && self.step(c % peers, (c / peers) % 7, c / peers / 7);
             quiet = if moved { 0 } else { quiet + 1 };
-            assert!(quiet < 5 * peers * 4 + choices.len(), "nothing can happen any more, and C is not there");
+            if quiet > 0 && quiet.is_multiple_of(7 * peers * slowest * 4) {
+                // Whoever keeps panels for others is relieved of them after a while.
+                self.pass_time();
+            }
+            let most = 7 * peers * slowest * 400 + choices.len();
+            assert!(quiet < most, "nothing can happen any more, and C is not there");
         }
         panic!("the run does not end");
+    }
+}
+
+impl World {
+    /// Some lines go from one worker to another; false where they are not expected yet.
+    fn pass(&mut self, from: usize, to: usize, which: usize) -> bool {
+        if self.broken.contains(&(from.min(to), from.max(to))) {
+            self.parted(from, to);
+            return true;
+        }
+        let Passing { forward, lines } = self.ends[from].passing[&to].front().unwrap();
+        let (id, first_line) = (forward.id_there, *lines);
+        let held = self.ends[from].held[&forward.id].clone();
+        let total = held.header.lines_total().0;
+        let count = 1 + which as u32 % (total - first_line);
+        let piece = PieceHead { id, first_line, lines: count };
+        let Some(header) = self.ends[to].worker.expects(from as u32, &piece).unwrap() else { return false };
+        assert_eq!((header.shape(), header.layout), (held.header.shape(), held.header.layout));
+        let there = self.ends[to].held.get_mut(&id).unwrap();
+        there.trace = held.trace;
+        for at in 0..held.elements.len() {
+            let (row, col) = (at / header.cols as usize, at % header.cols as usize);
+            let line = if header.layout == Layout::RowMajor { row } else { col } as u32;
+            if line >= first_line && line < first_line + count {
+                there.elements[at] = held.elements[at];
+            }
+        }
+        let actions = self.ends[to].worker.handle(WorkerEvent::Piece(&piece)).unwrap();
+        self.worker(to, actions);
+        let queue = self.ends[from].passing.get_mut(&to).unwrap();
+        queue.front_mut().unwrap().lines += count;
+        if first_line + count == total {
+            self.relayed += 1;
+            let Passing { forward, .. } = queue.pop_front().unwrap();
+            let actions = self.ends[from].worker.handle(WorkerEvent::Passed(&forward)).unwrap();
+            self.worker(from, actions);
+        }
+        true
+    }
+
+    /// The link between two workers breaks, as one of them sees it.
+    fn sever(&mut self, peer: usize, other: usize) -> bool {
+        if !self.by_bytes[peer]
+            || !self.by_bytes[other]
+            || !self.broken.insert((peer.min(other), peer.max(other)))
+        {
+            return false;
+        }
+        self.ends[peer].outbox.push_back(Event::Parted { peer, other: other as u32 });
+        self.parted(peer, other);
+        true
+    }
+
+    /// A worker knows that it has no link to another any more.
+    fn parted(&mut self, peer: usize, other: usize) {
+        let lost = WorkerEvent::PeerLost(other as u32);
+        let actions = self.ends[peer].worker.handle(lost).unwrap();
+        self.worker(peer, actions);
+        for passing in self.ends[peer].passing.remove(&other).unwrap_or_default() {
+            let actions = self.ends[peer].worker.handle(WorkerEvent::Passed(&passing.forward)).unwrap();
+            self.worker(peer, actions);
+        }
+        // Nothing that is in a broken link arrives.
+        if self.broken.contains(&(peer.min(other), peer.max(other))) {
+            for passing in self.ends[other].passing.remove(&peer).unwrap_or_default() {
+                let actions = self.ends[other].worker.handle(WorkerEvent::Passed(&passing.forward)).unwrap();
+                self.worker(other, actions);
+            }
+        }
     }
 }
 
 /// Where the elements of a rectangle lie in a matrix of so many columns, by rows.
 fn places(rect: Rect, cols: u64) -> impl Iterator<Item = usize> {
     rect.rows.iter().flat_map(move |i| rect.cols.iter().map(move |j| (i * cols + j) as usize))
+}
+
+/// One number of several, in their order.
+fn mixed(parts: &[u64]) -> u64 {
+    parts.iter().fold(0x9e37_79b9_7f4a_7c15, |sum: u64, part| {
+        (sum.rotate_left(23) ^ part).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    })
 }

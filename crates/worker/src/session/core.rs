@@ -3,6 +3,7 @@
 //! Invariant: the state machine decides; what it asks for is done here, at once and without waiting.
 
 use super::WorkerError;
+use super::relay::Neighbours;
 use crate::ledger::Grant;
 use crate::memory::{Operand, Parts, Returning, Store, Tile};
 use crate::pool::{Pool, Task, Turn};
@@ -17,6 +18,7 @@ use bramble_schedule::message::{
 };
 use bramble_schedule::worker::{Action, Event, Run, Worker};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -53,6 +55,7 @@ pub(super) struct Core {
     /// The store message whose body is landing.
     pub(super) reserved: Option<StoreHead>,
     pub(super) heard: Instant,
+    pub(super) neighbours: Neighbours,
 }
 
 impl Core {
@@ -84,7 +87,12 @@ impl Core {
     }
 
     pub(super) fn report(&self) -> Bye {
-        Bye { threads: self.pool.accounts(), held_bytes_max: self.store.allocated_bytes_max() }
+        Bye {
+            threads: self.pool.accounts(),
+            held_bytes_max: self.store.allocated_bytes_max(),
+            relayed_bytes_in: self.neighbours.bytes_in,
+            relayed_bytes_out: self.neighbours.bytes_out,
+        }
     }
 
     /// Checks a store's head and takes memory for its matrices.
@@ -92,8 +100,11 @@ impl Core {
         if store.matrices.iter().any(|m| m.dtype != self.hello.dtype) {
             return Err(ProtocolError::new("a matrix of another element type than the session's").into());
         }
+        self.neighbours.check(&store.matrices)?;
         let actions = self.state.handle(Event::Announced(store))?;
-        self.act(actions)
+        self.act(actions)?;
+        self.neighbours.announced.notify_waiters();
+        Ok(())
     }
 
     /// A store message has come whole.
@@ -125,6 +136,7 @@ impl Core {
             return self.reserve(store);
         }
         let Some((header, others)) = store.matrices.split_last() else { return Ok(()) };
+        self.neighbours.check(&store.matrices)?;
         if others.iter().any(|other| other.body_bytes() > 0) {
             return Err(ProtocolError::new("two matrices with elements, and one body").into());
         }
@@ -160,7 +172,8 @@ impl Core {
     /// Does what the state machine asks for.
     pub(super) fn act(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
         self.store.set_limit(self.state.held_bytes_max());
-        for action in actions {
+        let mut actions = VecDeque::from(actions);
+        while let Some(action) = actions.pop_front() {
             match action {
                 Action::Reserve(header) => {
                     self.store.reserve(&header).map_err(|e| WorkerError::Here(e.to_string()))?;
@@ -175,6 +188,8 @@ impl Core {
                 }
                 Action::Release(id) => self.store.release(id),
                 Action::Credit(bytes) => self.give_credit(bytes),
+                Action::Pass(forward) => actions.extend(self.pass(forward)?),
+                Action::Missing(missing) => self.send(Kind::Missing, missing.encode(), Body::Empty),
             }
         }
         Ok(())

@@ -11,55 +11,90 @@ use bramble_kernel::{Choice, KernelError, KernelName, Pick};
 use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven, Slot};
 use bramble_matrix::DType;
 use bramble_schedule::ProtocolError;
-use bramble_schedule::limits::HELLO_PATIENCE;
-use bramble_schedule::message::{Hello, Kind, Welcome};
+use bramble_schedule::limits::{HANDSHAKE_DEADLINE, HELLO_PATIENCE};
+use bramble_schedule::message::{Hello, Join, Kind, Welcome};
 use std::time::Duration;
 
 /// How long a primary waits for memory that another one has, before it is told so.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Takes the hello, chooses a kernel, and takes the memory that is left: (hello, kernel, bytes granted). The link
+/// Who has come, and is welcome so far.
+pub(super) enum Guest {
+    /// A primary: its hello, the kernel and the memory for it.
+    Primary(Hello, Pick, Grant),
+    /// Another worker, whom one of the sessions may be waiting for.
+    Neighbour(Join),
+}
+
+/// What somebody says first.
+pub(super) enum First {
+    Hello(Hello),
+    Join(Join),
+}
+
+/// Takes the first message. For a primary, chooses a kernel and takes the memory that is left; the link
 /// keeps its place at the door until it has all that, so no more can be on the way to it than fit there.
 pub(super) async fn greet(
     link: &mut Link,
     slot: Option<Slot>,
     config: &Config,
     ledger: &Ledger,
-) -> Result<(Hello, Pick, Grant), WorkerError> {
-    if let Proven::Introduced(_) = link.proven {
-        return Err(ProtocolError::new("a key that was introduced for relaying opens no session").into());
-    }
+) -> Result<Guest, WorkerError> {
     link.receiver.set_limits(Limits::STRANGER);
     let Some(slot) = slot else {
         // This end has dialled, or is in the same process.
-        let first = tokio::time::timeout(HELLO_PATIENCE, hello(link)).await;
-        let first = first.unwrap_or_else(|_| {
-            let what = format!("it said nothing for {} s", HELLO_PATIENCE.as_secs());
-            Err(LinkError::Untrusted(what).into())
-        })?;
-        return equipped(first, &link.peer, config, ledger).await;
+        return match within(HELLO_PATIENCE, first(link)).await? {
+            First::Hello(hello) => equipped(hello, &link.peer, config, ledger).await,
+            First::Join(_) => Err(not_a_hello()),
+        };
     };
-    let first = slot.guard(hello(link)).await?;
-    slot.known();
-    slot.guard(equipped(first, &link.peer, config, ledger)).await
+    match first_at(&slot, link).await? {
+        First::Join(join) => Ok(Guest::Neighbour(join)),
+        First::Hello(hello) => {
+            slot.known();
+            slot.guard(equipped(hello, &link.peer, config, ledger)).await
+        }
+    }
 }
 
-/// The first frame, which has to be a hello.
-async fn hello(link: &mut Link) -> Result<Hello, WorkerError> {
-    let first = link.receiver.receive(&mut NoBodies).await?;
-    if Kind::from_code(first.kind)? != Kind::Hello {
-        return Err(ProtocolError::new("its first message is not a hello").into());
+/// The first message of somebody at a door.
+pub(super) async fn first_at(slot: &Slot, link: &mut Link) -> Result<First, WorkerError> {
+    match link.proven {
+        // Whoever dials a neighbour knows at once what to say.
+        Proven::Introduced(_) => slot.guard(within(HANDSHAKE_DEADLINE, first(link))).await,
+        Proven::Nothing | Proven::Member => slot.guard(first(link)).await,
     }
-    Ok(Hello::decode(&first.head)?)
+}
+
+async fn within<T>(
+    patience: Duration,
+    work: impl Future<Output = Result<T, WorkerError>>,
+) -> Result<T, WorkerError> {
+    let done = tokio::time::timeout(patience, work).await;
+    done.unwrap_or_else(|_| {
+        Err(LinkError::Untrusted(format!("it said nothing for {} s", patience.as_secs())).into())
+    })
+}
+
+/// The first frame: a hello, or a join. A key that was introduced is good for a join alone.
+async fn first(link: &mut Link) -> Result<First, WorkerError> {
+    let first = link.receiver.receive(&mut NoBodies).await?;
+    match Kind::from_code(first.kind)? {
+        Kind::Hello if matches!(link.proven, Proven::Introduced(_)) => {
+            Err(ProtocolError::new("a key that was introduced for relaying opens no session").into())
+        }
+        Kind::Hello => Ok(First::Hello(Hello::decode(&first.head)?)),
+        Kind::Join => Ok(First::Join(Join::decode(&first.head)?)),
+        _ => Err(not_a_hello()),
+    }
+}
+
+fn not_a_hello() -> WorkerError {
+    ProtocolError::new("its first message is not a hello").into()
 }
 
 /// A kernel and memory for what a hello asks for.
-async fn equipped(
-    hello: Hello,
-    peer: &str,
-    config: &Config,
-    ledger: &Ledger,
-) -> Result<(Hello, Pick, Grant), WorkerError> {
+async fn equipped(hello: Hello, peer: &str, config: &Config, ledger: &Ledger) -> Result<Guest, WorkerError> {
     let choice: Choice = match config.kernel {
         Some(choice) => choice,
         None => hello.kernel.parse().map_err(|e| WorkerError::Here(format!("{e}")))?,
@@ -77,7 +112,7 @@ async fn equipped(
         capacity_bytes,
     };
     let grant = ledger.take_within(MEMORY_PATIENCE, &who, wish, config.memory_bytes).await?;
-    Ok((hello, pick, grant))
+    Ok(Guest::Primary(hello, pick, grant))
 }
 
 /// The kernel that was asked for. `auto` takes the simd kernel instead of a faster one that needs most of the
@@ -106,6 +141,7 @@ pub(super) async fn welcome(
     hello: &Hello,
     pick: &Pick,
     grant: &Grant,
+    port: u16,
 ) -> Result<(), WorkerError> {
     let threads = session_threads(config, hello);
     let (picked, dtype, effort) = (pick.clone(), hello.dtype, Effort::for_product(hello.flops));
@@ -121,6 +157,7 @@ pub(super) async fn welcome(
         memory_bytes: grant.bytes(),
         gflops,
         peak_gflops,
+        port,
         kernel: bramble_kernel::bits_class(pick.kernel.name()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name: config.name.clone(),

@@ -6,11 +6,16 @@
 
 mod core;
 mod greet;
+mod neighbours;
+mod relay;
 
 use self::core::{Core, Done, Leaving};
-use self::greet::{greet, session_threads, welcome};
+use self::greet::{First, Guest, first_at, greet, session_threads, welcome};
+use self::neighbours::neighbours;
+use self::relay::Neighbours;
 use crate::ledger::{Grant, Ledger};
 use crate::machine::Config;
+use crate::meetings::Meetings;
 use crate::memory::{Operand, Store};
 use crate::pool::{Ended, Pool};
 use bramble_kernel::Pick;
@@ -19,7 +24,8 @@ use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::{CHUNK_BYTES_MAX, PING_AFTER, SILENCE_MAX};
 use bramble_schedule::message::{
-    Hello, Kind, StoreHead, decode_error, decode_number, encode_error, encode_number,
+    Hello, Kind, Neighbour, Reached, StoreHead, decode_error, decode_forwards, decode_number, encode_error,
+    encode_number,
 };
 use bramble_schedule::worker::{Event, Worker};
 use std::cell::{Cell, RefCell};
@@ -52,22 +58,49 @@ pub enum WorkerError {
     Here(String),
 }
 
-/// Serves one primary over a link, from hello to goodbye. `slot` is the link's place among the strangers, if it
-/// came through a door; the `ledger` is that of all sessions of this worker.
+/// What came of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// A session, which is over.
+    Session,
+    /// It was another worker's, and is with the session that waited for it.
+    Neighbour,
+}
+
+/// Serves one primary over a link, from hello to goodbye, and takes no part in relaying. `slot` is the link's place among
+/// the strangers, if it came through a door; the `ledger` is that of all sessions of this worker.
 pub async fn serve_link(
-    mut link: Link,
+    link: Link,
     slot: Option<Slot>,
     config: &Config,
     ledger: &Ledger,
 ) -> Result<(), WorkerError> {
+    serve_arrival(link, slot, config, ledger, None).await.map(drop)
+}
+
+/// Serves a primary, or brings another worker to the session of ours that waits for it; with `meetings`, where that is
+/// the same for all sessions of this worker, sessions relay.
+pub async fn serve_arrival(
+    mut link: Link,
+    slot: Option<Slot>,
+    config: &Config,
+    ledger: &Ledger,
+    meetings: Option<&Meetings>,
+) -> Result<Served, WorkerError> {
     let (hello, pick, grant) = match greet(&mut link, slot, config, ledger).await {
-        Ok(greeted) => greeted,
+        Ok(Guest::Primary(hello, pick, grant)) => (hello, pick, grant),
+        Ok(Guest::Neighbour(join)) => {
+            let unknown = || ProtocolError::new("it joins, but this worker does not relay").into();
+            let handed = meetings.ok_or_else(unknown).and_then(|m| m.hand_over(link, &join.ticket));
+            return handed.map(|()| Served::Neighbour);
+        }
         Err(e) => return Err(refuse(link, e).await),
     };
-    if let Err(e) = welcome(&mut link, config, ledger, &hello, &pick, &grant).await {
+    let port = meetings.map_or(0, Meetings::port);
+    if let Err(e) = welcome(&mut link, config, ledger, &hello, &pick, &grant, port).await {
         return Err(refuse(link, e).await);
     }
-    run(link, config, hello, pick, grant).await
+    run(link, config, hello, pick, grant, meetings).await.map(|()| Served::Session)
 }
 
 /// Lets the primary read why there is no session, if it still listens; gives the reason back.
@@ -77,10 +110,31 @@ async fn refuse(mut link: Link, why: WorkerError) -> WorkerError {
     why
 }
 
-async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: Grant) -> Result<(), WorkerError> {
+/// Brings another worker to the session of ours that waits for it; primaries are turned away.
+pub(crate) async fn serve_neighbour(
+    mut link: Link,
+    slot: Slot,
+    meetings: &Meetings,
+) -> Result<(), WorkerError> {
+    match first_at(&slot, &mut link).await? {
+        First::Join(join) => meetings.hand_over(link, &join.ticket),
+        First::Hello(_) => Err(ProtocolError::new("this door is for other workers").into()),
+    }
+}
+
+async fn run(
+    link: Link,
+    config: &Config,
+    hello: Hello,
+    pick: Pick,
+    grant: Grant,
+    meetings: Option<&Meetings>,
+) -> Result<(), WorkerError> {
     // Neither channel needs a limit of its own: what waits in them are tiles and jobs, which the grant bounds, at
     // most `ANSWERS_MAX` pongs, one credit, one goodbye, one error.
     let (out, leaving) = mpsc::unbounded_channel();
+    // Introductions are bounded by `NEIGHBOURS_MAX`.
+    let (introduced, introductions) = mpsc::unbounded_channel();
     let (done_tx, mut done) = mpsc::unbounded_channel();
     let pool = Pool::new(session_threads(config, &hello), config.pin_from, move |result| {
         // The session may be over; then nobody wants the result.
@@ -98,6 +152,7 @@ async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: Grant
         credit: Cell::new(0),
         reserved: None,
         heard: Instant::now(),
+        neighbours: Neighbours::new(introduced),
     }));
     let watched = !link.shares_memory;
     let (sender, mut receiver) = (link.sender, link.receiver);
@@ -112,6 +167,7 @@ async fn run(link: Link, config: &Config, hello: Hello, pick: Pick, grant: Grant
         }
         r = collect(&mut done, core.clone()) => r,
         r = watch(core.clone(), arriving), if watched => r,
+        r = neighbours(introductions, core.clone(), meetings) => r,
     };
     let reason =
         result.as_ref().err().filter(|e| matches!(e, WorkerError::Protocol(_) | WorkerError::Here(_)));
@@ -159,8 +215,28 @@ async fn read(receiver: &mut dyn Receiver, core: Rc<RefCell<Core>>) -> Result<()
                 let report = core.borrow().report();
                 core.borrow().send(Kind::Bye, report.encode(), Body::Empty);
             }
+            Kind::Relay => {
+                let forwards = decode_forwards(&arrived.head)?;
+                let mut core = core.borrow_mut();
+                let actions = core.state.handle(Event::Relay(&forwards))?;
+                core.act(actions)?;
+            }
+            Kind::Neighbour => core.borrow_mut().introduce(Neighbour::decode(&arrived.head)?)?,
+            Kind::Reached => {
+                let reached = Reached::decode(&arrived.head)?;
+                if !reached.is_there {
+                    core.borrow_mut().part(reached.peer)?;
+                }
+            }
             Kind::Error => return Err(WorkerError::Primary(decode_error(&arrived.head)?)),
-            Kind::Hello | Kind::Welcome | Kind::Result | Kind::Credit | Kind::Pong => {
+            Kind::Hello
+            | Kind::Welcome
+            | Kind::Result
+            | Kind::Credit
+            | Kind::Pong
+            | Kind::Join
+            | Kind::Piece
+            | Kind::Missing => {
                 let what = format!("a message of kind {} has no place here", arrived.kind);
                 return Err(ProtocolError::new(what).into());
             }

@@ -1,0 +1,248 @@
+//! Who has which panel for whom: panels that several members need leave the primary once.
+//!
+//! Place in the flow: a walk asks for its role before it makes a panel (`role`), and says so when it has begun it (`begun`);
+//! what comes out are orders to those who have panels. Members pass panels on along a chain: who was given one last has it
+//! for the next.
+//!
+//! Which panels are the same: those of the same wave (the number of the block among those that the member was given), region,
+//! order, side, step, and row or column of cells. Members walk blocks of a wave in the same order, so two of them need
+//! the panels that they share in the same order.
+//!
+//! Invariants: whoever is to receive has been told to reserve the memory before anybody is ordered to send, and every
+//! matrix that is kept for others is kept by one use, which one order ends. Nobody waits for a neighbour for ever: a
+//! member that gets no further because it keeps panels for slower ones is relieved of them (`relieve`), and those are
+//! served by the primary when they come to it.
+//!
+//! Deliberately absent: the matrices, and whether they have arrived.
+
+use super::outgoing::small_index;
+use crate::message::Forward;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What names a panel of the plan. Older ones come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) wave: u64,
+    pub(super) step: u64,
+    pub(super) region: usize,
+    pub(super) by_columns: bool,
+    pub(super) is_b: bool,
+    pub(super) index: u64,
+}
+
+/// How a member comes to a panel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Role {
+    /// Who passes it on to this member; the primary sends it where nobody does.
+    pub(super) from: Option<usize>,
+    /// Members that will still need it.
+    pub(super) others: u32,
+    /// Whether nobody has been given it before.
+    is_first: bool,
+}
+
+impl Role {
+    /// The primary sends it, and nobody else needs it.
+    pub(super) const ALONE: Self = Self { from: None, others: 0, is_first: true };
+
+    /// Whether this member keeps it for another.
+    pub(super) fn keeps(self) -> bool {
+        self.others > 0
+    }
+
+    fn first(others: u32) -> Self {
+        Self { from: None, others, is_first: true }
+    }
+
+    fn later(from: Option<usize>, others: u32) -> Self {
+        Self { from, others, is_first: false }
+    }
+}
+
+/// A panel that not all have who need it.
+#[derive(Clone, Copy, Debug)]
+struct Shared {
+    /// Who passes it on, if anybody does, and the first of its ids there.
+    holder: Option<(usize, u32)>,
+    /// How many matrices it is.
+    matrices: u32,
+    /// Members that still need it.
+    left: u32,
+}
+
+/// All panels that are shared.
+#[derive(Default)]
+pub(super) struct Board {
+    /// Members that each has a link with.
+    neighbours: Vec<BTreeSet<usize>>,
+    /// Members that had one with anybody when the product began.
+    relays: Vec<bool>,
+    panels: BTreeMap<Key, Shared>,
+    /// The same by who keeps them.
+    kept: BTreeSet<(usize, Key)>,
+    orders: Vec<(usize, Forward)>,
+}
+
+impl Board {
+    pub(super) fn new(neighbours: Vec<BTreeSet<usize>>) -> Self {
+        Self { relays: neighbours.iter().map(|n| !n.is_empty()).collect(), neighbours, ..Self::default() }
+    }
+
+    /// Whether a member passes anything on.
+    pub(super) fn relays(&self, member: usize) -> bool {
+        self.relays.get(member).is_some_and(|relays| *relays)
+    }
+
+    /// How a member comes to a panel that `others` need besides (asked only where nobody has it yet).
+    pub(super) fn role(&self, member: usize, key: &Key, others: impl FnOnce() -> u32) -> Role {
+        if !self.relays(member) {
+            return Role::ALONE;
+        }
+        let Some(shared) = self.panels.get(key) else { return Role::first(others()) };
+        let neighbours = &self.neighbours[member];
+        let from = shared.holder.map(|(holder, _)| holder).filter(|holder| neighbours.contains(holder));
+        Role::later(from, shared.left - 1)
+    }
+
+    /// A member has been given a panel of so many matrices, whose ids there start with `first_id`.
+    pub(super) fn begun(&mut self, member: usize, key: Key, role: Role, first_id: u32, matrices: u32) {
+        if !role.is_first
+            && let Some(shared) = self.panels.remove(&key)
+        {
+            self.take_from_holder(&key, &shared, role.from.map(|_| (member, first_id)));
+        }
+        if role.others > 0 {
+            let holder = Some((member, first_id));
+            self.panels.insert(key, Shared { holder, matrices, left: role.others });
+            self.kept.insert((member, key));
+        }
+    }
+
+    /// The one that kept a panel sends it to the next member, by its first id there, or just forgets it.
+    fn take_from_holder(&mut self, key: &Key, shared: &Shared, next: Option<(usize, u32)>) {
+        let Some((holder, first)) = shared.holder else { return };
+        self.kept.remove(&(holder, *key));
+        for at in 0..shared.matrices {
+            let (to, id_there) = match next {
+                Some((member, first_there)) => (small_index(member), first_there.wrapping_add(at)),
+                None => (Forward::NOBODY, 0),
+            };
+            self.orders.push((holder, Forward { id: first.wrapping_add(at), to, id_there }));
+        }
+    }
+
+    /// Frees a member of the oldest panels that it keeps for others, those of one step. False where it keeps none.
+    pub(super) fn relieve(&mut self, member: usize) -> bool {
+        let mine = self.kept.range((member, Key::LEAST)..).take_while(|(holder, _)| *holder == member);
+        let mut keys = mine.map(|(_, key)| *key).peekable();
+        let Some(oldest) = keys.peek().copied() else { return false };
+        let keys: Vec<Key> = keys.take_while(|k| (k.wave, k.step) == (oldest.wave, oldest.step)).collect();
+        for key in keys {
+            let Some(shared) = self.panels.get(&key).copied() else { continue };
+            self.take_from_holder(&key, &shared, None);
+            self.panels.insert(key, Shared { holder: None, ..shared });
+        }
+        true
+    }
+
+    /// Two members have no link any more; false where they had none.
+    pub(super) fn part(&mut self, one: usize, other: usize) -> bool {
+        let (Some(a), true) = (self.neighbours.get_mut(one), other != one) else { return false };
+        let had = a.remove(&other);
+        if let Some(b) = self.neighbours.get_mut(other) {
+            b.remove(&one);
+        }
+        had
+    }
+
+    /// Orders that have to go out now, by who carries them out.
+    pub(super) fn take_orders(&mut self) -> BTreeMap<usize, Vec<Forward>> {
+        let mut by_member: BTreeMap<usize, Vec<Forward>> = BTreeMap::new();
+        for (member, forward) in self.orders.drain(..) {
+            by_member.entry(member).or_default().push(forward);
+        }
+        by_member
+    }
+
+    /// Cross-checks; for tests and the simulator.
+    pub(super) fn validate(&self) {
+        assert!(self.orders.is_empty(), "orders were left behind");
+        for (key, shared) in &self.panels {
+            assert!(shared.left > 0 && shared.matrices > 0, "{key:?} is needed by nobody");
+            if let Some((holder, _)) = shared.holder {
+                assert!(self.kept.contains(&(holder, *key)), "{key:?} is kept by {holder}");
+            }
+        }
+        let held = self.panels.values().filter(|s| s.holder.is_some()).count();
+        assert_eq!(held, self.kept.len(), "whoever keeps a panel is known once");
+    }
+}
+
+impl Key {
+    /// Comes before all others.
+    const LEAST: Self = Self { wave: 0, step: 0, region: 0, by_columns: false, is_b: false, index: 0 };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board(members: usize) -> Board {
+        Board::new((0..members).map(|me| (0..members).filter(|o| *o != me).collect()).collect())
+    }
+
+    fn key(step: u64, index: u64) -> Key {
+        Key { step, index, ..Key::LEAST }
+    }
+
+    #[test]
+    fn a_panel_goes_along_a_chain_and_is_then_forgotten() {
+        let mut board = board(3);
+        let panel = key(0, 0);
+        assert_eq!(board.role(1, &panel, || 2), Role::first(2));
+        board.begun(1, panel, Role::first(2), 10, 2);
+        assert_eq!(board.role(0, &panel, || unreachable!()), Role::later(Some(1), 1));
+        board.begun(0, panel, Role::later(Some(1), 1), 20, 2);
+        let orders = board.take_orders();
+        let passed = |id, to, id_there| Forward { id, to, id_there };
+        assert_eq!(orders[&1], [passed(10, 0, 20), passed(11, 0, 21)]);
+        assert_eq!(board.role(2, &panel, || unreachable!()), Role::later(Some(0), 0));
+        board.begun(2, panel, Role::later(Some(0), 0), 30, 2);
+        assert_eq!(board.take_orders()[&0], [passed(20, 2, 30), passed(21, 2, 31)]);
+        board.validate();
+        assert!(board.panels.is_empty());
+        assert_eq!(board.role(2, &panel, || 0), Role::ALONE);
+    }
+
+    #[test]
+    fn who_cannot_reach_the_holder_is_served_by_the_primary_and_holds_it_next() {
+        let mut board = board(3);
+        assert!(board.part(0, 1) && !board.part(1, 0));
+        let panel = key(0, 0);
+        board.begun(0, panel, Role::first(2), 5, 1);
+        assert_eq!(board.role(1, &panel, || unreachable!()), Role::later(None, 1));
+        board.begun(1, panel, Role::later(None, 1), 6, 1);
+        assert_eq!(board.take_orders()[&0], [Forward { id: 5, to: Forward::NOBODY, id_there: 0 }]);
+        assert_eq!(board.role(2, &panel, || unreachable!()), Role::later(Some(1), 0));
+        board.begun(2, panel, Role::later(Some(1), 0), 7, 1);
+        assert!(board.panels.is_empty() && board.kept.is_empty());
+    }
+
+    #[test]
+    fn who_keeps_too_much_for_others_is_relieved_of_the_oldest_step() {
+        let mut board = board(2);
+        for step in 0..3 {
+            for index in 0..2 {
+                board.begun(0, key(step, index), Role::first(1), (step * 2 + index) as u32, 1);
+            }
+        }
+        assert!(board.relieve(0) && !board.relieve(1));
+        let given_up: Vec<u32> = board.take_orders()[&0].iter().map(|f| f.id).collect();
+        assert_eq!(given_up, [0, 1]);
+        board.validate();
+        assert_eq!(board.role(1, &key(0, 1), || unreachable!()), Role::later(None, 0));
+        board.begun(1, key(0, 1), Role::later(None, 0), 9, 1);
+        assert_eq!(board.role(1, &key(1, 0), || unreachable!()), Role::later(Some(0), 0));
+        assert!(board.take_orders().is_empty());
+    }
+}

@@ -1,0 +1,424 @@
+//! Stealing: what a slow peer has not been sent goes to one that would be done before it.
+//!
+//! Place in the flow: asked after each event that says that something was done, and at ticks. It compares when each
+//! peer will be done at the speed that was seen of it (`pace`), and moves work from who will be last to who will be
+//! first: whole blocks that nobody has begun; or some of their cells; or cells of the block that is being sent, from a
+//! step on (`Walk::trim`), whose sum the other goes on from.
+//!
+//! Invariants: what moves was not begun, so each (tile, step) still has one owner; the kernel calls for a tile are the
+//! same, in the same order, whoever makes them, so C's bits are those of the plan. A piece fits the memory of who takes it.
+//! Decisions are a function of the events and their times. Moves are damped: they are looked for at most a hundred times
+//! or so in a product, each has to be worth a part of the whole time with what it costs, and who has enough to do for
+//! long is given nothing.
+//!
+//! Deliberately absent: taking back what was sent. What is in a peer's window (about two steps) it does itself.
+
+use super::peer::Peer;
+use super::walk::Walk;
+use super::work::{Lot, Work};
+use super::{Action, Primary};
+use bramble_matrix::number::nearest_f64;
+use bramble_matrix::{Rect, Span};
+use bramble_plan::{Plan, Recipe};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Who will be done so much of the whole time before another may take from it.
+const GAP: f64 = 0.03;
+/// What a move has to gain, of the whole time.
+const GAIN: f64 = 0.01;
+/// How often moves are looked for, of the whole time.
+const LOOK: f64 = 0.01;
+/// Who still has work for so much of the whole time (and as long again as it would have to wait) is given nothing yet:
+/// later more is known, and smaller pieces can be cut.
+const AHEAD: f64 = 0.15;
+/// Lots that a peer may have, and pairs of peers that are tried for one move.
+const LOTS_MAX: usize = 64;
+/// See `LOTS_MAX`.
+const TRIES_MAX: usize = 8;
+/// Units of blocks that move at once.
+const UNITS_MAX: usize = 4096;
+
+/// Work that was moved from one member of the plan to another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moved {
+    /// Whose it was.
+    pub from: usize,
+    /// Who did it.
+    pub to: usize,
+    /// How often something moved.
+    pub times: u64,
+    /// Tiles times steps (with Strassen's method cells times steps).
+    pub tile_steps: u64,
+    /// Part of all work, 0 to 1.
+    pub part: f64,
+}
+
+/// What stealing remembers.
+#[derive(Default)]
+pub(super) struct Stealing {
+    pub(super) is_off: bool,
+    next_look: Duration,
+    /// Everything that moved: from whom, to whom, what.
+    moves: Vec<(usize, usize, Lot)>,
+}
+
+impl Stealing {
+    pub(super) fn has_moved(&self) -> bool {
+        !self.moves.is_empty()
+    }
+}
+
+/// What a victim can spare.
+struct Offer {
+    take: Take,
+    /// How much work that is.
+    work: f64,
+    /// The seconds after which it can be begun.
+    ready_s: f64,
+    /// Bytes of its panels, and of its tiles as they come from the victim and go to the thief.
+    panel_bytes: f64,
+    tile_bytes: f64,
+}
+
+/// Where in a victim's walk.
+enum Take {
+    /// The blocks of a lot from this number on.
+    Blocks { lot: usize, first: u64 },
+    /// A whole lot.
+    Lot(usize),
+    /// Cells of the last block of a lot.
+    Part { lot: usize, kept: Rect, taken: Rect },
+    /// Cells of the block that is being sent, from a step on.
+    Cells { from: u64, kept: Rect, taken: Rect },
+}
+
+/// When a peer will be done.
+#[derive(Clone, Copy)]
+struct Stand {
+    left: f64,
+    rate: f64,
+    /// Work that nobody can take from it.
+    fixed: f64,
+}
+
+impl Stand {
+    fn of(peer: &Peer, plan: &Plan) -> Self {
+        let walk = &peer.walk;
+        let (left, in_flight) = (walk.pace.left(), walk.pace.in_flight());
+        let fixed = match walk.divisible(plan) {
+            _ if !walk.lots.is_empty() => in_flight,
+            Some(work) => match walk.free_from(none_of(work.cells_left())) {
+                Some(from) => in_flight + walk.work_before(plan, from),
+                None => left,
+            },
+            None => left,
+        };
+        Self { left, rate: walk.pace.rate(), fixed: fixed.min(left) }
+    }
+
+    fn seconds(&self) -> f64 {
+        if self.rate > 0.0 { self.left / self.rate } else { 0.0 }
+    }
+}
+
+impl Primary {
+    /// Moves work from who will be last to who will be first, where that is worth it.
+    pub(super) fn balance(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        let is_idle = self.stealing.is_off || self.over || self.peers.len() < 2;
+        if is_idle || now < self.stealing.next_look {
+            return;
+        }
+        for peer in &mut self.peers {
+            peer.walk.pace.pass(now);
+        }
+        let mut total_s = 0.0;
+        let before = self.stealing.moves.len();
+        while self.stealing.moves.len() - before < self.peers.len() {
+            let stands: Vec<Stand> = self.peers.iter().map(|p| Stand::of(p, &self.plan)).collect();
+            let last = stands.iter().map(Stand::seconds).fold(0.0, f64::max);
+            total_s = now.as_secs_f64() + last;
+            let Some((from, to, offer)) = self.best_move(&stands, total_s) else { break };
+            self.take(from, to, offer);
+        }
+        let wait = Duration::try_from_secs_f64(total_s * LOOK).unwrap_or(Duration::MAX);
+        self.stealing.next_look = now.saturating_add(wait.max(Duration::from_micros(100)));
+        if self.stealing.moves.len() > before {
+            self.serve(now, actions);
+        }
+    }
+
+    /// (from whom, to whom, what).
+    fn best_move(&self, stands: &[Stand], total_s: f64) -> Option<(usize, usize, Offer)> {
+        let mut order: Vec<usize> = (0..stands.len()).filter(|p| stands[*p].rate > 0.0).collect();
+        order.sort_by(|a, b| stands[*b].seconds().total_cmp(&stands[*a].seconds()).then(a.cmp(b)));
+        let level = level(stands);
+        let gap = |from: usize, to: usize| stands[from].seconds() - stands[to].seconds() > GAP * total_s;
+        for from in order.iter().take(TRIES_MAX).copied() {
+            let thieves = order.iter().rev().take(TRIES_MAX).copied();
+            for to in thieves.take_while(|to| gap(from, *to)) {
+                if let Some(offer) = self.offer_for(stands, (from, to), level, total_s) {
+                    return Some((from, to, offer));
+                }
+            }
+        }
+        None
+    }
+
+    /// What is worth moving between two peers, if anything is.
+    fn offer_for(&self, stands: &[Stand], pair: (usize, usize), level: f64, total_s: f64) -> Option<Offer> {
+        let (victim, thief) = (&self.peers[pair.0], &self.peers[pair.1]);
+        let (from, to) = (stands[pair.0], stands[pair.1]);
+        if thief.walk.lots.len() >= LOTS_MAX {
+            return None;
+        }
+        let keeps = (level * from.rate).max(from.fixed);
+        let wanted = (from.left - keeps).min(level * to.rate - to.left);
+        let buyer =
+            Buyer { plan: &self.plan, recipes: &self.recipes, credit: thief.info.credit_bytes, wanted };
+        let offer = buyer.choose(&victim.walk)?;
+        let seconds = |peer: &Peer, bytes: f64| match peer.walk.pace.link_rate() {
+            Some(rate) if !peer.info.shares_memory => bytes / rate,
+            _ => 0.0,
+        };
+        let ready_s = offer.ready_s + seconds(victim, offer.tile_bytes);
+        if to.seconds() > 2.0 * ready_s + AHEAD * total_s {
+            return None;
+        }
+        let work_s = (offer.work / to.rate).max(seconds(thief, offer.panel_bytes));
+        let done_s = to.seconds().max(ready_s) + work_s + seconds(thief, offer.tile_bytes);
+        let rest_s = (from.left - offer.work) / from.rate;
+        (from.seconds() - done_s.max(rest_s) > GAIN * total_s).then_some(offer)
+    }
+
+    /// Moves it.
+    fn take(&mut self, from: usize, to: usize, offer: Offer) {
+        let victim = &mut self.peers[from].walk;
+        let lot = match offer.take {
+            Take::Blocks { lot, first } => match &mut victim.lots[lot] {
+                Lot::Blocks { member, numbers } => {
+                    let taken = Lot::Blocks { member: *member, numbers: Span::new(first, numbers.end) };
+                    *numbers = Span::new(numbers.start, first);
+                    taken
+                }
+                Lot::One(_) => unreachable!("a single block has no numbers"),
+            },
+            Take::Lot(lot) => {
+                victim.lots.remove(lot).unwrap_or_else(|| unreachable!("the lot was offered a moment ago"))
+            }
+            Take::Part { lot, kept, taken } => {
+                let last = victim.lots[lot].last(&self.plan);
+                let work = last.unwrap_or_else(|| unreachable!("the block was offered a moment ago"));
+                let rest = Lot::One(work.piece(kept, work.block.steps.start));
+                match &mut victim.lots[lot] {
+                    Lot::One(_) => victim.lots[lot] = rest,
+                    Lot::Blocks { numbers, .. } => {
+                        *numbers = Span::new(numbers.start, numbers.end - 1);
+                        victim.lots.insert(lot + 1, rest);
+                    }
+                }
+                Lot::One(work.piece(taken, work.block.steps.start))
+            }
+            Take::Cells { from, kept, taken } => match victim.divisible(&self.plan) {
+                Some(work) => {
+                    let piece = work.piece(taken, from);
+                    victim.trim(from, kept);
+                    Lot::One(piece)
+                }
+                None => unreachable!("the cells were offered a moment ago"),
+            },
+        };
+        victim.lots.retain(|lot| !matches!(lot, Lot::Blocks { numbers, .. } if numbers.is_empty()));
+        victim.pace.given -= offer.work;
+        let thief = &mut self.peers[to].walk;
+        thief.pace.given += offer.work;
+        thief.lots.push_back(lot.clone());
+        self.stealing.moves.push((from, to, lot));
+    }
+
+    /// What moved, by whose it was and who did it.
+    pub fn moved(&self) -> Vec<Moved> {
+        let all: f64 = self.plan.regions.iter().map(|r| nearest_f64(r.elements(r.cells()))).sum::<f64>()
+            * nearest_f64(self.plan.problem.k);
+        let mut pairs: BTreeMap<(usize, usize), Moved> = BTreeMap::new();
+        for (from, to, lot) in &self.stealing.moves {
+            let none = Moved { from: *from, to: *to, times: 0, tile_steps: 0, part: 0.0 };
+            let moved = pairs.entry((*from, *to)).or_insert(none);
+            moved.times += 1;
+            for work in lot.works(&self.plan) {
+                moved.tile_steps += work.block.count().saturating_mul(work.block.steps.len());
+                moved.part += work.amount(&self.plan) / all.max(1.0);
+            }
+        }
+        pairs.into_values().collect()
+    }
+
+    /// The member that computed tile (row, col) of C, where no other did a part of it.
+    pub fn owner_of(&self, row: u64, col: u64) -> Option<usize> {
+        let mut owner = self.plan.owner_of(row, col)?;
+        for (_, to, lot) in &self.stealing.moves {
+            let holds = |work: &Work| self.plan.has(work.block.region, work.block.cells, row, col);
+            if let Some(work) = lot.works(&self.plan).find(holds) {
+                owner = if self.plan.is_whole(&work.block) { *to } else { return None };
+            }
+        }
+        Some(owner)
+    }
+}
+
+/// When all would be done if what can be taken were moved at will. Those that could not be done by then with what nobody
+/// can take from them give the rest of it and take no part.
+fn level(stands: &[Stand]) -> f64 {
+    let mut open: Vec<&Stand> = stands.iter().filter(|s| s.rate > 0.0).collect();
+    let mut spare = 0.0;
+    loop {
+        let (left, rate) = open.iter().fold((spare, 0.0), |sum, s| (sum.0 + s.left, sum.1 + s.rate));
+        let level = if rate > 0.0 { left / rate } else { 0.0 };
+        let before = open.len();
+        open.retain(|s| {
+            let is_stuck = s.fixed > level * s.rate * (1.0 + 1e-9);
+            spare += if is_stuck { s.left - s.fixed } else { 0.0 };
+            !is_stuck
+        });
+        if open.len() == before || open.is_empty() {
+            return level;
+        }
+    }
+}
+
+/// Who would take something.
+struct Buyer<'a> {
+    plan: &'a Plan,
+    recipes: &'a [Recipe],
+    /// Its memory.
+    credit: u64,
+    /// Work that it would best be given.
+    wanted: f64,
+}
+
+impl Buyer<'_> {
+    /// What a walk can best spare for it.
+    fn choose(&self, walk: &Walk) -> Option<Offer> {
+        if self.wanted <= 0.0 {
+            return None;
+        }
+        let lots = (0..walk.lots.len()).rev();
+        lots.filter_map(|at| self.of_lot(&walk.lots[at], at)).next().or_else(|| self.of_sending(walk))
+    }
+
+    fn of_lot(&self, lot: &Lot, at: usize) -> Option<Offer> {
+        let last = lot.last(self.plan)?;
+        let fits = self.fits(&last);
+        let offer = |take, work| Some(Offer { take, work, ready_s: 0.0, panel_bytes: 0.0, tile_bytes: 0.0 });
+        match lot {
+            Lot::One(work) if fits && work.amount(self.plan) <= self.wanted => {
+                offer(Take::Lot(at), work.amount(self.plan))
+            }
+            Lot::Blocks { numbers, .. } if fits => {
+                let (mut first, mut work) = lot.last_unit(self.plan)?;
+                if work > self.wanted && !last.together {
+                    let part = self.of_block(&last, at);
+                    if part.is_some() {
+                        return part;
+                    }
+                }
+                for _ in 0..UNITS_MAX {
+                    let Lot::Blocks { member, .. } = lot else { break };
+                    let rest = Lot::Blocks { member: *member, numbers: Span::new(numbers.start, first) };
+                    match rest.last(self.plan).filter(|w| self.fits(w)).and(rest.last_unit(self.plan)) {
+                        Some((next, more)) if work + more <= self.wanted => {
+                            (first, work) = (next, work + more)
+                        }
+                        _ => break,
+                    }
+                }
+                offer(Take::Blocks { lot: at, first }, work)
+            }
+            Lot::One(_) | Lot::Blocks { .. } if !last.together => self.of_block(&last, at),
+            Lot::One(_) | Lot::Blocks { .. } => None,
+        }
+    }
+
+    /// Some cells of a block that was not begun.
+    fn of_block(&self, work: &Work, lot: usize) -> Option<Offer> {
+        let cells = work.block.cells;
+        let parts = parts(cells).filter(|(kept, _)| !kept.rows.is_empty());
+        let pieces = parts.map(|(kept, taken)| (work.piece(taken, work.block.steps.start), kept));
+        let (piece, kept) = self.nearest(pieces)?;
+        let (work, taken) = (piece.amount(self.plan), piece.block.cells);
+        let take = Take::Part { lot, kept, taken };
+        Some(Offer { take, work, ready_s: 0.0, panel_bytes: 0.0, tile_bytes: 0.0 })
+    }
+
+    /// Some cells of the block that is being sent.
+    fn of_sending(&self, walk: &Walk) -> Option<Offer> {
+        let work = walk.divisible(self.plan)?;
+        let parts = parts(work.cells_left());
+        let pieces = parts.filter_map(|(kept, taken)| Some((work.piece(taken, walk.free_from(kept)?), kept)));
+        let (piece, kept) = self.nearest(pieces)?;
+        let (from, taken) = (piece.block.steps.start, piece.block.cells);
+        let rate = walk.pace.rate();
+        let before = walk.pace.in_flight() + walk.work_before(self.plan, from);
+        Some(Offer {
+            work: piece.amount(self.plan),
+            ready_s: if rate > 0.0 { before / rate } else { 0.0 },
+            panel_bytes: self.panel_bytes(&piece),
+            tile_bytes: self.elements(taken, &piece),
+            take: Take::Cells { from, kept, taken },
+        })
+    }
+
+    /// The piece that is nearest to what is wanted, of those that fit; of equals the one with the smaller panels.
+    fn nearest(&self, pieces: impl Iterator<Item = (Work, Rect)>) -> Option<(Work, Rect)> {
+        let mut best: Option<(f64, f64, (Work, Rect))> = None;
+        for (piece, kept) in pieces.filter(|(piece, _)| self.fits(piece)) {
+            let off = (piece.amount(self.plan) - self.wanted).abs();
+            let panels = self.panel_bytes(&piece);
+            if best.as_ref().is_none_or(|b| off < b.0 || off == b.0 && panels < b.1) {
+                best = Some((off, panels, (piece, kept)));
+            }
+        }
+        best.map(|b| b.2)
+    }
+
+    fn fits(&self, work: &Work) -> bool {
+        self.plan.block_bytes(&work.block, &self.recipes[work.block.region]) <= self.credit
+    }
+
+    /// Bytes of the panels of a piece that travel.
+    fn panel_bytes(&self, piece: &Work) -> f64 {
+        let (problem, block) = (&self.plan.problem, &piece.block);
+        let region = &self.plan.regions[block.region];
+        let side = |travels: bool, length: u64| if travels { nearest_f64(length * region.q()) } else { 0.0 };
+        let sides = side(problem.sends_a, region.grid.rows_of(block.cells.rows))
+            + side(problem.sends_b, region.grid.cols_of(block.cells.cols));
+        sides * nearest_f64(region.depth_of(block.steps) * problem.element_bytes())
+    }
+
+    /// Bytes of the tiles of some cells.
+    fn elements(&self, cells: Rect, piece: &Work) -> f64 {
+        let region = &self.plan.regions[piece.block.region];
+        nearest_f64(region.elements(cells) * self.plan.problem.element_bytes())
+    }
+}
+
+/// No cells, from the first row and column of some.
+fn none_of(cells: Rect) -> Rect {
+    Rect::new(Span::new(cells.rows.start, cells.rows.start), cells.cols)
+}
+
+/// All ways to take the last rows or the last columns of some cells: (what is left, what is taken).
+fn parts(cells: Rect) -> impl Iterator<Item = (Rect, Rect)> {
+    let Rect { rows, cols } = cells;
+    let cut = |span: Span, at: u64| (Span::new(span.start, at), Span::new(at, span.end));
+    let by_rows = (rows.start..rows.end).map(move |at| {
+        let (kept, taken) = cut(rows, at);
+        (Rect::new(kept, cols), Rect::new(taken, cols))
+    });
+    let by_cols = (cols.start + 1..cols.end).map(move |at| {
+        let (kept, taken) = cut(cols, at);
+        (Rect::new(rows, kept), Rect::new(rows, taken))
+    });
+    let some = !rows.is_empty() && !cols.is_empty();
+    by_rows.chain(by_cols).filter(move |_| some)
+}

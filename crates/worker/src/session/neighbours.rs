@@ -1,0 +1,258 @@
+//! The links of a session with other workers: one task for each, which meets the neighbour, reads and writes.
+//!
+//! Place in the flow: beside the tasks of the link with the primary, on the same event loop. What is passed on leaves from
+//! the operand's own memory, and lands in the matrix's own buffer at the other end.
+//!
+//! Invariants: whatever a neighbour does ends its own link and no more: the primary is told and sends what is missing.
+//! Lines that are faster than their announcement stay in the link. All links end with the session.
+//!
+//! Deliberately absent: flow control. TCP has it, and whoever receives has reserved the memory already.
+
+use super::WorkerError;
+use super::core::Core;
+use super::relay::{Introduction, Lines, Out, Signals};
+use crate::meetings::{Expected, Meetings};
+use crate::memory::Operand;
+use bramble_link::{
+    ArrivedBody, Body, ClusterKey, Frame, Landing, Limits, Link, LinkError, NoBodies, Place, Receiver,
+    Region, Sender, Until,
+};
+use bramble_matrix::number::{to_u64, to_usize};
+use bramble_schedule::limits::{NEIGHBOURS_DEADLINE, SILENCE_MAX, lines_per_frame};
+use bramble_schedule::message::{Forward, Join, Kind, Neighbour, PieceHead};
+use bramble_schedule::worker::Event;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+
+type Shared = Rc<RefCell<Core>>;
+
+/// Meets neighbours as they are introduced, and keeps the links with them. Ends where the session has to.
+pub(super) async fn neighbours(
+    mut introduced: mpsc::UnboundedReceiver<Introduction>,
+    core: Shared,
+    meetings: Option<&Meetings>,
+) -> Result<(), WorkerError> {
+    let mut links = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(Introduction { neighbour, signals }) = introduced.recv() => {
+                // From this moment on, not from when its task gets its turn.
+                let expected = meetings.filter(|_| !neighbour.dials).map(|m| m.expect(&neighbour));
+                let meetings = meetings.cloned();
+                links.spawn_local(keep(neighbour, expected, signals, core.clone(), meetings));
+            }
+            Some(ended) = links.join_next() => {
+                ended.map_err(|e| WorkerError::Here(format!("a link with another worker: {e}")))??;
+            }
+            else => return Ok(()),
+        }
+    }
+}
+
+/// One neighbour, from its introduction until its link has ended. An error ends the session.
+async fn keep(
+    neighbour: Neighbour,
+    expected: Option<Expected>,
+    signals: Signals,
+    core: Shared,
+    meetings: Option<Meetings>,
+) -> Result<(), WorkerError> {
+    let peer = neighbour.peer;
+    let met = tokio::select! {
+        met = meet(&neighbour, expected, meetings) => met,
+        () = signals.parted.notified() => Err("the other end could not".to_owned()),
+    };
+    let ended = match met {
+        Err(why) => Some(why),
+        Ok(link) => {
+            core.borrow().say_reached(peer, true, "");
+            carry(link, peer, &signals, &core).await?
+        }
+    };
+    let mut core = core.borrow_mut();
+    if let Some(why) = ended {
+        core.say_reached(peer, false, &why);
+    }
+    core.lose(peer)
+}
+
+/// A link with a neighbour, or why there is none.
+async fn meet(
+    neighbour: &Neighbour,
+    expected: Option<Expected>,
+    meetings: Option<Meetings>,
+) -> Result<Link, String> {
+    let Some(meetings) = meetings else { return Err("it does not relay".to_owned()) };
+    let late = |seconds: u64| format!("they did not find each other within {seconds} s");
+    let Some(mut expected) = expected else {
+        let dialled = timeout(NEIGHBOURS_DEADLINE, dial(neighbour, &meetings)).await;
+        let dialled = dialled.map_err(|_| late(NEIGHBOURS_DEADLINE.as_secs()))?;
+        return dialled.map_err(|e| format!("{}: {e}", neighbour.address));
+    };
+    // The dialling end is told later than this one, and its failure is told to this one.
+    let patience = NEIGHBOURS_DEADLINE * 2;
+    let joining = async {
+        let Some(mut link) = expected.link().await else {
+            return Err("somebody came in its place".to_owned());
+        };
+        link.sender.send(join(neighbour)).await.map_err(|e| e.to_string())?;
+        Ok(link)
+    };
+    let mut link = timeout(patience, joining).await.map_err(|_| late(patience.as_secs()))??;
+    link.receiver.set_limits(Limits::SESSION);
+    Ok(link)
+}
+
+/// Dials a neighbour; both ends name the ticket.
+async fn dial(neighbour: &Neighbour, meetings: &Meetings) -> Result<Link, LinkError> {
+    let foreign = |what: &str| LinkError::Foreign(what.to_owned());
+    let address = neighbour.address.parse().map_err(|_| foreign("this is no address"))?;
+    let key = ClusterKey::from_bytes(neighbour.key);
+    let mut link = meetings.security().reach_introduced(address, NEIGHBOURS_DEADLINE, &key).await?;
+    link.sender.send(join(neighbour)).await?;
+    link.receiver.set_limits(Limits::STRANGER);
+    let answer = link.receiver.receive(&mut NoBodies).await?;
+    let is_join = Join::decode(&answer.head).is_ok_and(|join| join.ticket == neighbour.ticket);
+    if answer.kind != Kind::Join.code() || !is_join {
+        return Err(foreign("it did not answer as a worker of this product"));
+    }
+    link.receiver.set_limits(Limits::SESSION);
+    Ok(link)
+}
+
+fn join(neighbour: &Neighbour) -> Frame {
+    Frame::new(Kind::Join.code(), Join { ticket: neighbour.ticket }.encode(), Body::Empty)
+}
+
+/// Reads and writes until the link ends: why it did, or `None` where the primary knows. Afterwards nothing of it lands.
+async fn carry(
+    link: Link,
+    peer: u32,
+    signals: &Signals,
+    core: &Shared,
+) -> Result<Option<String>, WorkerError> {
+    let Link { mut sender, mut receiver, .. } = link;
+    let out = Out::default();
+    let ended = tokio::select! {
+        ended = read(&mut *receiver, peer, core, &out) => ended.map(Some),
+        ended = write(&mut *sender, peer, signals, core) => ended.map(Some),
+        () = signals.parted.notified() => Ok(None),
+    };
+    core.borrow_mut().put_back(&out);
+    ended
+}
+
+/// Takes lines until the link ends; gives why it did.
+async fn read(
+    receiver: &mut dyn Receiver,
+    peer: u32,
+    core: &Shared,
+    out: &Out,
+) -> Result<String, WorkerError> {
+    let mut placer = Placer { core: core.clone(), peer, out: out.clone() };
+    let mut before = receiver.bytes_received();
+    loop {
+        let arrived = receiver.receive(&mut placer).await;
+        // Where they have landed, the buffer is back in the store only now.
+        let arrived = arrived.map(|a| (a.kind, a.head, !matches!(a.body, ArrivedBody::Empty)));
+        let mut core = core.borrow_mut();
+        core.put_back(out);
+        let piece = match arrived {
+            Err(e) => return Ok(e.to_string()),
+            Ok((kind, head, true)) if kind == Kind::Piece.code() => PieceHead::decode(&head),
+            Ok((kind, ..)) => return Ok(format!("it sent a message of kind {kind}, or lines without bytes")),
+        };
+        let Ok(piece) = piece else { return Ok("it sent lines of nothing".to_owned()) };
+        let now = receiver.bytes_received();
+        core.neighbours.bytes_in += now - std::mem::replace(&mut before, now);
+        let actions = core.state.handle(Event::Piece(&piece))?;
+        core.act(actions)?;
+    }
+}
+
+/// Carries out orders until the link ends; gives why it did.
+async fn write(
+    sender: &mut dyn Sender,
+    peer: u32,
+    signals: &Signals,
+    core: &Shared,
+) -> Result<String, WorkerError> {
+    loop {
+        let Some(forward) = core.borrow().neighbours.next_order(peer) else {
+            signals.order.notified().await;
+            continue;
+        };
+        let lost = || WorkerError::Here(format!("matrix {} was lost before it was passed on", forward.id));
+        let operand = core.borrow_mut().store.operand(forward.id).ok_or_else(lost)?;
+        if let Err(e) = send(sender, &forward, operand, core).await {
+            return Ok(e.to_string());
+        }
+        core.borrow_mut().order_done(peer)?;
+    }
+}
+
+/// Sends a whole matrix from where it lies.
+async fn send(
+    sender: &mut dyn Sender,
+    forward: &Forward,
+    operand: Arc<Operand>,
+    core: &Shared,
+) -> Result<(), LinkError> {
+    let Operand::Owned(header, _) = &*operand else {
+        return Err(LinkError::Refused(format!("matrix {} is the memory of somebody else", forward.id)));
+    };
+    let (lines, line_bytes) = header.lines_total();
+    let mut first_line = 0;
+    while first_line < lines {
+        let count = lines_per_frame(line_bytes).min(lines - first_line);
+        let (start, len) = (to_usize(first_line) * line_bytes, to_usize(count) * line_bytes);
+        let head = PieceHead { id: forward.id_there, first_line, lines: count };
+        let body = Body::Shared(Region::new(operand.clone(), start, len, len, 1));
+        let frame = Frame::new(Kind::Piece.code(), head.encode(), body);
+        let bytes = to_u64(frame.wire_bytes());
+        sender.send(frame).await?;
+        core.borrow_mut().neighbours.bytes_out += bytes;
+        first_line += count;
+    }
+    Ok(())
+}
+
+/// Says where lines land: in the matrix that they belong to, once it has been announced.
+struct Placer {
+    core: Shared,
+    peer: u32,
+    out: Out,
+}
+
+impl Place for Placer {
+    fn until(&self, kind: u8, head: &[u8]) -> Option<Until<'_>> {
+        let piece = PieceHead::decode(head).ok().filter(|_| kind == Kind::Piece.code())?;
+        let is_due = move || !matches!(self.core.borrow().state.expects(self.peer, &piece), Ok(None));
+        if is_due() {
+            return None;
+        }
+        let announced = self.core.borrow().neighbours.announced.clone();
+        Some(Box::pin(async move {
+            let mut deadline = Instant::now() + SILENCE_MAX;
+            while !is_due() {
+                if timeout_at(deadline, announced.notified()).await.is_err() {
+                    return;
+                }
+                deadline = Instant::now() + SILENCE_MAX;
+            }
+        }))
+    }
+
+    fn place(&mut self, kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
+        if kind != Kind::Piece.code() {
+            return Err(format!("a message of kind {kind} has no body"));
+        }
+        let piece = PieceHead::decode(head).map_err(|e| e.0)?;
+        let part = self.core.borrow_mut().landing(self.peer, &piece, body_bytes)?;
+        Ok(Box::new(Lines::new(part, self.out.clone())))
+    }
+}
