@@ -25,7 +25,7 @@ fn problem(m: u64, n: u64, k: u64) -> Problem {
 
 fn planned(p: &Problem, cut: Cut, machines: &[Machine], strategy: &str, reproducible: bool) -> Plan {
     let strategy = Some(strategy.parse::<Strategy>().unwrap());
-    let wish = Wish { strategy, who: Preference::Workers, reproducible, ..Wish::AUTO };
+    let wish = Wish { strategy, who: Preference::Workers, reproducible, relay: Relay::Off, ..Wish::AUTO };
     decide(p, cut, &machines[0], &machines[1..], &wish).unwrap().plan
 }
 
