@@ -62,7 +62,7 @@ impl TcpReceiver {
         let mut pace = None;
         while self.to - self.from < HEADER_BYTES {
             let mut runs = [IoSliceMut::new(&mut self.ahead[self.to..])];
-            let reading = self.pipe.read(&mut runs);
+            let reading = self.pipe.read(&mut runs, 0);
             let got = if self.from == self.to {
                 // Nothing has begun: the schedule decides how long silence is borne.
                 reading.await.map_err(broken)?
@@ -91,7 +91,7 @@ impl TcpReceiver {
         let mut done = have;
         while done < n {
             let mut runs = [IoSliceMut::new(&mut out[done..])];
-            let got = pace.keep(self.pipe.read(&mut runs)).await?;
+            let got = pace.keep(self.pipe.read(&mut runs, n - done)).await?;
             if got == 0 {
                 return Err(cut_off());
             }
@@ -119,7 +119,7 @@ impl TcpReceiver {
                 self.from += got;
                 got
             } else {
-                let got = pace.keep(self.pipe.read(&mut runs)).await?;
+                let got = pace.keep(self.pipe.read(&mut runs, len - done)).await?;
                 self.came(got);
                 got
             };
@@ -178,7 +178,7 @@ impl Receiver for TcpReceiver {
     fn drain(&mut self) -> LinkFuture<'_, ()> {
         Box::pin(async {
             (self.from, self.to) = (0, 0);
-            while self.pipe.read(&mut [IoSliceMut::new(&mut self.ahead)]).await.map_err(broken)? > 0 {
+            while self.pipe.read(&mut [IoSliceMut::new(&mut self.ahead)], 0).await.map_err(broken)? > 0 {
                 tokio::task::yield_now().await;
             }
             Ok(())
