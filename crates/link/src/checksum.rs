@@ -1,6 +1,10 @@
-//! CRC-32C of bytes that were summed in two parts.
+//! CRC-32C: of bytes, with whatever the processor has for it, and of two parts whose sums are known.
 //!
-//! The library's own function for that takes as long as summing 100 KiB. Here the first part's sum is multiplied by
+//! Two libraries give the same sums. Where x86 multiplies without carries, `crc_fast` takes a half to a third of the time
+//! of `crc32c`, the more so the further away the bytes are; everywhere else it is `crc32c`, which needs less of a
+//! processor (that of a Raspberry Pi 4 has instructions for the sum, and no such multiplication).
+//!
+//! To combine sums takes the libraries as long as to sum 100 KiB. Here the first part's sum is multiplied by
 //! x^(8·length of the second) modulo the polynomial, whose powers x^(2^n) are a table that is made when this is
 //! compiled: one multiplication for each bit that is set in the length.
 
@@ -8,6 +12,24 @@
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 /// x^(2^n).
 const POWERS: [u32; 64 + 3] = powers();
+
+/// Fewer bytes are summed as fast in the simple way.
+#[cfg(target_arch = "x86_64")]
+const LONG_BYTES: usize = 512;
+
+/// The sum of some bytes, continued from that of those before; 0 where there are none.
+pub(crate) fn append(sum: u32, bytes: &[u8]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if bytes.len() >= LONG_BYTES && is_x86_feature_detected!("pclmulqdq") && is_x86_feature_detected!("sse4.2") {
+        let state = u64::from(!sum);
+        let mut digest = crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, state);
+        digest.update(bytes);
+        if let Ok(sum) = u32::try_from(digest.finalize()) {
+            return sum;
+        }
+    }
+    crc32c::crc32c_append(sum, bytes)
+}
 
 /// The sum of two parts together, from that of each.
 pub(crate) fn combine(first: u32, second: u32, second_bytes: usize) -> u32 {
@@ -58,6 +80,19 @@ mod tests {
     fn a_megabyte_of_zeros_counts() {
         let (front, zeros) = (crc32c::crc32c(b"front"), vec![0; 1 << 20]);
         assert_eq!(combine(front, crc32c::crc32c(&zeros), 1 << 20), crc32c::crc32c_append(front, &zeros));
+    }
+
+    #[test]
+    fn both_libraries_give_one_sum() {
+        let bytes: Vec<u8> = (0u32..70_000).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
+        for start in [0, 1, 7, 64, 999] {
+            for end in [start, start + 9, start + 511, start + 512, start + 513, start + 4096, 66_001, 70_000] {
+                let (front, back) = (&bytes[..start], &bytes[start..end]);
+                let whole = append(append(0, front), back);
+                assert_eq!(whole, crc32c::crc32c(&bytes[..end]), "{start}..{end}");
+            }
+        }
+        assert_eq!(append(0, b"123456789"), 0xe306_9283);
     }
 
     proptest! {

@@ -148,7 +148,7 @@ impl Frame {
         let body_bytes = u32::try_from(self.body.len()).unwrap_or(u32::MAX);
         let head_bytes = u16::try_from(self.head.len()).unwrap_or(u16::MAX);
         let mut header = Header { body_bytes, head_bytes, kind: self.kind, session, checksum: 0 };
-        let front = crc32c::crc32c_append(crc32c::crc32c(&header.prefix()), &self.head);
+        let front = checksum::append(checksum::append(0, &header.prefix()), &self.head);
         header.checksum = match &self.body {
             Body::Shared(region) => checksum::combine(front, region.checksum(), region.len()),
             Body::Empty | Body::Lent(_) => front,

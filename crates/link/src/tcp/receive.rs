@@ -8,7 +8,7 @@ use super::pipe::Pipe;
 use super::{SLICES_MAX, broken, cut_off};
 use crate::{
     Arrived, ArrivedBody, HEADER_BYTES, Header, Landing, Limits, LinkError, LinkFuture, Place, Receiver,
-    to_u64,
+    checksum, to_u64,
 };
 use bytes::Bytes;
 use std::cell::Cell;
@@ -129,7 +129,7 @@ impl TcpReceiver {
             let mut left = got;
             for run in &runs {
                 let part = left.min(run.len());
-                sum = crc32c::crc32c_append(sum, &run[..part]);
+                sum = checksum::append(sum, &run[..part]);
                 left -= part;
                 if left == 0 {
                     break;
@@ -151,7 +151,7 @@ impl TcpReceiver {
         }
         let mut pace = Pace::new(self.limits);
         let head = self.head(usize::from(header.head_bytes), &mut pace).await?;
-        let mut sum = crc32c::crc32c_append(crc32c::crc32c(&header.prefix()), &head);
+        let mut sum = checksum::append(checksum::append(0, &header.prefix()), &head);
         let mut body = ArrivedBody::Empty;
         let body_bytes = header.body_bytes();
         if body_bytes > 0 {
