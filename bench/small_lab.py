@@ -8,13 +8,16 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup/cpu")
 TRUST = ["--insecure", "--i-trust-this-network"]
 PERIOD_US = 10_000
 """Of quotas: short, so that a product sees the mean and not the turns."""
+QUOTA_MIN_US = 1000
+"""What the kernel takes at least."""
 
 
 def missing():
@@ -32,6 +35,14 @@ def run(*words):
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
+
+
+def remove(group, deadline_s=2):
+    """A group can go only once its last process is gone."""
+    end = time.monotonic() + deadline_s
+    while (group / "cgroup.procs").read_text() and time.monotonic() < end:
+        time.sleep(0.02)
+    group.rmdir()
 
 
 class Lab:
@@ -75,8 +86,9 @@ class Lab:
         group = CGROUP / f"{self.name}-{number}"
         group.mkdir()
         self.groups.append(group)
-        (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-        (group / "cpu.cfs_quota_us").write_text(str(int(PERIOD_US * part)))
+        period_us = max(PERIOD_US, round(QUOTA_MIN_US / part))
+        (group / "cpu.cfs_period_us").write_text(str(period_us))
+        (group / "cpu.cfs_quota_us").write_text(str(max(QUOTA_MIN_US, int(period_us * part))))
         command = [*self.inside(number), self.bramble, "worker", "--listen",
                    f"{self.address(number)}:7400", "--threads", "1", "--no-pin", *TRUST]
         started = subprocess.Popen(
@@ -102,6 +114,13 @@ class Lab:
         """What goes before a command of a machine. `ip netns exec` would hide the cgroups, and with them the quota."""
         return ["nsenter", f"--net=/var/run/netns/{self.spaces[number]}"]
 
+    def at(self, number):
+        """What goes before a command that shall have no more of the processors than the machine's worker."""
+        if number == 0:
+            return self.inside(0)
+        join = f'echo $$ > {CGROUP / f"{self.name}-{number}"}/cgroup.procs && exec "$@"'
+        return ["sh", "-c", join, "sh", *self.inside(number)]
+
     def prefix(self):
         """What goes before a command of the primary."""
         return self.inside(0)
@@ -117,9 +136,14 @@ class Lab:
                 process.kill()
                 process.wait()
             process.stdout.close()
+        # What was run at a machine by `at` and is still there.
+        for space in self.spaces:
+            for pid in subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True).stdout.split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
         for group in self.groups:
             try:
-                group.rmdir()
+                remove(group)
             except OSError as e:
                 print(f"{group}: {e}", file=sys.stderr)
         for space in [*self.spaces, f"{self.name}-hub"]:
