@@ -91,7 +91,8 @@ class Mpi:
         hosts = ",".join(f"{address}:1" for address in self.cluster.addresses)
         mca = {"plm_rsh_agent": self.agent, "plm_rsh_no_tree_spawn": 1, "pml": "ob1", "btl": "tcp,self",
                "btl_tcp_if_include": self.cluster.subnet, "oob_tcp_if_include": self.cluster.subnet,
-               "orte_tmpdir_base": self.folder, "hwloc_base_binding_policy": "none", "orte_keep_fqdn_hostnames": 1}
+               "orte_tmpdir_base": self.folder, "mpi_yield_when_idle": 1,
+               "hwloc_base_binding_policy": "none", "orte_keep_fqdn_hostnames": 1}
         words = [word for name, value in mca.items() for word in ("--mca", name, value)]
         names = [name for name in with_threads(1) if name.endswith("_NUM_THREADS")]
         passed = [word for name in names for word in ("-x", name)]

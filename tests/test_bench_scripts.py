@@ -1,10 +1,13 @@
 """The measuring scripts still run: each once, on tiny inputs, recording nothing."""
 
+import os
+import shutil
+import signal
 import subprocess
 import sys
 
 import pytest
-from helpers import BRAMBLE, ROOT
+from helpers import BRAMBLE, ROOT, TAG, assert_gone
 
 
 @pytest.mark.parametrize("script, heads", [
@@ -34,4 +37,52 @@ def test_a_quick_look(tmp_path, script, heads):
     assert done.returncode == 0, done.stderr
     for head in heads:
         assert head in done.stdout, done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def lab(tmp_path, case, *words):
+    """The command of a lab script."""
+    return [sys.executable, ROOT / "bench" / "lab_products.py", "--case", case, "--quick", "--no-record",
+            "--bramble", BRAMBLE, "--dir", tmp_path, *words]
+
+
+def spaces():
+    """Names of this machine's network namespaces."""
+    return set(subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.split())
+
+
+@pytest.mark.parametrize("case, heads", [
+    ("compute", ["seconds : bound", "1000 Mbit/s"]),
+    ("network", ["received : C", "200 Mbit/s"]),
+    ("mixed", ["of the summed speeds", "worker 4 alone", "equal shares"]),
+    ("scaling", ["row:4", "square:8", "5 workers: times as fast"]),
+    ("peers", ["bramble reuse", "whole command"]),
+])
+def test_a_quick_look_at_a_cluster_in_this_machine(tmp_path, case, heads):
+    before = spaces() if shutil.which("ip") else set()
+    done = subprocess.run(lab(tmp_path, case), capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    if done.stdout.startswith("a cluster in this machine cannot be made"):
+        pytest.skip(done.stdout.strip())
+    for head in heads:
+        assert head in done.stdout, done.stdout
+    assert list(tmp_path.iterdir()) == []
+    assert not spaces() - before
+
+
+def test_an_interrupted_measurement_of_peers_leaves_nothing(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root may make network namespaces")
+    before = spaces()
+    env = {**os.environ, TAG: tmp_path.name}
+    with subprocess.Popen(lab(tmp_path, "peers", "-n", "1024"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env=env, start_new_session=True) as run:
+        if not run.stderr.readline():
+            pytest.skip(run.stdout.read().strip())
+        # The first peer has been tried; the next is at work or about to be.
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert_gone(tmp_path.name, deadline_s=10)
+    assert not spaces() - before
     assert list(tmp_path.iterdir()) == []
