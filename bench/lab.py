@@ -2,10 +2,14 @@
 addresses, what goes before a command to run it at a machine, and a product from the primary's side.
 
 Every command runs in its machine's network namespace and under its machine's share of the processors, so rivals get
-exactly what Bramble's workers get. `open_lab` is the only place that knows which builder is used.
+exactly what Bramble's workers get. `open_lab` is the only place that knows which builder is used: `bramble lab`, or
+`small_lab.py` where the binary does not have that verb.
 """
 
+import json
 import os
+import signal
+import subprocess
 import time
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -54,6 +58,63 @@ class SmallLab:
                        env=self.lab.environment())
 
 
+class BrambleLab:
+    """A lab by `bramble lab`, without a key. Its primary has all processors that the workers leave."""
+
+    def __init__(self, args, machines, primary_mbit):
+        self.args, self.name = args, f"bench{os.getpid()}"
+        lines = ["key = false", "[primary]", *self.link(primary_mbit)]
+        for number, machine in enumerate(machines, 1):
+            lines += ["[[machines]]", f'name = "w{number}"', f"cores = {float(machine.cores)}", "threads = 1",
+                      *self.link(machine.mbit)]
+        self.description = "\n".join([*lines, ""])
+        self.subnet = "10.77.0.0/24"
+
+    @staticmethod
+    def link(mbit):
+        return [f'link = "{mbit:g}Mbit/s"'] if mbit else []
+
+    def __enter__(self):
+        file = self.args.folder / f"{self.name}.toml"
+        file.write_text(self.description)
+        try:
+            up = self.call("up", file, "--json")
+        except BaseException:
+            # Up removes what it made when it fails, unless it was killed.
+            self.__exit__()
+            raise
+        finally:
+            file.unlink()
+        made = json.loads(up)
+        self.addresses = [machine["address"] for machine in [made["primary"], *made["machines"]]]
+        return self
+
+    def __exit__(self, *_):
+        # A second Ctrl-C must not leave anything behind.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.call("down", must=False)
+        signal.signal(signal.SIGINT, before)
+
+    def call(self, verb, *words, must=True):
+        command = [self.args.bramble, "lab", verb, "--name", self.name, *words]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=small_lab.Lab.environment())
+        if must and done.returncode:
+            raise SystemExit(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
+        return done.stdout
+
+    def at(self, number):
+        """What goes before a command that shall run at that machine."""
+        where = f"w{number}" if number else "primary"
+        return [str(self.args.bramble), "lab", "exec", "--name", self.name, "--at", where, "--"]
+
+    def multiply(self, *words, only=None):
+        """A product's report. `only`: the numbers of the workers that take part, all of them if left out."""
+        numbers = only or range(1, len(self.addresses))
+        hosts = ",".join(f"w{number}" for number in numbers)
+        return bramble(self.args, "lab", "run", "--name", self.name, "--", "multiply", *words, "-w", hosts,
+                       env=small_lab.Lab.environment())
+
+
 def missing():
     """Why this machine cannot have a lab; empty where it can."""
     return small_lab.missing()
@@ -61,12 +122,15 @@ def missing():
 
 def open_lab(args, machines, primary_mbit=0):
     """The lab of a primary and those workers, to be used in a `with`; nothing is left of it afterwards."""
-    return SmallLab(args, machines, primary_mbit)
+    known = subprocess.run([args.bramble, "lab", "--help"], capture_output=True).returncode == 0
+    builder = BrambleLab if known and not args.small_lab else SmallLab
+    return builder(args, machines, primary_mbit)
 
 
 def arguments(parser, sizes=True):
     """The options that all lab scripts share."""
     parser.add_argument("--cores", type=numbers(float), help="parts of a processor of the workers, as in 0.25,0.25")
+    parser.add_argument("--small-lab", action="store_true", help="build the lab by small_lab.py, not by bramble lab")
     parser.add_argument("--mbit", type=float, help="link of every machine, each way, in Mbit/s")
     if sizes:
         parser.add_argument("-n", type=int, help="rows and columns")
