@@ -131,6 +131,8 @@ def arguments(parser, sizes=True):
     """The options that all lab scripts share."""
     parser.add_argument("--cores", type=numbers(float), help="parts of a processor of the workers, as in 0.25,0.25")
     parser.add_argument("--small-lab", action="store_true", help="build the lab by small_lab.py, not by bramble lab")
+    parser.add_argument("--nice", type=int, default=0, help="of all that is measured, as in -10 on a machine that is "
+                        "busy with other things (0)")
     parser.add_argument("--mbit", type=float, help="link of every machine, each way, in Mbit/s")
     if sizes:
         parser.add_argument("-n", type=int, help="rows and columns")

@@ -132,7 +132,9 @@ class Peers:
                 side.ask(do="enough", workers=self.workers)
                 side.ask(do="product", way=way, n=256, dtype=self.dtype, chunk=128)
                 side.ask(do="load", a=self.files[0], b=self.files[1])
-                return side.ask(do="saved", way=way, n=self.n, dtype=self.dtype, chunk=chunk, out=self.out)
+                seconds = side.ask(do="saved", way=way, n=self.n, dtype=self.dtype, chunk=chunk, out=self.out)
+                side.ask(do="close")
+                return seconds
 
         return lambda: self.figures(run)
 

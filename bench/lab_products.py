@@ -12,6 +12,7 @@ Needs Linux, root, iproute2. Operands are files of the primary in the page cache
 tile.
 """
 
+import os
 import signal
 import statistics
 import sys
@@ -162,6 +163,7 @@ def main():
         return
     if not args.bramble:
         raise SystemExit("build it first: make build")
+    os.nice(args.nice)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with scratch(args) as args.folder:
         for name, run in CASES.items():
