@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -170,6 +171,53 @@ def bramble(args, *words, prefix=(), **options):
     if done.returncode != 0:
         raise SystemExit(f"bramble ended with {done.returncode}: {done.stderr.strip()}")
     return {**json.loads(done.stdout), "wall_s": wall_s}
+
+
+class Lab:
+    """A cluster of network namespaces on this machine, made by `bramble lab` of a description (docs/lab.md), gone
+    afterwards. `made` is what `lab up` said of it."""
+
+    def __init__(self, args, description):
+        self.bramble, self.description, self.name = args.bramble, description, f"bench{os.getpid()}"
+
+    @staticmethod
+    def missing():
+        """Why this machine cannot have such a cluster; empty where it can."""
+        lacking = [tool for tool in ("ip", "tc") if not shutil.which(tool)]
+        if os.geteuid() != 0:
+            return "only root may make network namespaces"
+        return f"not installed: {' '.join(lacking)} (iproute2)" if lacking else ""
+
+    def __enter__(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+            file.write(self.description)
+            file.flush()
+            self.made = json.loads(self.verb("up", file.name, "--json"))
+        return self
+
+    def verb(self, verb, *words):
+        command = [self.bramble, "lab", verb, *words, "--name", self.name]
+        # In a group of its own: a second Ctrl-C must not leave anything behind.
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
+        if done.returncode:
+            raise SystemExit(done.stderr.strip())
+        return done.stdout
+
+    def inside(self, machine="primary"):
+        """What goes before a command of a machine."""
+        return [self.bramble, "lab", "exec", "--name", self.name, "--at", machine, "--"]
+
+    def __exit__(self, *_):
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            self.verb("down")
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def environment():
+    """Without what the user has set for Bramble."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("BRAMBLE")}
 
 
 class Side:

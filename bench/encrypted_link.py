@@ -1,12 +1,12 @@
 """What encrypted links cost between two machines: the same product with the cluster key and without, in turns.
 
-The machines are two network namespaces of this one, joined by a veth pair that `tc` holds to a rate, both
-ways. A worker runs in one, the primary in the other. The product is bound by the link: its operands are
+The machines are those of a lab (`bramble lab`): network namespaces of this one, with links that `tc` holds to a rate, both
+ways. The lab's own worker has the key; another beside it has none. The product is bound by the link: its operands are
 files, a few hundred MB go each way, and k is small. It is not verified.
 
 CPU seconds: the primary's own count, and of the worker only the thread that sends, receives and encrypts.
 The machine's cores are shared by both ends and by the kernel that moves the packets between them.
-Needs Linux, root, `ip` and `tc`; where iperf3 is installed it says what TCP alone can do there.
+Needs what a lab needs (docs/lab.md); where iperf3 is installed it says what TCP alone can do there.
 """
 
 import json
@@ -19,13 +19,13 @@ import statistics
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from common import arguments, bramble, in_turns, parse, record, scratch, spread, table
+from common import Lab, arguments, bramble, environment, in_turns, parse, record, scratch, spread, table
 
-PRIMARY, WORKER = "10.77.0.1", "10.77.0.2"
+WORKER = "10.77.0.2"
 PORTS = {"encrypted": 7400, "plain": 7401}
 TRUST = {"encrypted": [], "plain": ["--insecure", "--i-trust-this-network"]}
 RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -42,60 +42,17 @@ def bits_per_s(rate):
     return float(found[1]) * RATES[found[2]]
 
 
-def missing(rate):
-    """Why it cannot be measured here, or nothing."""
-    if os.geteuid() != 0:
-        return "only root may make network namespaces"
-    tools = ["ip", "tc"] if rate else ["ip"]
-    lacking = [tool for tool in tools if not shutil.which(tool)]
-    return f"not installed: {' '.join(lacking)} (iproute2)" if lacking else None
-
-
-def run(*words):
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
-    return done.stdout
+def machines(args):
+    """A primary and a worker, with a link of that rate."""
+    link = "" if args.rate == "none" else f'link = "{args.rate}/s"'
+    return Lab(args, f'[primary]\n{link}\n[[machines]]\nname = "worker"\nthreads = {args.threads}\n{link}\n')
 
 
 @contextmanager
-def machines(rate):
-    """Two namespaces with a link of that rate between them; both are gone afterwards."""
-    spaces = [f"bramble-{name}-{os.getpid()}" for name in ("primary", "worker")]
-    addresses = {spaces[0]: PRIMARY, spaces[1]: WORKER}
-    try:
-        for space in spaces:
-            run("ip", "netns", "add", space)
-        run("ip", "link", "add", "bramble0", "netns", spaces[0], "type", "veth",
-            "peer", "name", "bramble0", "netns", spaces[1])
-        for space, address in addresses.items():
-            run("ip", "-n", space, "address", "add", f"{address}/24", "dev", "bramble0")
-            run("ip", "-n", space, "link", "set", "lo", "up")
-            run("ip", "-n", space, "link", "set", "bramble0", "up")
-            if rate != "none":
-                run("tc", "-n", space, "qdisc", "add", "dev", "bramble0", "root", "tbf",
-                    "rate", rate, "burst", "256kb", "latency", "20ms")
-        yield spaces
-    finally:
-        # A second Ctrl-C must not leave them behind.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for space in spaces:
-            pids = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True).stdout
-            for pid in map(int, pids.split()):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            subprocess.run(["ip", "netns", "delete", space], capture_output=True)
-        signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def process(space, *words, **options):
-    """A process in a namespace, ended afterwards."""
-    command = ["ip", "netns", "exec", space, *map(str, words)]
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                               start_new_session=True, **options)
+def process(lab, *words):
+    """A process in the worker's machine, ended afterwards."""
+    started = subprocess.Popen([*map(str, lab.inside("worker")), *map(str, words)], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, text=True, start_new_session=True, env=environment())
     try:
         yield started
     finally:
@@ -109,9 +66,10 @@ def process(space, *words, **options):
 
 
 @contextmanager
-def worker(args, space, way, env):
-    command = [args.bramble, "worker", "--listen", f"{WORKER}:{PORTS[way]}", "--threads", args.threads]
-    with process(space, *command, *TRUST[way], env=env) as started:
+def plain_worker(args, lab):
+    """The lab has only one worker a machine, and that one has the key."""
+    command = [args.bramble, "worker", "--listen", f"{WORKER}:{PORTS['plain']}", "--threads", args.threads, "--no-pin"]
+    with process(lab, *command, *TRUST["plain"]) as started:
         line = started.stdout.readline()
         if not line.startswith("listening on"):
             raise SystemExit(f"the worker did not start: {line!r}")
@@ -124,13 +82,13 @@ def cpu_s(stat):
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def product(args, folder, space, way, pid, env):
+def product(args, folder, lab, way, pid):
     """One product, and what it cost."""
     loop = f"/proc/{pid}/task/{pid}/stat"
     before, computing = cpu_s(loop), cpu_s(f"/proc/{pid}/stat")
     report = bramble(args, "multiply", folder / "A.npy", folder / "B.npy", "-w", f"{WORKER}:{PORTS[way]}",
                      "--strategy", "reuse", "--verify", "off", "--kernel", "simd", *TRUST[way],
-                     prefix=["ip", "netns", "exec", space], env=env)
+                     prefix=lab.inside(), env=environment())
     # The worker counts what it does until it has seen the end of the session.
     time.sleep(0.2)
     loop_s = cpu_s(loop) - before
@@ -149,13 +107,13 @@ def product(args, folder, space, way, pid, env):
     }
 
 
-def iperf3(spaces, seconds):
+def iperf3(lab, seconds):
     """Bytes a second of TCP alone, both ways at once; nothing where iperf3 is not installed."""
     if not shutil.which("iperf3"):
         print("iperf3 is not installed: no yardstick", file=sys.stderr)
         return None
-    with process(spaces[1], "iperf3", "-s", "-1", "-B", WORKER):
-        client = ["ip", "netns", "exec", spaces[0], "iperf3", "-c", WORKER, "-t", str(seconds), "--bidir", "-J"]
+    with process(lab, "iperf3", "-s", "-1", "-B", WORKER):
+        client = [*lab.inside(), "iperf3", "-c", WORKER, "-t", str(seconds), "--bidir", "-J"]
         for _ in range(20):
             end = json.loads(subprocess.run(client, capture_output=True, text=True).stdout or "{}").get("end")
             if end and "sum_received_bidir_reverse" in end:
@@ -173,16 +131,12 @@ def make_operands(folder, m, k, n):
         np.save(folder / f"{name}.npy", rng.random(shape, dtype=np.float32))
 
 
-def measure(args, folder, spaces):
+def measure(args, folder, lab):
     """Rounds in turns, encrypted and plain."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("BRAMBLE")}
-    keyed = {**clean, "BRAMBLE_KEY_FILE": str(folder / "key")}
-    subprocess.run([args.bramble, "key", "new"], env=keyed, check=True, capture_output=True)
-    envs = {"encrypted": keyed, "plain": {**clean, "BRAMBLE_KEY_FILE": str(folder / "none")}}
-    with ExitStack() as stack:
-        pids = {way: stack.enter_context(worker(args, spaces[1], way, envs[way])) for way in PORTS}
+    with plain_worker(args, lab) as plain:
+        pids = {"encrypted": lab.made["machines"][0]["worker"]["pid"], "plain": plain}
         return in_turns({
-            way: lambda way=way: product(args, folder, spaces[0], way, pids[way], envs[way]) for way in PORTS
+            way: lambda way=way: product(args, folder, lab, way, pids[way]) for way in PORTS
         }, args.rounds)
 
 
@@ -226,7 +180,7 @@ def main():
     parser.add_argument("--side", type=int, default=512, help="k, and the columns of B and C (512)")
     args = parse(parser)
     line = bits_per_s(args.rate)
-    if why := missing(line):
+    if why := Lab.missing():
         print(f"encrypted links are not measured: {why}")
         return
     if not args.bramble:
@@ -234,10 +188,10 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     m, side = args.rows or (4096 if args.quick else 131072), args.side
     shape = f"{m} x {side} x {side}"
-    with scratch(args) as folder, machines(args.rate) as spaces:
+    with scratch(args) as folder, machines(args) as lab:
         make_operands(folder, m, side, side)
-        yardstick = iperf3(spaces, 1 if args.quick else 5)
-        taken = measure(args, folder, spaces)
+        yardstick = iperf3(lab, 1 if args.quick else 5)
+        taken = measure(args, folder, lab)
     show(args, taken, line, yardstick, shape)
     record(args, "encrypted_link", f"{shape} f32, {args.rate}", taken, iperf3=yardstick, line_bits_per_s=line)
 

@@ -1,23 +1,19 @@
-"""The cluster in one machine as the lab scripts see it, whoever builds it: machines by number (the primary is 0), their
-addresses, what goes before a command to run it at a machine, and a product from the primary's side.
+"""The cluster in one machine as the scripts that measure on it see it: machines by number (the primary is 0), what goes
+before a command to run it at one of them, a product from the primary's side; and how busy the machine was beside.
 
 Every command runs in its machine's network namespace and under its machine's share of the processors, so rivals get
-exactly what Bramble's workers get. `open_lab` is the only place that knows which builder is used: `bramble lab`, or
-`small_lab.py` where the binary does not have that verb.
+exactly what Bramble's workers get.
 """
 
-import json
 import os
 import signal
-import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
 
-import small_lab
-from common import bramble
+from common import Lab, bramble, environment
 
 KINDS = {"f32": np.float32, "f64": np.float64}
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -30,107 +26,54 @@ class Machine(NamedTuple):
     mbit: float
 
 
-class SmallLab:
-    """A lab by `small_lab.py`. Its primary has all processors that the workers leave."""
+class Cluster(Lab):
+    """A primary, which has all processors that the workers leave, and workers `w1`, `w2`, …; without a key. To be used in a
+    `with`: nothing is left of it afterwards, whatever signals come."""
 
-    def __init__(self, args, machines, primary_mbit):
-        self.args = args
-        self.lab = small_lab.Lab(args.bramble, [(m.mbit, m.cores) for m in machines], primary_mbit)
-        self.addresses = [self.lab.address(number) for number in range(len(machines) + 1)]
-        self.subnet = "10.77.0.0/24"
-
-    def __enter__(self):
-        self.lab.__enter__()
-        return self
-
-    def __exit__(self, *_):
-        self.lab.__exit__()
-
-    def at(self, number):
-        """What goes before a command that shall run at that machine."""
-        return self.lab.at(number)
-
-    def multiply(self, *words, only=None):
-        """A product's report. `only`: the numbers of the workers that take part, all of them if left out."""
-        numbers = only or range(1, len(self.addresses))
-        hosts = ",".join(f"{self.addresses[number]}:7400" for number in numbers)
-        return bramble(self.args, "multiply", *words, "-w", hosts, *small_lab.TRUST, prefix=self.at(0),
-                       env=self.lab.environment())
-
-
-class BrambleLab:
-    """A lab by `bramble lab`, without a key. Its primary has all processors that the workers leave."""
-
-    def __init__(self, args, machines, primary_mbit):
-        self.args, self.name = args, f"bench{os.getpid()}"
-        lines = ["key = false", "[primary]", *self.link(primary_mbit)]
+    def __init__(self, args, machines, primary_mbit=0):
+        lines = ["key = false", "[primary]", *link(primary_mbit)]
         for number, machine in enumerate(machines, 1):
             lines += ["[[machines]]", f'name = "w{number}"', f"cores = {float(machine.cores)}", "threads = 1",
-                      *self.link(machine.mbit)]
-        self.description = "\n".join([*lines, ""])
-        self.subnet = "10.77.0.0/24"
-
-    @staticmethod
-    def link(mbit):
-        return [f'link = "{mbit:g}Mbit/s"'] if mbit else []
+                      *link(machine.mbit)]
+        super().__init__(args, "\n".join([*lines, ""]))
+        self.args, self.workers = args, len(machines)
 
     def __enter__(self):
-        file = self.args.folder / f"{self.name}.toml"
-        file.write_text(self.description)
         try:
-            up = self.call("up", file, "--json")
-        except BaseException:
-            # Up removes what it made when it fails, unless it was killed.
-            self.__exit__()
+            super().__enter__()
+        except KeyboardInterrupt:
+            # What was made until then; there may be nothing.
+            with suppress(SystemExit):
+                self.__exit__()
             raise
-        finally:
-            file.unlink()
-        made = json.loads(up)
-        self.addresses = [machine["address"] for machine in [made["primary"], *made["machines"]]]
+        self.addresses = [machine["address"] for machine in [self.made["primary"], *self.made["machines"]]]
         return self
 
     def __exit__(self, *_):
-        # A second Ctrl-C must not leave anything behind.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self.call("down", must=False)
-        signal.signal(signal.SIGINT, before)
-
-    def call(self, verb, *words, must=True):
-        command = [self.args.bramble, "lab", verb, "--name", self.name, *words]
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=small_lab.Lab.environment())
-        if must and done.returncode:
-            raise SystemExit(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
-        return done.stdout
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            super().__exit__()
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
     def at(self, number):
         """What goes before a command that shall run at that machine."""
-        where = f"w{number}" if number else "primary"
-        return [str(self.args.bramble), "lab", "exec", "--name", self.name, "--at", where, "--"]
+        return [str(word) for word in self.inside(f"w{number}" if number else "primary")]
 
     def multiply(self, *words, only=None):
         """A product's report. `only`: the numbers of the workers that take part, all of them if left out."""
-        numbers = only or range(1, len(self.addresses))
-        hosts = ",".join(f"w{number}" for number in numbers)
+        hosts = ",".join(f"w{number}" for number in only or range(1, self.workers + 1))
         return bramble(self.args, "lab", "run", "--name", self.name, "--", "multiply", *words, "-w", hosts,
-                       env=small_lab.Lab.environment())
+                       env=environment())
 
 
-def missing():
-    """Why this machine cannot have a lab; empty where it can."""
-    return small_lab.missing()
-
-
-def open_lab(args, machines, primary_mbit=0):
-    """The lab of a primary and those workers, to be used in a `with`; nothing is left of it afterwards."""
-    known = subprocess.run([args.bramble, "lab", "--help"], capture_output=True).returncode == 0
-    builder = BrambleLab if known and not args.small_lab else SmallLab
-    return builder(args, machines, primary_mbit)
+def link(mbit):
+    return [f'link = "{mbit:g}Mbit/s"'] if mbit else []
 
 
 def arguments(parser, sizes=True):
     """The options that all lab scripts share."""
     parser.add_argument("--cores", type=numbers(float), help="parts of a processor of the workers, as in 0.25,0.25")
-    parser.add_argument("--small-lab", action="store_true", help="build the lab by small_lab.py, not by bramble lab")
     parser.add_argument("--nice", type=int, default=0, help="of all that is measured, as in -10 on a machine that is "
                         "busy with other things (0)")
     parser.add_argument("--mbit", type=float, help="link of every machine, each way, in Mbit/s")

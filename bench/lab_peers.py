@@ -20,10 +20,12 @@ from contextlib import ExitStack
 import lab
 import numpy as np
 from common import ROOT, Side, in_turns, ratio, record, spread, table, with_threads
-from lab import Machine, figures_of, measured, operands
+from lab import Cluster, Machine, figures_of, measured, operands
 
 QUICK_N = 512
 DEADLINE_S = 1800
+SUBNET = "10.77.0.0/24"
+"""Of every lab."""
 WHO = ["dask", "mpi4py", "scalapack"]
 
 
@@ -79,9 +81,8 @@ class Mpi:
         self.agent = folder / "agent.sh"
         cases = []
         for number, address in enumerate(cluster.addresses):
-            # Open MPI tells hosts apart by their names.
-            enter = [*cluster.at(number), "unshare", "--uts", "sh", "-c", f'hostname lab{number} && exec sh -c "$1"', "sh"]
-            cases.append(f'{address}) exec {shlex.join(enter)} "$*" ;;')
+            enter = shlex.join([*cluster.at(number), "sh", "-c"])
+            cases.append(f'{address}) exec {enter} "$*" ;;')
         self.agent.write_text("\n".join(["#!/bin/sh", "# HOST COMMAND…, as rsh has it.", "host=$1; shift", "case $host in",
                                          *cases, "esac", "exit 1", ""]))
         self.agent.chmod(0o755)
@@ -90,7 +91,7 @@ class Mpi:
         """What rank 0 printed."""
         hosts = ",".join(f"{address}:1" for address in self.cluster.addresses)
         mca = {"plm_rsh_agent": self.agent, "plm_rsh_no_tree_spawn": 1, "pml": "ob1", "btl": "tcp,self",
-               "btl_tcp_if_include": self.cluster.subnet, "oob_tcp_if_include": self.cluster.subnet,
+               "btl_tcp_if_include": SUBNET, "oob_tcp_if_include": SUBNET,
                "orte_tmpdir_base": self.folder, "mpi_yield_when_idle": 1,
                "hwloc_base_binding_policy": "none", "orte_keep_fqdn_hostnames": 1}
         words = [word for name, value in mca.items() for word in ("--mca", name, value)]
@@ -110,7 +111,7 @@ class Peers:
         self.out = folder / "C.npy"
         a, b = map(np.load, self.files)
         self.want = a @ b
-        self.workers = len(cluster.addresses) - 1
+        self.workers = cluster.workers
         self.mpi = Mpi(folder, cluster)
 
     def figures(self, seconds):
@@ -222,7 +223,7 @@ class Started:
 
 def one_case(args, folder, n, dtype, cores, mbit):
     """All contestants on one product in one lab."""
-    with lab.open_lab(args, [Machine(part, mbit) for part in cores], mbit) as cluster:
+    with Cluster(args, [Machine(part, mbit) for part in cores], mbit) as cluster:
         peers = Peers(args, folder, cluster, n, dtype, 1)
         ours = {f"bramble {strategy}": ["--strategy", strategy] for strategy in args.strategies}
         first = next(iter(ours))

@@ -20,7 +20,7 @@ import sys
 import lab
 import lab_peers
 from common import ITEM_BYTES, arguments, in_turns, parse, record, scratch, spread, table
-from lab import Machine, measured, operands
+from lab import Cluster, Machine, measured, operands
 
 QUICK_N = 768
 ALWAYS = ["--verify", "off"]
@@ -41,7 +41,7 @@ def against_bound(args, case, mbit_default):
     n, dtype, cores, mbit = settings(args, 8192, "f32", [0.25] * 4, mbit_default)
     a, b = operands(args.folder, n, n, n, dtype)
     matrix = n * n * ITEM_BYTES[dtype]
-    with lab.open_lab(args, [Machine(part, mbit) for part in cores], mbit) as cluster:
+    with Cluster(args, [Machine(part, mbit) for part in cores], mbit) as cluster:
         taken = in_turns({
             strategy: lambda strategy=strategy: measured(
                 lambda: cluster.multiply(a, b, "--strategy", strategy, *args.words, *ALWAYS))
@@ -77,7 +77,7 @@ def mixed(args):
         left, _ = operands(args.folder, max(64, round(rows / 64) * 64), n, n, dtype)
         return measured(lambda: cluster.multiply(left, b, "--strategy", "reuse", *args.words, *ALWAYS, only=[worker]))
 
-    with lab.open_lab(args, [Machine(part, mbit) for part in cores], mbit) as cluster:
+    with Cluster(args, [Machine(part, mbit) for part in cores], mbit) as cluster:
         contestants = {
             strategy: lambda strategy=strategy: measured(
                 lambda: cluster.multiply(a, b, "--strategy", strategy, *args.words, *ALWAYS))
@@ -120,7 +120,7 @@ def scaling(args):
     a, b = operands(args.folder, n, n, n, dtype)
     strategies = args.strategies if args.named else ["row:4", "row:8", "square:4", "square:8", "reuse"]
     counts = range(1, len(cores) + 1)
-    with lab.open_lab(args, [Machine(part, mbit) for part in cores], mbit) as cluster:
+    with Cluster(args, [Machine(part, mbit) for part in cores], mbit) as cluster:
         taken = in_turns({
             f"{strategy}, {count}": lambda strategy=strategy, count=count: measured(lambda: cluster.multiply(
                 a, b, "--strategy", strategy, *args.words, *ALWAYS, only=list(range(1, count + 1))))
@@ -148,6 +148,12 @@ CASES = {
 }
 
 
+def ended(*_):
+    """Ends once, however often it is asked: what was made has to be removed."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
+
+
 def main():
     parser = arguments(__doc__.splitlines()[0], rounds=3)
     lab.arguments(parser)
@@ -158,13 +164,13 @@ def main():
     args = parse(parser)
     args.named, args.words = bool(args.strategies), args.words.split()
     args.strategies = args.strategies.split(",") if args.named else ["reuse"]
-    if why := lab.missing():
+    if why := Cluster.missing():
         print(f"a cluster in this machine cannot be made: {why}")
         return
     if not args.bramble:
         raise SystemExit("build it first: make build")
     os.nice(args.nice)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, ended)
     with scratch(args) as args.folder:
         for name, run in CASES.items():
             if args.case in (name, "all"):

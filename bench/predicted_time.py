@@ -8,9 +8,9 @@ seconds from the first job to the last tile.
 import signal
 import statistics
 import sys
+from contextlib import nullcontext
 
-from common import arguments, bramble, parse, record, spread, table
-from small_lab import TRUST, Lab, missing, nothing
+from common import Lab, arguments, bramble, environment, parse, record, spread, table
 
 # name, (m, k, n), dtype, generated?, workers as (Mbit/s, part of a processor), the primary's Mbit/s, more options
 CASES = [
@@ -35,8 +35,21 @@ CASES = [
 ]
 
 
+TRUST = ["--insecure", "--i-trust-this-network"]
+
+
 def cluster(args, workers, primary_mbit):
-    return Lab(args.bramble, workers, primary_mbit) if isinstance(workers, list) else nothing()
+    """A lab with those workers; none where they are processes of this machine, or nobody."""
+    if not isinstance(workers, list):
+        return nullcontext()
+    text = ["key = false", "[primary]", link(primary_mbit)]
+    for number, (mbit, part) in enumerate(workers, 1):
+        text += ["[[machines]]", f'name = "w{number}"', f"cores = {part}", "threads = 1", link(mbit)]
+    return Lab(args, "\n".join(text))
+
+
+def link(mbit):
+    return f'link = "{mbit}Mbit/s"' if mbit else ""
 
 
 def measure(args, case):
@@ -50,12 +63,12 @@ def measure(args, case):
             operands = files(args, operands, sizes, dtype)
         where, prefix = [], []
         if lab:
-            where, prefix = ["-w", lab.hosts(), *TRUST], lab.prefix()
+            where, prefix = TRUST, lab.inside()
         elif workers:
             where = ["--local", workers]
         for turn in range(args.rounds + 1):
             report = bramble(args, "multiply", *operands, *where, *options, "--verify", "off", "--kernel", "simd",
-                             prefix=prefix, env=Lab.environment())
+                             prefix=prefix, env=environment())
             if turn:
                 rounds.append({
                     "predicted_s": report["predicted"]["seconds"], "measured_s": report["seconds"],
@@ -91,7 +104,7 @@ def main():
     if not args.bramble:
         raise SystemExit("build it first: make build")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    why = missing()
+    why = Lab.missing()
     if why:
         print(f"only what needs no cluster is measured: {why}")
     rows, worst = [], []

@@ -1,7 +1,11 @@
 //! The command line: a contract that scripts rely on. Completions and the man page come from here too.
 
+mod lab;
 mod product;
 
+pub(crate) use lab::{
+    LabCalledArgs, LabCommand, LabExecArgs, LabNameArgs, LabRunArgs, LabStatusArgs, LabUpArgs,
+};
 pub(crate) use product::{LinkKind, MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, TeamArgs, TrustArgs};
 
 use crate::quantity::size;
@@ -34,6 +38,9 @@ pub(crate) enum Command {
     /// Make, show or find the cluster key, the secret that all machines of a cluster share
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Make a cluster of network namespaces on this machine, to try one before there is one (Linux, root)
+    #[command(subcommand, after_help = LAB_HELP)]
+    Lab(LabCommand),
     /// Print the completion script of a shell
     Completions {
         /// Which shell
@@ -69,6 +76,9 @@ const PLAN_HELP: &str = "Matrices: as in multiply; they are not read, so random:
 Machines: real ones are asked and measured; those of --cluster need not exist; without any it is this machine alone";
 
 const NODES_HELP: &str = "Exit codes: 0 all answered, 5 one did not (those that did are shown all the same)";
+
+const LAB_HELP: &str = "Start with: bramble lab up four; bramble lab run -- multiply A.npy B.npy; bramble lab down\n\
+Exit codes: run and exec have those of the command";
 
 #[derive(Args, Debug)]
 pub(crate) struct WorkerArgs {

@@ -16,6 +16,7 @@ mod hostfile;
 mod hosts;
 mod insight;
 mod key;
+mod lab;
 mod local;
 mod multiply;
 mod nodes;
@@ -27,6 +28,7 @@ mod report;
 mod systemd;
 mod table;
 mod team;
+mod toml_keys;
 mod trust;
 mod until;
 mod worker;
@@ -58,6 +60,7 @@ fn run() -> u8 {
         Command::Worker(args) if args.print_systemd => systemd::print(),
         Command::Worker(args) => worker::run(&args),
         Command::Key(command) => key::run(&command),
+        Command::Lab(command) => lab::run(&command),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "bramble", &mut script);

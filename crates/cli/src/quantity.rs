@@ -16,6 +16,46 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).filter(|n| *n > 0).ok_or_else(|| "that is no size".to_owned())
 }
 
+/// A size as `size` takes it: 512M, 1536M, 2G.
+pub(crate) fn size_text(bytes: u64) -> String {
+    let whole = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let unit = whole.iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
+    unit.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
+/// Slowest rate of a link, bits a second.
+const RATE_MIN: f64 = 64e3;
+/// Fastest.
+const RATE_MAX: f64 = 400e9;
+
+/// The rate of a link in bits a second, with kbit/s, Mbit/s or Gbit/s (powers of 1000, as links are sold).
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
+    let form = || "use a rate as in 200Mbit/s or 2.5Gbit/s".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim_start().to_ascii_lowercase();
+    let scale = match unit.strip_suffix("/s").unwrap_or(&unit) {
+        "kbit" => 1e3,
+        "mbit" => 1e6,
+        "gbit" => 1e9,
+        _ => return Err(form()),
+    };
+    let rate = number.parse::<f64>().map_err(|_| form())? * scale;
+    let fits = (RATE_MIN..=RATE_MAX).contains(&rate);
+    // Whole bits: nobody sells parts of them.
+    if fits { Ok(rate.round() as u64) } else { Err("a rate is from 64 kbit/s to 400 Gbit/s".to_owned()) }
+}
+
+/// A rate as `rate` takes it: 64 kbit/s, 200 Mbit/s, 2.5 Gbit/s.
+pub(crate) fn rate_text(bits_per_s: u64) -> String {
+    let rate = bits_per_s as f64;
+    match bits_per_s {
+        1_000_000_000.. => format!("{} Gbit/s", rate / 1e9),
+        1_000_000.. => format!("{} Mbit/s", rate / 1e6),
+        _ => format!("{} kbit/s", rate / 1e3),
+    }
+}
+
 /// 45.6 ms, 1.23 s, 12.3 min, 4.56 h, 7.89 days.
 pub(crate) fn seconds(t: f64) -> String {
     const UNITS: [(&str, f64, f64); 3] =
@@ -59,6 +99,29 @@ mod tests {
         assert_eq!(size("100"), Ok(100));
         assert!(size("").is_err() && size("0").is_err() && size("5X").is_err());
         assert!(size("99999999999T").is_err());
+    }
+
+    #[test]
+    fn sizes_and_rates_are_shown_as_they_are_typed() {
+        for text in ["512M", "1536M", "2G", "3T", "7K", "100"] {
+            assert_eq!(size(text).map(size_text), Ok(text.to_owned()));
+        }
+        for text in ["64 kbit/s", "200 Mbit/s", "1 Gbit/s", "2.5 Gbit/s", "999.5 Mbit/s"] {
+            assert_eq!(rate(text).map(rate_text), Ok(text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn rates_are_powers_of_1000_within_limits() {
+        assert_eq!(rate("200Mbit/s"), Ok(200_000_000));
+        assert_eq!(rate("1gbit"), Ok(1_000_000_000));
+        assert_eq!(rate("0.5 Mbit/s"), Ok(500_000));
+        for bad in ["", "200", "200MB/s", "Mbit/s", "-1Mbit/s", "1.2.3Mbit/s", "nanMbit/s", "1e3Mbit/s"] {
+            assert!(rate(bad).unwrap_err().contains("as in"), "{bad}");
+        }
+        for bad in ["0Mbit/s", "63kbit/s", "401Gbit/s", "99999999999999999999999Gbit/s"] {
+            assert!(rate(bad).unwrap_err().contains("from 64 kbit/s"), "{bad}");
+        }
     }
 
     #[test]

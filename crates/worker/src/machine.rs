@@ -42,7 +42,7 @@ pub fn default_threads() -> usize {
 }
 
 /// Memory that is free for use now, bytes: what Linux estimates, cut to three quarters so that the machine
-/// stays usable, and to the cgroup's limit.
+/// stays usable, and to the limit of the control groups that it is in.
 pub fn available_memory() -> u64 {
     let available = std::fs::read_to_string("/proc/meminfo")
         .ok()
@@ -51,11 +51,7 @@ pub fn available_memory() -> u64 {
             line.split_whitespace().nth(1)?.parse::<u64>().ok()
         })
         .map_or(1 << 30, |kib| kib * 1024);
-    let limit = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
-        .iter()
-        .filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok())
-        .min()
-        .unwrap_or(u64::MAX);
+    let limit = quota::memory_bytes().unwrap_or(u64::MAX);
     available.min(limit) / 4 * 3
 }
 

@@ -1,9 +1,9 @@
-//! How much processor time this process may use: the quota of its control groups.
+//! How much processor time and memory this process may use: the limits of its control groups.
 //!
-//! Place in the flow: `machine` cuts what it has measured by it. A measurement of a few milliseconds is over before the
-//! system begins to hold a process back.
+//! Place in the flow: `machine` cuts what it has measured by the one, and what is free by the other. A measurement of a few
+//! milliseconds is over before the system begins to hold a process back, and the system counts its memory, not the group's.
 //!
-//! Invariant: the least quota of all groups that this process is in counts, up to the root that can be seen. What
+//! Invariant: the least limit of all groups that this process is in counts, up to the root that can be seen. What
 //! cannot be read is no limit.
 //!
 //! Deliberately absent: anything but Linux, where the files are missing.
@@ -11,42 +11,76 @@
 /// Where version 1 of control groups has its `cpu` controller.
 const CPU_FOLDERS: [&str; 3] =
     ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu"];
+/// Where it has its `memory` controller.
+const MEMORY_FOLDERS: [&str; 1] = ["/sys/fs/cgroup/memory"];
 /// Where version 2 has all.
 const UNIFIED: &str = "/sys/fs/cgroup";
 
 /// Processors' worth of time that this process may use; `None` without a limit.
 pub(crate) fn cpus() -> Option<f64> {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    cpus_of(&read("/proc/self/cgroup")?, read)
+    cpus_of(&own_groups()?, read)
+}
+
+/// Bytes of memory that this process and others of its groups may use together; `None` without a limit.
+pub(crate) fn memory_bytes() -> Option<u64> {
+    memory_of(&own_groups()?, read)
+}
+
+fn own_groups() -> Option<String> {
+    read("/proc/self/cgroup")
+}
+
+fn read(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok()
 }
 
 /// The same from the list of this process's groups, and a way to read files.
 fn cpus_of(groups: &str, read: impl Fn(&str) -> Option<String>) -> Option<f64> {
-    let mut least = None;
-    let mut take = |quota: Option<f64>| {
-        if let Some(quota) = quota {
-            least = Some(least.map_or(quota, |least: f64| least.min(quota)));
+    let limits = folders_of(groups, "cpu", &CPU_FOLDERS).into_iter().filter_map(|folder| {
+        let file = |name: &str| read(&format!("{}/{name}", folder.path));
+        if folder.is_unified {
+            return version_2(&file("cpu.max")?);
         }
-    };
+        version_1(&file("cpu.cfs_quota_us")?, &file("cpu.cfs_period_us")?)
+    });
+    limits.reduce(f64::min)
+}
+
+/// The same of memory.
+fn memory_of(groups: &str, read: impl Fn(&str) -> Option<String>) -> Option<u64> {
+    let limits = folders_of(groups, "memory", &MEMORY_FOLDERS).into_iter().filter_map(|folder| {
+        let name = if folder.is_unified { "memory.max" } else { "memory.limit_in_bytes" };
+        // `max` is no number, and no limit. Without one version 1 has a number that no machine has.
+        read(&format!("{}/{name}", folder.path))?.trim().parse().ok()
+    });
+    limits.min()
+}
+
+/// A group's folder.
+struct Folder {
+    path: String,
+    is_unified: bool,
+}
+
+/// The folders of all groups of a controller that this process is in.
+fn folders_of(groups: &str, controller: &str, version_1: &[&str]) -> Vec<Folder> {
+    let mut folders = Vec::new();
     // `4:cpu,cpuacct:/some/group`, or with version 2 `0::/some/group`.
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
             continue;
         };
+        let is_unified = controllers.is_empty();
+        if !is_unified && !controllers.split(',').any(|name| name == controller) {
+            continue;
+        }
+        let homes = if is_unified { &[UNIFIED] } else { version_1 };
         for group in and_those_above(path) {
-            if controllers.is_empty() {
-                take(read(&format!("{UNIFIED}{group}/cpu.max")).and_then(|text| version_2(&text)));
-            } else if controllers.split(',').any(|name| name == "cpu") {
-                for folder in CPU_FOLDERS {
-                    let file = |name: &str| read(&format!("{folder}{group}/{name}"));
-                    let both = file("cpu.cfs_quota_us").zip(file("cpu.cfs_period_us"));
-                    take(both.and_then(|(quota, period)| version_1(&quota, &period)));
-                }
-            }
+            folders.extend(homes.iter().map(|home| Folder { path: format!("{home}{group}"), is_unified }));
         }
     }
-    least
+    folders
 }
 
 /// A group, and all that it is in. In a container the path may be one of the machine outside; its own root is there in any
@@ -110,6 +144,27 @@ mod tests {
             ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
         ];
         assert_eq!(quota(groups, &unlimited), None);
+    }
+
+    #[test]
+    fn memory_is_limited_by_the_group_and_those_above() {
+        let memory = |groups: &str, files: &[(&str, &str)]| {
+            memory_of(groups, |path| {
+                files.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_owned())
+            })
+        };
+        let root = ("/sys/fs/cgroup/memory.max", "max\n");
+        let above = ("/sys/fs/cgroup/lab/memory.max", "2147483648\n");
+        let own = ("/sys/fs/cgroup/lab/pi1/memory.max", "536870912\n");
+        assert_eq!(memory("0::/lab/pi1\n", &[root, above, own]), Some(512 << 20));
+        assert_eq!(memory("0::/lab/pi2\n", &[root, above, own]), Some(2 << 30));
+        assert_eq!(memory("0::/\n", &[root, above, own]), None);
+        let groups = "4:memory:/lab/pi1\n1:cpu:/other\n0::/\n";
+        let root = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+        let own = ("/sys/fs/cgroup/memory/lab/pi1/memory.limit_in_bytes", "134217728\n");
+        let other = ("/sys/fs/cgroup/memory/other/memory.limit_in_bytes", "1\n");
+        assert_eq!(memory(groups, &[root, own, other]), Some(128 << 20));
+        assert_eq!(memory(groups, &[other]), None);
     }
 
     #[test]

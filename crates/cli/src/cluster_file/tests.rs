@@ -4,6 +4,10 @@ use super::*;
 
 const PI: &str = "name = \"pi[1-8]\"\ncores = 4\nmemory = \"4G\"\ngflops = { f64 = 12 }\n";
 
+fn parse(text: &str) -> Result<ClusterFile, (usize, String)> {
+    toml_keys::parse(text, described)
+}
+
 fn machines(keys: &str) -> Result<ClusterFile, String> {
     parse(&format!("[[machines]]\n{keys}")).map_err(|(line, why)| format!("{line}: {why}"))
 }

@@ -1,0 +1,209 @@
+//! `lab run`: a verb of this program on the lab's primary, with the lab's machines as workers.
+//!
+//! Invariants: a machine outside the lab is refused before anything is entered; nothing of the lab could reach it. The verb
+//! runs in this very process, so its streams, signals and exit code are its own.
+
+use super::enter::{HOSTS_VARIABLE, become_it, becoming, enter, set_environment};
+use super::state::{Folder, Lab, PORT};
+use crate::args::{Cli, Command as Verb, LabRunArgs, TeamArgs};
+use crate::exit::{self, Exit, Failure};
+use crate::hostfile;
+use crate::hosts::{HOSTS_MAX, Host, parse_list};
+use clap::Parser;
+use std::ffi::{OsStr, OsString};
+
+/// What a lab without a key is used with.
+const OPEN: [&str; 2] = ["--insecure", "--i-trust-this-network"];
+
+/// Runs the verb.
+pub(super) fn run(args: &LabRunArgs) -> Result<Exit, Failure> {
+    let whole = [OsStr::new("bramble")].into_iter().chain(args.command.iter().map(OsString::as_os_str));
+    let inner = match Cli::try_parse_from(whole) {
+        Ok(inner) => inner,
+        Err(e) => {
+            let is_help = exit::usage(&e) == Exit::Done.number();
+            return Ok(if is_help { Exit::Done } else { Exit::Usage });
+        }
+    };
+    let team = match &inner.command {
+        Verb::Multiply(args) => &args.team,
+        Verb::Plan(args) => &args.team,
+        Verb::Nodes(args) => &args.team,
+        _ => {
+            let text = "lab run: use multiply, plan or nodes; for any other command: bramble lab exec";
+            return Err(Failure::usage(text));
+        }
+    };
+    let (folder, lab) = Folder::to_enter(&args.lab.name)?;
+    let words = words(&lab, team, &args.command)?;
+    let hosts = from_environment(&lab, team)?;
+    enter(lab.primary())?;
+    let program = std::env::current_exe()
+        .map_err(|e| Failure::failed(format!("this program's file cannot be found: {e}")))?;
+    let words: Vec<OsString> = [program.into_os_string()].into_iter().chain(words).collect();
+    let mut command = becoming(lab.primary(), &words)?;
+    set_environment(&mut command, &folder, &lab);
+    if let Some(hosts) = hosts {
+        command.env(HOSTS_VARIABLE, hosts);
+    }
+    Err(become_it(command))
+}
+
+/// The verb and its options, with addresses for names, and with what a lab without a key needs.
+fn words(lab: &Lab, team: &TeamArgs, command: &[OsString]) -> Result<Vec<OsString>, Failure> {
+    let mut words = command.to_vec();
+    if let Some(list) = &team.workers {
+        let hosts = hostfile::from_list(list)?;
+        let addresses = addresses(lab, &hosts).map_err(|why| Failure::usage(format!("--workers {why}")))?;
+        replace_list(&mut words, list, &addresses);
+    }
+    if let Some(file) = &team.hostfile {
+        for host in hostfile::from_file(file)? {
+            let wrong = |why: String| Failure::usage(format!("--hostfile {}: {why}", file.display()));
+            let endpoint = endpoint(lab, &host).map_err(wrong)?;
+            if endpoint != format!("{}:{}", host.name, host.port) {
+                return Err(wrong(format!("{}: use its address in the lab, {endpoint}", host.name)));
+            }
+        }
+    }
+    if !lab.key && team.local.is_none() {
+        let given = [team.trust.insecure, team.trust.i_trust_this_network];
+        let missing = OPEN.iter().zip(given).filter(|(_, is_given)| !is_given);
+        // Right after the verb: what comes later may be operands.
+        words.splice(1..1, missing.map(|(option, _)| OsString::from(option)));
+    }
+    Ok(words)
+}
+
+/// The machines that the user's variable names, if it counts at all.
+fn from_environment(lab: &Lab, team: &TeamArgs) -> Result<Option<String>, Failure> {
+    let is_named = team.workers.is_some() || team.hostfile.is_some() || team.awaited.is_some();
+    let Some(list) = std::env::var(HOSTS_VARIABLE).ok().filter(|list| !list.is_empty() && !is_named) else {
+        return Ok(None);
+    };
+    let wrong = |why: String| {
+        Failure::usage(format!("{HOSTS_VARIABLE} {why}; unset it to use all machines of lab {}", lab.name))
+    };
+    let hosts = parse_list(&list, HOSTS_MAX).map_err(wrong)?;
+    addresses(lab, &hosts).map(Some).map_err(wrong)
+}
+
+fn addresses(lab: &Lab, hosts: &[Host]) -> Result<String, String> {
+    let endpoints: Result<Vec<String>, String> = hosts.iter().map(|host| endpoint(lab, host)).collect();
+    Ok(endpoints?.join(","))
+}
+
+/// Where a worker of the lab listens, by name or address.
+fn endpoint(lab: &Lab, host: &Host) -> Result<String, String> {
+    let Host { name, port, .. } = host;
+    match lab.machine(name) {
+        Some(machine) if machine.is_primary() => {
+            Err(format!("{name}: this is the primary of lab {}, which computes anyway", lab.name))
+        }
+        Some(machine) if *port == PORT => Ok(machine.endpoint()),
+        Some(_) => Err(format!("{name}:{port}: workers of lab {} listen on port {PORT}", lab.name)),
+        None => Err(format!(
+            "{name}:{port}: no machine of lab {}, from which nothing else can be reached; its machines are {}",
+            lab.name,
+            lab.names()
+        )),
+    }
+}
+
+/// Puts addresses in the place of what `-w` or `--workers` says, in any of the forms that it has.
+fn replace_list(words: &mut [OsString], list: &str, addresses: &str) {
+    let joined = ["--workers=", "-w=", "-w"].map(|flag| (flag, OsString::from(format!("{flag}{list}"))));
+    for at in 0..words.len() {
+        if words[at] == "--" {
+            return;
+        }
+        // `-qw LIST`, too.
+        let is_flag = words[at].to_str().is_some_and(|word| {
+            word == "--workers" || (word.starts_with('-') && !word.starts_with("--") && word.ends_with('w'))
+        });
+        if is_flag && words.get(at + 1).is_some_and(|next| next == list) {
+            words[at + 1] = OsString::from(addresses);
+            return;
+        }
+        if let Some((flag, _)) = joined.iter().find(|(_, whole)| words[at] == *whole) {
+            words[at] = OsString::from(format!("{flag}{addresses}"));
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::file::{Limits, PRIMARY};
+    use crate::lab::network;
+    use crate::lab::state::Machine;
+
+    fn lab(key: bool) -> Lab {
+        let machine = |(number, name): (usize, &str)| Machine {
+            name: name.to_owned(),
+            address: network::address(number),
+            namespace: network::namespace("x", name),
+            groups: Vec::new(),
+            limits: Limits::default(),
+        };
+        let machines = [PRIMARY, "pi1", "pi2"].into_iter().enumerate().map(machine).collect();
+        Lab { name: "x".to_owned(), from: String::new(), key, maker: None, machines }
+    }
+
+    fn becomes(key: bool, command: &str) -> Result<String, String> {
+        let command: Vec<OsString> = command.split(' ').map(OsString::from).collect();
+        let whole = [OsStr::new("bramble")].into_iter().chain(command.iter().map(OsString::as_os_str));
+        let Verb::Multiply(args) = Cli::try_parse_from(whole).unwrap().command else { panic!("no product") };
+        let words = words(&lab(key), &args.team, &command).map_err(|e| e.text)?;
+        Ok(words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn names_become_addresses_in_every_form_of_the_option() {
+        let all = "10.77.0.2:7400,10.77.0.3:7400";
+        for (given, becomes_that) in [
+            ("multiply A B -w pi[1-2] -q", format!("multiply A B -w {all} -q")),
+            ("multiply A B -wpi[1-2]", format!("multiply A B -w{all}")),
+            ("multiply A B -w=pi1,10.77.0.3", format!("multiply A B -w={all}")),
+            ("multiply A B --workers=pi1,10.77.0.3:7400", format!("multiply A B --workers={all}")),
+            ("multiply -qw pi1 pi1 B", "multiply -qw 10.77.0.2:7400 pi1 B".to_owned()),
+            ("multiply --workers pi2 -- pi2 B", "multiply --workers 10.77.0.3:7400 -- pi2 B".to_owned()),
+            ("multiply A B", "multiply A B".to_owned()),
+        ] {
+            assert_eq!(becomes(true, given), Ok(becomes_that));
+        }
+    }
+
+    #[test]
+    fn a_lab_without_a_key_says_so_before_the_operands() {
+        assert_eq!(
+            becomes(false, "multiply -- A B").unwrap(),
+            "multiply --insecure --i-trust-this-network -- A B"
+        );
+        assert_eq!(
+            becomes(false, "multiply A B --insecure").unwrap(),
+            "multiply --i-trust-this-network A B --insecure"
+        );
+        assert_eq!(becomes(false, "multiply A B --local 2").unwrap(), "multiply A B --local 2");
+    }
+
+    #[test]
+    fn what_is_outside_the_lab_is_refused_with_what_is_inside() {
+        let refused = |given: &str| becomes(true, given).unwrap_err();
+        let text = refused("multiply A B -w pi1,10.0.0.9");
+        assert!(text.starts_with("--workers 10.0.0.9:7400: no machine of lab x"), "{text}");
+        assert!(text.contains("pi1 (10.77.0.2), pi2 (10.77.0.3)"), "{text}");
+        assert!(refused("multiply A B -w pi1:7401").contains("listen on port 7400"));
+        assert!(refused("multiply A B -w primary").contains("computes anyway"));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hosts");
+        let with = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            becomes(true, &format!("multiply A B --hostfile {}", path.display()))
+        };
+        assert!(with("10.77.0.2 slots=1\n").is_ok());
+        assert!(with("pi1\n").unwrap_err().contains("use its address in the lab, 10.77.0.2:7400"));
+        assert!(with("10.77.0.2\n10.77.0.9\n").unwrap_err().contains("10.77.0.9:7400: no machine of lab x"));
+    }
+}

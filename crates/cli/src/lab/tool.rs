@@ -1,0 +1,67 @@
+//! Runs `ip` and `tc`, and says what is missing where they are.
+//!
+//! Invariant: such a child holds the lab's lock as its standard input for as long as it lives, so that `down` waits for it
+//! even if `up` was killed meanwhile. It is in a process group of its own: Ctrl-C is `up`'s business.
+
+use crate::exit::Failure;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// Where tools of administrators are, which not every PATH has.
+const SYSTEM_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin";
+
+/// A command that is looked for where administrators' tools are, too.
+pub(super) fn command(program: &str) -> Command {
+    let mut path = std::env::var_os("PATH").filter(|path| !path.is_empty()).unwrap_or_default();
+    if !path.is_empty() {
+        path.push(":");
+    }
+    path.push(OsString::from(SYSTEM_FOLDERS));
+    let mut command = Command::new(program);
+    command.env("PATH", path);
+    command
+}
+
+/// Runs a tool to its end.
+pub(super) fn run(lock: &File, program: &str, words: &[&str]) -> Result<(), Failure> {
+    let wrong = |why: String| Failure::failed(format!("{program} {}: {why}", words.join(" ")));
+    let held = lock.try_clone().map_err(|e| wrong(e.to_string()))?;
+    let mut command = command(program);
+    command.args(words).stdin(Stdio::from(held)).process_group(0);
+    let output = command.output().map_err(|e| not_started(program, &e))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(", ");
+    let advice = match said.contains("Operation not permitted") || said.contains("Permission denied") {
+        true => "; root needs the capabilities SYS_ADMIN and NET_ADMIN: run a container with --privileged",
+        false => "",
+    };
+    match said.is_empty() {
+        true => Err(wrong(format!("{}", output.status))),
+        false => Err(wrong(format!("{said}{advice}"))),
+    }
+}
+
+/// Refuses where a tool cannot be had.
+pub(super) fn check(program: &str, version: &str) -> Result<(), Failure> {
+    let mut command = command(program);
+    command.arg(version).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().map(drop).map_err(|e| not_started(program, &e))
+}
+
+fn not_started(program: &str, e: &std::io::Error) -> Failure {
+    let package = match program {
+        "ip" => "it makes the network of a lab; install iproute2",
+        "tc" => "it limits the links of a lab; install iproute2 (iproute-tc on Fedora), or leave `link` away",
+        _ => "it gives machines of a lab their names; install util-linux",
+    };
+    match e.kind() {
+        ErrorKind::NotFound => Failure::failed(format!("{program}: not found: {package}")),
+        _ => Failure::failed(format!("{program}: cannot be run: {e}: {package}")),
+    }
+}
