@@ -87,6 +87,8 @@ pub(crate) struct LabStatusArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct LabCalledArgs {
+    /// The namespace of names that is not to be changed
+    pub(crate) outside: u64,
     /// What the host is called
     pub(crate) host: OsString,
     /// A command with its arguments

@@ -13,6 +13,7 @@ use crate::args::{LabCalledArgs, LabExecArgs};
 use crate::exit::{Exit, Failure};
 use crate::key;
 use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -42,8 +43,11 @@ pub(super) fn start(args: &LabExecArgs) -> Result<Exit, Failure> {
     Err(become_it(command))
 }
 
-/// The last step, within a namespace of names.
+/// The last step, within a namespace of names. The host's own name is never changed.
 pub(super) fn called(args: &LabCalledArgs) -> Result<Exit, Failure> {
+    if names_here()? == args.outside {
+        return Err(Failure::failed("this host keeps its name: there is no namespace of names of a machine's own"));
+    }
     rustix::system::sethostname(args.host.as_encoded_bytes())
         .map_err(|e| Failure::failed(format!("the host cannot be called {}: {e}", args.host.display())))?;
     let [program, words @ ..] = args.command.as_slice() else {
@@ -74,8 +78,15 @@ pub(super) fn becoming(machine: &Machine, words: &[impl AsRef<OsStr>]) -> Result
     let program = std::env::current_exe()
         .map_err(|e| Failure::failed(format!("this program's file cannot be found: {e}")))?;
     let mut command = Command::new("unshare");
-    command.args(["--uts", "--"]).arg(program).args(["lab", "called", &machine.name, "--"]).args(words);
+    let outside = names_here()?.to_string();
+    command.args(["--uts", "--"]).arg(program).args(["lab", "called", &outside, &machine.name, "--"]).args(words);
     Ok(command)
+}
+
+/// The number of the namespace of names that this process is in.
+fn names_here() -> Result<u64, Failure> {
+    let wrong = |e| Failure::failed(format!("this kernel has no namespaces of names (CONFIG_UTS_NS): {e}"));
+    Ok(std::fs::metadata("/proc/self/ns/uts").map_err(wrong)?.ino())
 }
 
 /// What commands of the primary find: its workers, and the lab's key instead of the user's.

@@ -65,3 +65,28 @@ fn not_started(program: &str, e: &std::io::Error) -> Failure {
         _ => Failure::failed(format!("{program}: cannot be run: {e}: {package}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_that_is_missing_is_named_with_what_to_install() {
+        assert!(check("sh", "-c").is_ok());
+        let missing = |program: &str| not_started(program, &ErrorKind::NotFound.into()).text;
+        assert_eq!(missing("ip"), "ip: not found: it makes the network of a lab; install iproute2");
+        assert!(missing("tc").contains("or leave `link` away"), "{}", missing("tc"));
+        let failure = check("no-such-tool-of-anybody", "-V").unwrap_err().text;
+        assert!(failure.starts_with("no-such-tool-of-anybody: not found: "), "{failure}");
+    }
+
+    #[test]
+    fn what_a_tool_says_when_it_fails_is_told_in_one_line() {
+        let null = File::open("/dev/null").unwrap();
+        let failure = run(&null, "sh", &["-c", "echo one >&2; echo two >&2; exit 3"]).unwrap_err().text;
+        assert!(failure.ends_with(": one, two"), "{failure}");
+        let failure = run(&null, "sh", &["-c", "echo Operation not permitted >&2; exit 1"]).unwrap_err().text;
+        assert!(failure.contains("--privileged"), "{failure}");
+        assert!(run(&null, "sh", &["-c", "exit 3"]).unwrap_err().text.contains("exit status: 3"));
+    }
+}
