@@ -20,7 +20,7 @@ mod product;
 mod run;
 mod survey;
 
-pub use account::{MachineReport, Progress, Report, ThreadUse, VerifyReport};
+pub use account::{MachineReport, Moved, Progress, Report, ThreadUse, VerifyReport};
 pub use error::PrimaryError;
 pub use product::{End, Ends, Finished, Request, Watch, multiply};
 pub use survey::{Survey, Surveyed, survey};

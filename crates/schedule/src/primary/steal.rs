@@ -236,6 +236,11 @@ impl Primary {
         self.stealing.moves.push((from, to, lot));
     }
 
+    /// How often something moved.
+    pub fn moves(&self) -> usize {
+        self.stealing.moves.len()
+    }
+
     /// What moved, by whose it was and who did it.
     pub fn moved(&self) -> Vec<Moved> {
         let all: f64 = self.plan.regions.iter().map(|r| nearest_f64(r.elements(r.cells()))).sum::<f64>()
@@ -325,7 +330,8 @@ impl Buyer<'_> {
                 for _ in 0..UNITS_MAX {
                     let Lot::Blocks { member, .. } = lot else { break };
                     let rest = Lot::Blocks { member: *member, numbers: Span::new(numbers.start, first) };
-                    match rest.last(self.plan).filter(|w| self.fits(w)).and(rest.last_unit(self.plan)) {
+                    let fitting = rest.last(self.plan).filter(|w| self.fits(w));
+                    match fitting.and_then(|_| rest.last_unit(self.plan)) {
                         Some((next, more)) if work + more <= self.wanted => {
                             (first, work) = (next, work + more)
                         }

@@ -211,7 +211,7 @@ impl World {
             }
         }
         self.primary.validate();
-        let moves = self.primary.moved().iter().map(|m| m.times as usize).sum();
+        let moves = self.primary.moves();
         if self.failed.is_none() && (moves != self.moves || self.events % 128 == 0) {
             self.primary.validate_tiles();
             self.moves = moves;
