@@ -255,11 +255,17 @@ fn a_worker_that_keeps_its_first_tile_does_not_fill_the_primary_with_sums_that_w
 /// A product on machines of which the second takes so many times as long as the others.
 fn slowed(strategy: Cutting, shared: u8, reproducible: bool, slow: u32, seed: u32) -> World {
     let wish = Wish { strategy: Some(strategy), reproducible, ..Wish::AUTO };
-    let p = problem(36, 40, 64, seed % 2 == 0, seed % 3 == 0);
+    let p = problem(36, 40, 64, seed.is_multiple_of(2), seed.is_multiple_of(3));
     let cut = Cut { tile: Some(4), depth: Some(4) };
     let memories = vec![60_000; 4];
-    let setting =
-        Setting { cut, memories, shared, col_major: seed % 5 == 0, slow: vec![1, slow], steals: true };
+    let setting = Setting {
+        cut,
+        memories,
+        shared,
+        col_major: seed.is_multiple_of(5),
+        slow: vec![1, slow],
+        steals: true,
+    };
     let choices: Vec<u32> =
         (0..2000u32).map(|i| (i ^ seed).wrapping_mul(2_654_435_761).rotate_left(11)).collect();
     let mut world = World::new(&p, &setting, &wish).unwrap_or_else(|| panic!("{strategy} does not fit"));

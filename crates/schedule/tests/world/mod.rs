@@ -212,7 +212,7 @@ impl World {
         }
         self.primary.validate();
         let moves = self.primary.moves();
-        if self.failed.is_none() && (moves != self.moves || self.events % 128 == 0) {
+        if self.failed.is_none() && (moves != self.moves || self.events.is_multiple_of(128)) {
             self.primary.validate_tiles();
             self.moves = moves;
         }
@@ -433,7 +433,7 @@ impl World {
             let peers = self.ends.len();
             chosen[c % peers] += 1;
             let one_in = u64::from(self.slow.get(c % peers).copied().unwrap_or(1).max(1));
-            let waits = one_in > 1 && (mixed(&[u64::from(chosen[c % peers])]) >> 32) % one_in != 0;
+            let waits = !(mixed(&[u64::from(chosen[c % peers])]) >> 32).is_multiple_of(one_in);
             let moved = !waits && self.step(c % peers, (c / peers) % 5, c / peers / 5);
             quiet = if moved { 0 } else { quiet + 1 };
             assert!(
