@@ -8,7 +8,7 @@
 
 use crate::report::MachineReport;
 use crate::setting::Pace;
-use bramble_matrix::number::{to_u64, to_usize};
+use bramble_matrix::number::to_usize;
 use bramble_plan::{Machine, Member};
 use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{Forward, MatrixHeader, Operation, PieceHead, ResultHead};

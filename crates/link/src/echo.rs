@@ -236,8 +236,9 @@ mod tests {
         let (left, right) = pair().await;
         let source: SharedBytes = Arc::new(vec![5u8; 3 * 4096]);
         let lasting = Duration::from_millis(50);
-        let (drove, served) =
-            tokio::join!(drive(left, source, 4096, lasting, &mut |_| ()), serve(right, &mut |_| ()));
+        let (left_each, right_each) = (&mut |_| (), &mut |_| ());
+        let (driving, serving) = (drive(left, source, 4096, lasting, left_each), serve(right, right_each));
+        let (drove, served) = tokio::join!(driving, serving);
         let (drove, served) = (drove.unwrap(), served.unwrap());
         assert!(drove.bytes_sent > 0 && drove.bytes_sent == drove.bytes_received);
         assert_eq!((served.bytes_sent, served.bytes_received), (drove.bytes_received, drove.bytes_sent));

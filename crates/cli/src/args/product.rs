@@ -175,6 +175,9 @@ pub(crate) struct MultiplyArgs {
     /// How hard to check C: off, fast, full
     #[arg(long, value_name = "EFFORT", default_value = "fast", value_parser = effort)]
     pub(crate) verify: Effort,
+    /// Every machine does what the plan gave it: work that a slow one was not sent is not taken over by others
+    #[arg(long)]
+    pub(crate) no_steal: bool,
     /// Print one JSON object instead of the report
     #[arg(long)]
     pub(crate) json: bool,

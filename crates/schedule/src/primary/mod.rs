@@ -14,6 +14,7 @@
 //! Deliberately absent: bytes of matrices, frames, sockets, clocks.
 
 mod cell;
+mod offer;
 mod outgoing;
 mod pace;
 mod peer;

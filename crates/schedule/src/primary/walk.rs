@@ -363,7 +363,7 @@ impl Walk {
     /// The block that is being sent, if others may have cells of it: each cell one tile, whose sum of the first steps
     /// lands in C.
     pub(super) fn divisible(&self, plan: &Plan) -> Option<&Work> {
-        let work = &self.sending.as_ref().and(self.out.last())?.work;
+        let (_, OutBlock { work, .. }) = self.sending.as_ref().zip(self.out.last())?;
         let simple = plan.regions[work.block.region].levels == 0 && work.block.order == Order::Steps;
         (simple && work.lands_in_c() && !work.together).then_some(work)
     }
