@@ -104,7 +104,7 @@ def assert_nothing_left(name):
 def test_a_product_in_a_lab_has_the_bits_of_one_without(tmp_path):
     a = save(tmp_path, "A.npy", np.random.default_rng(1).uniform(-1, 1, (600, 500)))
     b = save(tmp_path, "B.npy", np.random.default_rng(2).uniform(-1, 1, (500, 550)))
-    options = ["--strategy", "reuse", "--kernel", "simd", "--json"]
+    options = ["--strategy", "reuse", "--kernel", "simd", "--tile", "64", "--panel", "128", "--json"]
     alone = succeed("multiply", a, b, *options).report
     with lab(tmp_path) as (name, made):
         assert [machine["name"] for machine in made["machines"]] == ["pi1", "pi2"]
@@ -113,11 +113,14 @@ def test_a_product_in_a_lab_has_the_bits_of_one_without(tmp_path):
         assert report["digest"] == alone["digest"] and report["verify"]["passed"] is True
         assert (tmp_path / "C.npy").is_file()
         parts = {worker["name"]: worker for worker in report["workers"] if worker["jobs"]}
-        assert {"10.77.0.2:7400", "10.77.0.3:7400"} <= set(parts), parts
+        # One that measured itself slow may have been left out.
+        assert parts and set(parts) <= {"10.77.0.2:7400", "10.77.0.3:7400"}, parts
         # All of it went through the lab's links, encrypted.
         status = succeed("lab", "status", "--name", name, "--json").report
         for machine in status["machines"]:
-            part = parts[f"{machine['address']}:7400"]
+            part = parts.get(f"{machine['address']}:7400")
+            if part is None:
+                continue
             assert part["encryption"] and machine["worker"]["alive"] and machine["worker"]["cpu_s"] >= 0
             assert machine["bytes_in"] > part["bytes_in"] > 0 and machine["bytes_out"] > part["bytes_out"] > 0
         named = succeed("lab", "run", "--name", name, "--", "nodes", "-w", "pi2", "--json").report

@@ -81,11 +81,8 @@ pub(super) fn becoming(machine: &Machine, words: &[impl AsRef<OsStr>]) -> Result
         .map_err(|e| Failure::failed(format!("this program's file cannot be found: {e}")))?;
     let mut command = Command::new("unshare");
     let outside = names_here()?.to_string();
-    command
-        .args(["--uts", "--"])
-        .arg(program)
-        .args(["lab", "called", &outside, &machine.name, "--"])
-        .args(words);
+    command.args(["--uts", "--"]).arg(program).args(["lab", "called", &outside, &machine.name, "--"]);
+    command.args(words);
     Ok(command)
 }
 
