@@ -224,9 +224,9 @@ class Side:
     """A rival in a process of its own, with its own thread count: takes one JSON request a line, answers
     with one JSON line."""
 
-    def __init__(self, script, threads, *words):
+    def __init__(self, script, threads, *words, prefix=()):
         self.process = subprocess.Popen(
-            [sys.executable, ROOT / "bench" / script, *map(str, words)],
+            [*prefix, sys.executable, ROOT / "bench" / script, *map(str, words)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=with_threads(threads))
 
     def ask(self, **request):
@@ -240,7 +240,10 @@ class Side:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        if kind:
+            # It may be in the middle of something long that nobody waits for.
+            self.process.terminate()
         self.process.stdin.close()
         self.process.wait()
 

@@ -1,4 +1,5 @@
-"""Dask as a rival: a LocalCluster of one-thread processes, in a process of its own: see `common.Side`.
+"""Dask as a rival, in a process of its own: see `common.Side`. The cluster is a LocalCluster of one-thread processes
+(`dask_side.py COUNT`), or a scheduler here that workers of other machines come to (`dask_side.py --listen ADDRESS`).
 
 Every way starts with A and B as NumPy arrays in the client, but `generated`, whose chunks are made and kept
 at the workers beforehand; every way ends with C as a NumPy array in the client. The cluster's start is not
@@ -20,10 +21,14 @@ KINDS = {"f32": np.float32, "f64": np.float64}
 # What Dask says of from_array is the point of measuring it.
 warnings.filterwarnings("ignore", message="Sending large graph")
 client = None
+given = ()
+"""Operands that were loaded from files."""
 
 
 @lru_cache(maxsize=1)
 def operands(n, dtype):
+    if given:
+        return given
     rng = np.random.default_rng(1)
     return tuple(rng.uniform(-1, 1, (n, n)).astype(KINDS[dtype]) for _ in "AB")
 
@@ -51,7 +56,7 @@ def scattered(n, dtype, chunk):
 def futures(n, dtype, chunk):
     """By hand: B to every worker, rows of A in as many parts as workers, one task each."""
     a, b = operands(n, dtype)
-    parts = len(client.scheduler_info()["workers"])
+    parts = len(client.ncores())
     whole_b = client.scatter(b, broadcast=True)
     rows = client.scatter(np.array_split(a, parts))
     return np.vstack(client.gather([client.submit(np.matmul, part, whole_b, pure=False) for part in rows]))
@@ -88,14 +93,51 @@ def product(way, n, dtype, chunk):
     return seconds
 
 
+def load(a, b):
+    """Makes the matrices of these files the operands."""
+    global given
+    given = ()
+    operands.cache_clear()
+    given = np.load(a), np.load(b)
+    return [len(matrix) for matrix in given]
+
+
+def saved(way, n, dtype, chunk, out):
+    """Seconds of one product of the operands that were loaded; C goes to a file afterwards."""
+    begun = time.perf_counter()
+    c = WAYS[way](n, dtype, chunk)
+    seconds = time.perf_counter() - begun
+    np.save(out, c)
+    return seconds
+
+
+def close():
+    """Lets go of all data, so that workers can leave without a word about it."""
+    client.close()
+    return True
+
+
+def enough(workers):
+    """Waits until so many workers are there."""
+    client.wait_for_workers(workers, timeout=60)
+    return workers
+
+
 def main():
     global client
-    workers = int(sys.argv[1])
     begun = time.perf_counter()
-    cluster = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
-    client = Client(cluster)
+    options = {"dashboard_address": None}
+    listens = sys.argv[1] == "--listen"
+    if listens:
+        options.update(n_workers=0, host=sys.argv[2])
+    else:
+        options.update(n_workers=int(sys.argv[1]), threads_per_worker=1, processes=True)
+    cluster = LocalCluster(**options)
+    # Where links are slow, data that is scattered and gathered should not pass the scheduler's loop as well.
+    client = Client(cluster, direct_to_workers=True if listens else None)
     start_s = time.perf_counter() - begun
-    serve({"product": product, "start": lambda: start_s})
+    serve({"product": product, "start": lambda: start_s, "address": lambda: cluster.scheduler_address,
+           "enough": enough, "load": load, "saved": saved, "close": close})
     client.close()
     cluster.close()
 

@@ -1,10 +1,14 @@
 """The measuring scripts still run: each once, on tiny inputs, recording nothing."""
 
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
-from helpers import BRAMBLE, ROOT
+from helpers import BRAMBLE, ROOT, TAG, assert_gone
 
 
 @pytest.mark.parametrize("script, heads", [
@@ -34,4 +38,59 @@ def test_a_quick_look(tmp_path, script, heads):
     assert done.returncode == 0, done.stderr
     for head in heads:
         assert head in done.stdout, done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def lab(tmp_path, case, *words):
+    """The command of a lab script."""
+    return [sys.executable, ROOT / "bench" / "lab_products.py", "--case", case, "--no-record", "--bramble", BRAMBLE,
+            "--dir", tmp_path, *words]
+
+
+def spaces():
+    """Names of this machine's network namespaces."""
+    return set(subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.split())
+
+
+@pytest.mark.parametrize("case, heads", [
+    ("compute", ["seconds : bound", "1000 Mbit/s"]),
+    ("network", ["received : C", "200 Mbit/s"]),
+    ("mixed", ["of the summed speeds", "worker 4 alone", "equal shares"]),
+    ("scaling", ["row:4", "square:8", "5 workers: times as fast"]),
+    ("peers", ["bramble reuse", "whole command"]),
+])
+def test_a_quick_look_at_a_cluster_in_this_machine(tmp_path, case, heads):
+    before = spaces() if shutil.which("ip") else set()
+    done = subprocess.run(lab(tmp_path, case, "--quick"), capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    if done.stdout.startswith("a cluster in this machine cannot be made"):
+        pytest.skip(done.stdout.strip())
+    for head in heads:
+        assert head in done.stdout, done.stdout
+    assert list(tmp_path.iterdir()) == []
+    assert not spaces() - before
+
+
+@pytest.mark.parametrize("case, words", [("compute", ["--rounds", "1000"]), ("peers", ["--mbit", "1000"])])
+def test_an_interrupted_measurement_leaves_nothing(tmp_path, case, words):
+    if os.geteuid() != 0:
+        pytest.skip("only root may make network namespaces")
+    if case == "peers":
+        pytest.importorskip("distributed", reason="Dask is not installed: see bench/requirements.txt")
+    before, end = spaces(), time.monotonic() + 60
+    env = {**os.environ, TAG: tmp_path.name}
+    with subprocess.Popen(lab(tmp_path, case, "-n", "1024", "--dtype", "f32", *words), stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, env=env, start_new_session=True) as run:
+        if case == "peers":
+            # The first peer has been tried; the next is at work or about to be.
+            run.stderr.readline()
+        while run.poll() is None and len(spaces() - before) < 6 and time.monotonic() < end:
+            time.sleep(0.1)
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+    if "cannot be made" in out:
+        pytest.skip(out.strip())
+    assert run.returncode == 130, err
+    assert_gone(tmp_path.name, deadline_s=10)
+    assert not spaces() - before
     assert list(tmp_path.iterdir()) == []

@@ -143,6 +143,25 @@ def test_the_limits_are_those_of_the_description(tmp_path):
         assert f"bramble-{name}/pi1" in Path(f"/proc/{pid}/cgroup").read_text()
 
 
+def test_the_limits_hold(tmp_path):
+    with lab(tmp_path) as (name, made):
+        result = inside(name, sys.executable, "-c", "bytearray(1 << 20); print('fits')", at="pi1")
+        assert result.code == 0 and result.out == "fits\n", result
+        # Killed by the system: 128 MiB are all that there is.
+        result = inside(name, sys.executable, "-c", "print(sum(bytearray(300 << 20)[::4096]))", at="pi1")
+        assert result.code == 128 + signal.SIGKILL, result
+        before = throttled(made["machines"][1]["groups"])
+        inside(name, sys.executable, "-c", "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass",
+               at="pi2")
+        assert throttled(made["machines"][1]["groups"]) > before
+
+
+def throttled(groups):
+    """How often the system held back whoever was in the group."""
+    texts = [Path(group, "cpu.stat").read_text() for group in groups if Path(group, "cpu.stat").exists()]
+    return max(int(found[1]) for text in texts for found in [re.search(r"nr_throttled (\d+)", text)] if found)
+
+
 def rate_of(namespace, interface):
     command = ["tc", "-n", namespace, "-s", "qdisc", "show", "dev", interface]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -15,6 +15,7 @@
 mod clock;
 mod machine;
 mod network;
+mod relay;
 mod report;
 mod setting;
 mod world;

@@ -8,10 +8,10 @@
 
 use crate::report::MachineReport;
 use crate::setting::Pace;
-use bramble_matrix::number::{to_u64, to_usize};
+use bramble_matrix::number::to_usize;
 use bramble_plan::{Machine, Member};
 use bramble_schedule::limits::lines_per_frame;
-use bramble_schedule::message::{MatrixHeader, Operation, ResultHead};
+use bramble_schedule::message::{Forward, MatrixHeader, Operation, PieceHead, ResultHead};
 use bramble_schedule::primary::Outgoing;
 use bramble_schedule::worker::{Action, Event, Run, Worker};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -66,6 +66,8 @@ pub(crate) struct End {
     credit_waits: bool,
     /// What is to leave now.
     pub(crate) leaving: VecDeque<Parcel>,
+    /// What is to be passed on to others.
+    pub(crate) passing: VecDeque<Forward>,
     pub(crate) report: MachineReport,
 }
 
@@ -88,6 +90,7 @@ impl End {
             credit: 0,
             credit_waits: false,
             leaving: VecDeque::new(),
+            passing: VecDeque::new(),
             report: MachineReport { machine: member.machine, ..MachineReport::default() },
         }
     }
@@ -100,6 +103,32 @@ impl End {
         }
         self.happened(Event::Announced(&message.head));
         self.happened(Event::Landed(&message.head));
+    }
+
+    /// Orders of the primary are there.
+    pub(crate) fn ordered(&mut self, forwards: &[Forward]) {
+        self.happened(Event::Relay(forwards));
+    }
+
+    /// A matrix has been passed on.
+    pub(crate) fn passed(&mut self, forward: &Forward) {
+        self.happened(Event::Passed(forward));
+    }
+
+    /// Lines from another worker are there; false where their matrix is not known yet.
+    pub(crate) fn take(&mut self, from: usize, piece: &PieceHead) -> bool {
+        let from = u32::try_from(from).unwrap_or(u32::MAX);
+        let expected = self.worker.expects(from, piece);
+        let is_known = expected.unwrap_or_else(|e| panic!("a worker broke the protocol: {e}")).is_some();
+        if is_known {
+            self.happened(Event::Piece(piece));
+        }
+        is_known
+    }
+
+    /// (lines of a matrix, bytes of one).
+    pub(crate) fn lines_of(&self, id: u32) -> (u32, usize) {
+        self.header(id).lines_total()
     }
 
     /// A thread is done with a task.
@@ -185,7 +214,8 @@ impl End {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
                     self.send_back(head);
                 }
-                Action::Pass(_) | Action::Missing(_) => unreachable!("nobody has neighbours here"),
+                Action::Pass(forward) => self.passing.push_back(forward),
+                Action::Missing(_) => unreachable!("links between workers do not end here"),
                 Action::Release(id) => drop(self.held.remove(&id)),
                 Action::Credit(bytes) => {
                     self.held_bytes -= bytes;
@@ -212,10 +242,5 @@ impl End {
             self.leaving.push_back(Parcel::Result { head, bytes, is_last });
             first_line += lines;
         }
-    }
-
-    /// Bytes of a frame with a store message.
-    pub(crate) fn frame_bytes(message: &Outgoing) -> u64 {
-        to_u64(16 + message.wire_bytes())
     }
 }

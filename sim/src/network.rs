@@ -90,6 +90,21 @@ impl<F> Network<F> {
         self.lanes[link].bytes_per_s.min(self.bytes_per_s)
     }
 
+    /// Seconds that a frame flies.
+    pub(crate) fn latency(&self, link: usize) -> f64 {
+        self.lanes[link].latency_s
+    }
+
+    /// When all that a link carries will have left it.
+    pub(crate) fn free(&self, link: usize) -> Time {
+        self.lanes[link].free
+    }
+
+    /// A link carries something else until then.
+    pub(crate) fn occupy(&mut self, link: usize, until: Time) {
+        self.lanes[link].free = until;
+    }
+
     /// Gives a link a frame.
     pub(crate) fn send<E>(&mut self, link: usize, frame: F, bytes: usize, agenda: &mut Agenda<E>)
     where

@@ -12,6 +12,8 @@ pub struct MachineReport {
     pub bytes_out: u64,
     /// Bytes over its link to the primary.
     pub bytes_back: u64,
+    /// Bytes that it passed on to others.
+    pub bytes_passed: u64,
     /// Seconds that its threads were busy, summed.
     pub busy_s: f64,
     /// Most bytes of matrices that it held, as they are charged.

@@ -9,17 +9,25 @@
 use crate::clock::Agenda;
 use crate::machine::{End, Parcel, Task};
 use crate::network::{Network, Signal, Way};
+use crate::relay::{Across, Passing};
 use crate::report::Report;
 use crate::setting::{Pace, Setting};
 use bramble_matrix::{Layout, Rect};
 use bramble_plan::{Machine, Plan};
+use bramble_schedule::message::Forward;
 use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// How often the primary looks at the time.
+const TICK_S: f64 = 0.1;
 
 /// What can happen.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     Link(Way, Signal),
+    Passing(Passing),
+    /// Time has passed.
+    Tick,
     /// The event loop is done with its task.
     Loop,
     /// A thread of a machine is done with its task.
@@ -32,9 +40,31 @@ impl From<(Way, Signal)> for Happening {
     }
 }
 
+impl From<Passing> for Happening {
+    fn from(passing: Passing) -> Self {
+        Self::Passing(passing)
+    }
+}
+
+/// What the primary sends.
+enum Message {
+    Store(Outgoing),
+    Relay(Vec<Forward>),
+}
+
+impl Message {
+    /// Bytes on the wire.
+    fn frame_bytes(&self) -> usize {
+        match self {
+            Self::Store(message) => 16 + message.wire_bytes(),
+            Self::Relay(forwards) => 16 + 2 + 12 * forwards.len(),
+        }
+    }
+}
+
 /// What the primary's event loop has to do.
 enum Duty {
-    Send(usize, Outgoing),
+    Send(usize, Message),
     Take(usize, Parcel),
     Sent(usize, usize),
     /// Bytes that are added to C; it is done when the time has passed.
@@ -45,7 +75,9 @@ struct World<'a> {
     agenda: Agenda<Happening>,
     primary: Primary,
     ends: Vec<End>,
-    out: Network<Outgoing>,
+    out: Network<Message>,
+    /// Between workers.
+    across: Across,
     back: Network<Parcel>,
     setting: &'a Setting,
     cores: f64,
@@ -79,11 +111,16 @@ impl<'a> World<'a> {
     fn new(plan: &Plan, machines: &[Machine], setting: &'a Setting) -> Self {
         let problem = plan.problem;
         let of = |member: &bramble_plan::Member| &machines[member.machine];
+        let relays = |at: usize| plan.relay && of(&plan.members[at]).link.is_some();
+        let neighbours = |member: &bramble_plan::Member| {
+            let others = (0..plan.members.len()).filter(|at| plan.members[*at].machine != member.machine);
+            if of(member).link.is_some() { others.filter(|at| relays(*at)).collect() } else { Vec::new() }
+        };
         let info = |member: &bramble_plan::Member| PeerInfo {
             name: of(member).name.clone(),
             credit_bytes: member.memory_bytes,
             shares_memory: of(member).link.is_none(),
-            neighbours: Vec::new(),
+            neighbours: neighbours(member),
         };
         let end = |member: &bramble_plan::Member| {
             let machine = of(member);
@@ -118,6 +155,7 @@ impl<'a> World<'a> {
             back: Network::new(Way::Back, card, links()),
             setting,
             cores: machines.first().map_or(1.0, |m| f64::from(m.threads.max(1))),
+            across: Across::new(plan.members.len()),
             duties: VecDeque::new(),
             duty: None,
             loop_busy_s: 0.0,
@@ -133,6 +171,9 @@ impl<'a> World<'a> {
 
     /// Until C is there.
     fn run(&mut self) {
+        if self.primary.plan().relay {
+            self.agenda.add(TICK_S, Happening::Tick);
+        }
         self.attend();
         while self.finished_s.is_none() {
             let Some(happening) = self.agenda.next() else {
@@ -143,7 +184,7 @@ impl<'a> World<'a> {
                 Happening::Link(Way::Out, Signal::Card) => self.out.card_is_free(&mut self.agenda),
                 Happening::Link(Way::Back, Signal::Card) => self.back.card_is_free(&mut self.agenda),
                 Happening::Link(Way::Out, Signal::Left(peer)) => {
-                    if let Some(message) = self.out.left(peer, &mut self.agenda) {
+                    if let Some(Message::Store(message)) = self.out.left(peer, &mut self.agenda) {
                         self.duties.push_back(Duty::Sent(peer, message.wire_bytes()));
                     }
                 }
@@ -163,6 +204,22 @@ impl<'a> World<'a> {
                         self.duties.push_back(Duty::Take(peer, parcel));
                     }
                 }
+                Happening::Passing(Passing::Left(from)) => {
+                    if let Some(forward) = self.across.left(from) {
+                        self.ends[from].passed(&forward);
+                    }
+                    self.go_on(from);
+                }
+                Happening::Passing(Passing::There { from, to, piece }) => {
+                    self.across.there(to, from, piece);
+                    self.go_on(to);
+                }
+                Happening::Tick => {
+                    // Nobody is silent here, only slow.
+                    (0..self.ends.len()).for_each(|peer| self.tell(Event::Alive { peer }));
+                    self.tell(Event::Tick);
+                    self.agenda.add(TICK_S, Happening::Tick);
+                }
                 Happening::Loop => {
                     if let Some(duty) = self.duty.take() {
                         self.perform(duty);
@@ -179,14 +236,20 @@ impl<'a> World<'a> {
     }
 
     /// A store message is at a machine.
-    fn stored(&mut self, peer: usize, message: &Outgoing) {
-        self.ends[peer].stored(message);
+    fn stored(&mut self, peer: usize, message: &Message) {
+        match message {
+            Message::Store(message) => self.ends[peer].stored(message),
+            Message::Relay(forwards) => self.ends[peer].ordered(forwards),
+        }
         self.ends[peer].report.last_store_s = self.agenda.now().seconds();
         self.go_on(peer);
     }
 
     /// Starts what a machine's threads can do, and gives its link what leaves.
     fn go_on(&mut self, peer: usize) {
+        self.across.land(peer, &mut self.ends[peer]);
+        let links = (&mut self.out, &mut self.back);
+        self.across.order(peer, &mut self.ends[peer], links, &mut self.agenda);
         while let Some(mut parcel) = self.ends[peer].leaving.pop_front() {
             if self.ends[peer].shares_memory {
                 self.ends[peer].left(&mut parcel);
@@ -235,7 +298,7 @@ impl<'a> World<'a> {
             Duty::Merge(bytes) => *bytes as f64 * self.setting.merge_s_per_byte,
             // The own threads' messages go by reference; a sum that waits is copied.
             Duty::Send(peer, _) if self.ends[*peer].shares_memory => 0.0,
-            Duty::Send(_, message) => End::frame_bytes(message) as f64 * self.setting.loop_s_per_byte,
+            Duty::Send(_, message) => message.frame_bytes() as f64 * self.setting.loop_s_per_byte,
             Duty::Take(peer, parcel) => match parcel {
                 Parcel::Result { bytes, .. } => *bytes as f64 * self.setting.loop_s_per_byte,
                 Parcel::Credit(_) if self.ends[*peer].shares_memory => 0.0,
@@ -250,10 +313,12 @@ impl<'a> World<'a> {
             Duty::Sent(peer, bytes) => self.tell(Event::Sent { peer, bytes }),
             Duty::Send(peer, message) if self.ends[peer].shares_memory => {
                 self.stored(peer, &message);
-                self.duties.push_back(Duty::Sent(peer, message.wire_bytes()));
+                if let Message::Store(message) = message {
+                    self.duties.push_back(Duty::Sent(peer, message.wire_bytes()));
+                }
             }
             Duty::Send(peer, message) => {
-                let bytes = 16 + message.wire_bytes();
+                let bytes = message.frame_bytes();
                 self.out.send(peer, message, bytes, &mut self.agenda);
             }
             Duty::Take(peer, Parcel::Credit(bytes)) => self.tell(Event::Credit { peer, bytes }),
@@ -287,7 +352,12 @@ impl<'a> World<'a> {
         let now = self.agenda.now();
         for action in self.primary.handle(event, now.duration()) {
             match action {
-                Action::Send(peer, message) => self.duties.push_back(Duty::Send(peer, message)),
+                Action::Send(peer, message) => {
+                    self.duties.push_back(Duty::Send(peer, Message::Store(message)));
+                }
+                Action::Relay(peer, forwards) => {
+                    self.duties.push_back(Duty::Send(peer, Message::Relay(forwards)));
+                }
                 Action::Merge { peer, tile, rect } => {
                     let bytes = self.asides.remove(&(peer, tile));
                     let bytes = bytes.unwrap_or_else(|| panic!("a sum is added that is not there"));
@@ -302,7 +372,7 @@ impl<'a> World<'a> {
                 }
                 Action::Finished => self.finished_s = Some(self.finish()),
                 Action::Ping(..) => {}
-                Action::Relay(..) | Action::Parted { .. } => unreachable!("nobody has neighbours here"),
+                Action::Parted { .. } => unreachable!("links between workers do not end here"),
                 Action::Fail(why) => panic!("the product failed: {why}"),
             }
         }
@@ -325,7 +395,8 @@ impl<'a> World<'a> {
                 true => (0, 0),
                 false => (self.out.bytes(peer), self.back.bytes(peer)),
             };
-            machines.push(crate::MachineReport { bytes_out, bytes_back, ..end.report });
+            let bytes_passed = self.across.bytes[peer];
+            machines.push(crate::MachineReport { bytes_out, bytes_back, bytes_passed, ..end.report });
         }
         Report {
             seconds: self.finished_s.unwrap_or_default(),

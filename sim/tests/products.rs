@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Strategy, Wish, decide};
+use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
 use bramble_sim::{Report, Setting, simulate};
 
 fn machine(name: &str, threads: u32, gflops: f64, bytes_per_s: Option<f64>) -> Machine {
@@ -25,7 +25,7 @@ fn problem(m: u64, n: u64, k: u64) -> Problem {
 
 fn planned(p: &Problem, cut: Cut, machines: &[Machine], strategy: &str, reproducible: bool) -> Plan {
     let strategy = Some(strategy.parse::<Strategy>().unwrap());
-    let wish = Wish { strategy, who: Preference::Workers, reproducible, ..Wish::AUTO };
+    let wish = Wish { strategy, who: Preference::Workers, reproducible, relay: Relay::Off, ..Wish::AUTO };
     decide(p, cut, &machines[0], &machines[1..], &wish).unwrap().plan
 }
 
@@ -67,7 +67,8 @@ fn every_strategy_ends_and_moves_what_was_predicted() {
             let p = Problem { reads_c, sends_a, ..problem(997, 881, 1301) };
             let plan = planned(&p, cut, &machines, strategy, reproducible);
             for seed in 0..3 {
-                let report = simulate(&plan, &machines, &Setting { seed, ..Setting::measured() });
+                let setting = Setting { seed, steals: false, ..Setting::measured() };
+                let report = simulate(&plan, &machines, &setting);
                 let off = report.bytes_off(&plan.predicted);
                 assert!(off < 0.01, "{strategy}: bytes are {off} off");
                 let jobs: u64 = plan.predicted.machines.iter().map(|m| m.jobs).sum();
@@ -126,6 +127,32 @@ fn workers_share_the_primarys_network() {
 }
 
 #[test]
+fn operands_leave_the_primary_once_where_workers_pass_them_on() {
+    let p = problem(4096, 4096, 4096);
+    let mut machines = vec![machine("primary", 1, 1.0, None)];
+    machines.extend((0..8).map(|_| machine("worker", 2, 1e4, Some(1e8))));
+    for strategy in ["summa:2x4", "summa:4x2", "reuse", "cuboid:2x4x1", "cuboid:1x8x1"] {
+        let run = |relay| {
+            let strategy = Some(strategy.parse::<Strategy>().unwrap());
+            let wish = Wish { strategy, who: Preference::Workers, relay, ..Wish::AUTO };
+            let plan = decide(&p, Cut::default(), &machines[0], &machines[1..], &wish).unwrap().plan;
+            assert_eq!(plan.relay, relay == Relay::On, "{strategy:?}");
+            (simulate(&plan, &machines, &Setting::ideal()), plan.predicted)
+        };
+        let ((alone, _), (relayed, predicted)) = (run(Relay::Off), run(Relay::On));
+        let once = p.operand_bytes();
+        assert!(relayed.bytes_sent() as f64 <= 1.01 * once, "{strategy}: {} of {once}", relayed.bytes_sent());
+        assert!(alone.bytes_sent() as f64 > 1.5 * once, "{strategy}");
+        let passed: u64 = relayed.machines.iter().map(|m| m.bytes_passed).sum();
+        near(passed as f64 + relayed.bytes_sent() as f64, alone.bytes_sent() as f64, 0.01);
+        assert!(relayed.bytes_off(&predicted) < 0.01, "{strategy}: {}", relayed.bytes_off(&predicted));
+        near(passed as f64, predicted.bytes_relayed as f64, 0.01);
+        let times = (relayed.seconds, alone.seconds, predicted.seconds, once / 1e8);
+        assert!(times.0 < times.1 && times.0 < 1.25 * times.3, "{strategy}: {times:?}");
+    }
+}
+
+#[test]
 fn the_event_loop_and_the_threads_share_the_cores() {
     let p = problem(2048, 2048, 2048);
     let mut machines = vec![machine("primary", 2, 20.0, None)];
@@ -161,4 +188,78 @@ fn predictions_are_near_what_is_simulated() {
             assert!((0.8..1.25).contains(&off), "{m} x {n} x {k} by {strategy}: {off} of {simulated} s");
         }
     }
+}
+
+/// Four workers, of which the first is so much slower than it said: (with stealing, without, ideal seconds).
+fn one_slow(speed: f64, workers: usize, k: u64) -> (Report, Report, f64) {
+    let mut machines = vec![machine("primary", 4, 24.0, None)];
+    machines.extend((0..workers).map(|_| machine("worker", 4, 24.0, Some(117e6))));
+    machines[0].nic_bytes_per_s = Some(400e6);
+    let p = Problem { dtype: DType::F32, ..problem(8192, 8192, k) };
+    let cut = Cut { tile: Some(512), depth: Some(512) };
+    let plan = planned(&p, cut, &machines, "reuse", false);
+    let speeds = vec![1.0, speed];
+    let sum = 24e9 * (workers as f64 - 1.0 + speed);
+    let run = |steals| {
+        let setting = Setting { speeds: speeds.clone(), steals, ..Setting::measured() };
+        simulate(&plan, &machines, &setting)
+    };
+    let (with, without) = (run(true), run(false));
+    assert_eq!(with.jobs, without.jobs, "every (tile, step) once");
+    (with, without, p.flops() / sum)
+}
+
+#[test]
+fn a_slow_machine_s_work_is_taken_over_and_all_are_done_at_the_same_time() {
+    for (speed, k, off) in [(0.5, 8192, 0.06), (0.25, 8192, 0.06), (0.1, 32_768, 0.06)] {
+        let (with, without, ideal) = one_slow(speed, 4, k);
+        assert!(with.seconds < ideal * (1.0 + off), "{speed}: {} s, ideal {ideal}", with.seconds);
+        assert!(without.seconds > ideal * 1.5, "{speed}: {} s without", without.seconds);
+        let moved: f64 = with.moved.iter().filter(|m| m.from == 0).map(|m| m.part).sum();
+        // What it kept: its part of all speeds, and some.
+        let kept = speed / (3.0 + speed);
+        assert!((0.25 - moved - kept).abs() < 0.04, "{moved} of all work moved");
+        for (at, m) in with.machines.iter().enumerate() {
+            let idle = 1.0 - m.busy_s / 4.0 / with.seconds;
+            assert!(idle < 0.08, "{speed}: machine {at} was idle for {idle} of the time");
+        }
+    }
+}
+
+#[test]
+fn machines_that_do_as_they_said_keep_their_work_and_uneven_parts_are_evened() {
+    let (with, without, _) = one_slow(1.0, 4, 8192);
+    assert!(with.moved.is_empty());
+    assert_eq!(with.seconds, without.seconds);
+    // 16 x 16 tiles for five.
+    let (with, without, ideal) = one_slow(1.0, 5, 8192);
+    assert!(with.seconds < 0.95 * without.seconds, "{} s and {} s", with.seconds, without.seconds);
+    assert!(with.seconds < 1.04 * ideal, "{} s, ideal {ideal}", with.seconds);
+}
+
+#[test]
+fn every_strategy_ends_with_a_slow_machine_and_the_same_jobs() {
+    let mut machines = vec![machine("primary", 4, 40.0, None)];
+    machines.extend((0..3).map(|_| machine("worker", 2, 8.0, Some(1e8))));
+    let cut = Cut { tile: Some(96), depth: Some(128) };
+    let mut moves = 0;
+    for strategy in STRATEGIES {
+        for (reads_c, sends_a, reproducible) in [(false, true, false), (true, false, true)] {
+            if reproducible && strategy.starts_with("strassen") {
+                continue;
+            }
+            let p = Problem { reads_c, sends_a, ..problem(997, 881, 2601) };
+            let plan = planned(&p, cut, &machines, strategy, reproducible);
+            let jobs: u64 = plan.predicted.machines.iter().map(|m| m.jobs).sum();
+            for seed in 0..3 {
+                let speeds = vec![1.0, 1.0, 0.1];
+                let report = simulate(&plan, &machines, &Setting { seed, speeds, ..Setting::measured() });
+                // A sum of panels that Strassen's method makes is made by everybody who has the panel.
+                assert!(report.jobs == jobs || strategy.starts_with("strassen"), "{strategy}");
+                assert_eq!(report.tiles, plan.tiles(), "{strategy}");
+                moves += report.moved.iter().map(|m| m.times).sum::<u64>();
+            }
+        }
+    }
+    assert!(moves > 30, "{moves} moves");
 }

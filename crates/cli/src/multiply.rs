@@ -143,6 +143,7 @@ async fn compute(
         kernel: gathered.kernel.clone(),
         wish: args.cut.wish(is_local),
         credits: args.cut.credits,
+        steals: !args.no_steal,
         effort: args.verify,
         threads: gathered.threads,
         session_seed: crate::seed()? as u32,

@@ -4,7 +4,7 @@ use crate::args::MultiplyArgs;
 use crate::plan::{json as plan_json, text as plan_text};
 use crate::quantity::{bytes, seconds};
 use bramble_plan::Sums;
-use bramble_primary::{MachineReport, RelayReport, Report, Unreachable};
+use bramble_primary::{MachineReport, Moved, RelayReport, Report, Unreachable};
 use serde_json::{Value, json};
 
 /// The report as lines of text.
@@ -65,6 +65,10 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
     ));
     if args.verbose {
         out.extend(report.machines.iter().map(|m| machine(m, report.seconds)));
+        out.extend(report.moved.iter().map(|m| {
+            let (part, times) = (m.part * 100.0, if m.times == 1 { "once" } else { "in several parts" });
+            format!("  {part:.1} % of the work went from {} to {}, {times}", m.from, m.to)
+        }));
     }
     out.join("\n") + "\n"
 }
@@ -122,6 +126,7 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
             "rss_peak_bytes": rss_peak_bytes(),
         },
         "workers": machines,
+        "moved": report.moved.iter().map(moved_json).collect::<Vec<_>>(),
         "bound": {"seconds": report.bound.seconds, "by": report.bound.by.name()},
         "predicted": plan_json::predicted(&report.predicted),
         "verify": {
@@ -145,6 +150,10 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
 fn relay_json(relay: &RelayReport) -> Value {
     let pair = |p: &Unreachable| json!({"from": p.from, "to": p.to, "why": p.why});
     json!({"pairs": relay.pairs, "unreachable": relay.unreachable.iter().map(pair).collect::<Vec<_>>()})
+}
+
+fn moved_json(m: &Moved) -> Value {
+    json!({"from": m.from, "to": m.to, "times": m.times, "tile_steps": m.tile_steps, "part": m.part})
 }
 
 fn machine_json(m: &MachineReport) -> Value {

@@ -2,6 +2,7 @@
 //!
 //! A region is runs of bytes at a fixed pitch: what a rectangle of a larger matrix is, without knowing so.
 
+use crate::checksum;
 use std::any::Any;
 use std::io::IoSliceMut;
 use std::sync::{Arc, OnceLock};
@@ -41,9 +42,7 @@ impl Region {
 
     /// CRC-32C of the bytes, computed at the first call.
     pub fn checksum(&self) -> u32 {
-        *self
-            .checksum
-            .get_or_init(|| (0..self.runs).fold(0, |sum, i| crc32c::crc32c_append(sum, self.run(i))))
+        *self.checksum.get_or_init(|| (0..self.runs).fold(0, |sum, i| checksum::append(sum, self.run(i))))
     }
 
     /// Total bytes.

@@ -4,7 +4,7 @@
 //! the checksum covers lengths, kind, head and body. A body's own checksum is computed once however many
 //! receivers it goes to, and combined with that of each head.
 
-use crate::{Body, LinkError};
+use crate::{Body, LinkError, checksum};
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -148,9 +148,9 @@ impl Frame {
         let body_bytes = u32::try_from(self.body.len()).unwrap_or(u32::MAX);
         let head_bytes = u16::try_from(self.head.len()).unwrap_or(u16::MAX);
         let mut header = Header { body_bytes, head_bytes, kind: self.kind, session, checksum: 0 };
-        let front = crc32c::crc32c_append(crc32c::crc32c(&header.prefix()), &self.head);
+        let front = checksum::append(checksum::append(0, &header.prefix()), &self.head);
         header.checksum = match &self.body {
-            Body::Shared(region) => crc32c::crc32c_combine(front, region.checksum(), region.len()),
+            Body::Shared(region) => checksum::combine(front, region.checksum(), region.len()),
             Body::Empty | Body::Lent(_) => front,
         };
         header

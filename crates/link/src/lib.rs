@@ -11,7 +11,9 @@
 //! this room depends on no other.
 
 mod body;
+mod checksum;
 mod door;
+pub mod echo;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;

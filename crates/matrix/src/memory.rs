@@ -7,6 +7,7 @@
 //! owner. Allocation failure is an error, never an abort.
 
 use crate::{DType, Element, Layout, MatrixError, Shape, View};
+use memmap2::MmapMut;
 use std::sync::Arc;
 
 /// Bytes that several holders may read for as long as they like.
@@ -19,21 +20,47 @@ struct CacheLine([u8; 64]);
 
 /// Owned bytes on a 64-byte boundary.
 pub struct Buffer {
-    memory: Vec<CacheLine>,
+    memory: Memory,
     len: usize,
 }
+
+/// Where the bytes of a buffer are.
+enum Memory {
+    /// With the allocator.
+    Heap(Vec<CacheLine>),
+    /// In pages of their own, whole cache lines of them.
+    Pages(MmapMut, usize),
+}
+
+/// From here on a buffer that nobody has touched is worth pages of its own.
+const PAGES_BYTES: usize = 128 << 10;
 
 impl Buffer {
     /// A zeroed buffer of `len` bytes; an error where the machine has not that much.
     pub fn zeroed(len: usize) -> Result<Self, MatrixError> {
         let memory = bytemuck::allocation::try_zeroed_vec(len.div_ceil(64))
             .map_err(|()| MatrixError::OutOfMemory { bytes: len as u64 })?;
-        Ok(Self { memory, len })
+        Ok(Self { memory: Memory::Heap(memory), len })
+    }
+
+    /// The same for one that lives long and is written by another thread than this: whoever touches a page first has the
+    /// system clear it, where the allocator may clear all of it here and now.
+    pub fn untouched(len: usize) -> Result<Self, MatrixError> {
+        if len < PAGES_BYTES {
+            return Self::zeroed(len);
+        }
+        let refused = || MatrixError::OutOfMemory { bytes: len as u64 };
+        let bytes = len.checked_next_multiple_of(64).ok_or_else(refused)?;
+        let pages = MmapMut::map_anon(bytes).map_err(|_| refused())?;
+        Ok(Self { memory: Memory::Pages(pages, bytes), len })
     }
 
     /// The bytes that fit without a new allocation.
     pub fn capacity(&self) -> usize {
-        self.memory.len() * 64
+        match &self.memory {
+            Memory::Heap(lines) => lines.len() * 64,
+            Memory::Pages(_, bytes) => *bytes,
+        }
     }
 
     /// Sets the length to `len` bytes, at most `capacity()`. The contents are whatever was there.
@@ -44,12 +71,20 @@ impl Buffer {
 
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.memory)[..self.len]
+        let all = match &self.memory {
+            Memory::Heap(lines) => bytemuck::cast_slice(lines),
+            Memory::Pages(pages, _) => &pages[..],
+        };
+        &all[..self.len]
     }
 
     /// The bytes, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.memory)[..self.len]
+        let all = match &mut self.memory {
+            Memory::Heap(lines) => bytemuck::cast_slice_mut(lines),
+            Memory::Pages(pages, _) => &mut pages[..],
+        };
+        &mut all[..self.len]
     }
 
     /// The bytes as elements. The length must be a whole number of them.

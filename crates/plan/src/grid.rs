@@ -102,8 +102,12 @@ pub(crate) const DEPTH_MAX: u64 = 65_536;
 /// Tiles that a product should have at least, where it is large enough, so that a few machines with a few
 /// threads each share it evenly.
 const TILES_WANTED: u64 = 64;
-/// Default tile edges. 512 is where packing costs a kernel less than 2 %; larger ones save messages.
-const EDGES: [u64; 3] = [1024, 512, 256];
+/// Default tile edges, with the tiles from which on each is taken. 512 is where packing costs a kernel less than 2 %, so it
+/// is worth more than even parts; larger ones only save messages, and leave enough tiles for parts that are even within
+/// 2 % among a few machines.
+const EDGES: [(u64, u64); 3] = [(1024, 4 * TILES_WANTED), (512, TILES_WANTED), (256, 0)];
+/// The least of them.
+const EDGE_MIN: u64 = EDGES[2].0;
 
 impl Grid {
     /// The grid for a product.
@@ -224,7 +228,7 @@ impl Grid {
 /// Small tiles have deep panels, so that a job stays worth sending; beyond 512, where kernels cut k by themselves, depth
 /// gains nothing, and two steps of panels take memory from the block of C.
 fn default_depth(edge: u64) -> u64 {
-    if edge <= EDGES[2] { 1024 } else { 512 }
+    if edge <= EDGE_MIN { 1024 } else { 512 }
 }
 
 /// The largest square tile that still leaves enough tiles; a flat or tall C gets longer tiles of about the
@@ -232,8 +236,8 @@ fn default_depth(edge: u64) -> u64 {
 fn default_tile(m: u64, n: u64) -> (u64, u64) {
     let edge = EDGES
         .into_iter()
-        .find(|e| m.div_ceil(*e).saturating_mul(n.div_ceil(*e)) >= TILES_WANTED)
-        .unwrap_or(EDGES[EDGES.len() - 1]);
+        .find(|(e, wanted)| m.div_ceil(*e).saturating_mul(n.div_ceil(*e)) >= *wanted)
+        .map_or(EDGE_MIN, |(edge, _)| edge);
     if n < edge {
         (stretched(edge, n, m), edge)
     } else if m < edge {

@@ -20,17 +20,22 @@ pub(crate) struct Team<'a> {
 const ROUNDS: usize = 4;
 /// Blocks of half the size are taken where they take less than this part of the time.
 const HALVES_GAIN: f64 = 0.97;
-/// Beyond so many members two rounds have to do.
+/// Beyond so many members two rounds have to do, cells are not moved, and who relays has the same parts as who does not.
 const MANY: usize = 64;
 
-/// The best plan for the machines with those numbers; the numbers of those that have no room for their shares.
+/// The best plan for the machines with those numbers, relayed or not; the numbers of those that have no room for their shares.
 pub(crate) fn plan_team(team: &Team<'_>, ids: &[usize]) -> Result<Plan, Vec<usize>> {
     let (wish, plain) = (team.costs.relay, shared_out(team, ids, false)?);
     if is_fixed(team) || !team.costs.may_relay(&plain.1) {
         return Ok(plan_of(team, plain, false));
     }
-    // Others may then have other parts, since what is shared costs the primary's link less.
-    let Ok(relayed) = shared_out(team, ids, true) else { return Ok(plan_of(team, plain, false)) };
+    let relayed = if ids.len() > MANY {
+        (team.costs.predict(&plain.1, true), plain.1.clone())
+    } else {
+        // Others may then have other parts, since what is shared costs the primary's link less.
+        let Ok(relayed) = shared_out(team, ids, true) else { return Ok(plan_of(team, plain, false)) };
+        relayed
+    };
     let is_better = |a: &Prediction, b: &Prediction| {
         a.seconds < b.seconds || (a.seconds == b.seconds && a.bytes_sent < b.bytes_sent)
     };

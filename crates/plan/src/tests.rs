@@ -2,6 +2,7 @@
 
 mod auto;
 mod cost;
+mod even;
 mod form;
 mod page;
 mod relay;

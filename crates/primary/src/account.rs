@@ -3,6 +3,7 @@
 use crate::opening::Session;
 use bramble_matrix::{Effort, Verdict};
 use bramble_plan::{Bound, LeftOut, Prediction, Sums};
+use bramble_schedule::primary::Primary;
 use std::time::Duration;
 
 /// How far a product is.
@@ -86,6 +87,21 @@ pub struct Unreachable {
     pub why: String,
 }
 
+/// Work that a machine had not been sent and another did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moved {
+    /// The name of the machine whose it was.
+    pub from: String,
+    /// The name of the machine that did it.
+    pub to: String,
+    /// How often something moved.
+    pub times: u64,
+    /// Tiles times steps (with Strassen's method cells times steps).
+    pub tile_steps: u64,
+    /// Part of all work, 0 to 1.
+    pub part: f64,
+}
+
 /// What verification found, and what it cost.
 #[derive(Clone, Debug)]
 pub struct VerifyReport {
@@ -134,6 +150,8 @@ pub struct Report {
     pub sentence: String,
     /// Machines that took part.
     pub machines: Vec<MachineReport>,
+    /// Work that went from one to another while it ran.
+    pub moved: Vec<Moved>,
     /// Machines that did not, and why.
     pub left_out: Vec<LeftOut>,
     /// What verification found.
@@ -161,6 +179,19 @@ impl Report {
     pub fn gflops(&self) -> f64 {
         if self.seconds > 0.0 { self.flops() / self.seconds / 1e9 } else { 0.0 }
     }
+}
+
+/// What moved between machines, with their names.
+pub(crate) fn moved(state: &Primary, machines: &[MachineReport]) -> Vec<Moved> {
+    let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
+    let named = |m: bramble_schedule::primary::Moved| Moved {
+        from: name(m.from),
+        to: name(m.to),
+        times: m.times,
+        tile_steps: m.tile_steps,
+        part: m.part,
+    };
+    state.moved().into_iter().map(named).collect()
 }
 
 /// What is known of the machines before they have done anything.

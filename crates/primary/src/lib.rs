@@ -21,7 +21,9 @@ mod product;
 mod run;
 mod survey;
 
-pub use account::{MachineReport, Progress, RelayReport, Report, ThreadUse, Unreachable, VerifyReport};
+pub use account::{
+    MachineReport, Moved, Progress, RelayReport, Report, ThreadUse, Unreachable, VerifyReport,
+};
 pub use error::PrimaryError;
 pub use neighbours::Random;
 pub use product::{End, Ends, Finished, Request, Watch, multiply};

@@ -1,7 +1,7 @@
 //! One product, from opened operands to a verified C.
 
 use crate::PrimaryError;
-use crate::account::{Progress, RelayReport, Report, VerifyReport};
+use crate::account::{Progress, RelayReport, Report, VerifyReport, moved};
 use crate::bodies::Bodies;
 use crate::measure::measure;
 use crate::neighbours::{Met, Random, introduce};
@@ -38,6 +38,8 @@ pub struct Request {
     pub wish: Wish,
     /// Most bytes that any one worker is sent before it frees some.
     pub credits: Option<u64>,
+    /// Whether work that a slow machine has not been sent goes to others.
+    pub steals: bool,
     /// How hard C is checked.
     pub effort: Effort,
     /// Threads that may check it.
@@ -128,7 +130,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let bodies = Bodies::new(request.a.clone(), request.b.clone(), request.old_c.clone());
     let plan = decision.plan.clone();
     let relay = decision.plan.relay.then(|| met.report.clone());
-    let ran = run(plan, operands, bodies, request.output, met, watch).await?;
+    let ran = run(plan, request.steals, operands, bodies, request.output, met, watch).await?;
     let sealed = ran.output.seal()?;
     watch.verifying();
     let verify = checked.verify(&sealed, decision.plan.strategy.levels).await?;
@@ -136,7 +138,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let grid =
         decision.plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth]);
     let suspect = verify.verdict.fault.as_ref().and_then(|fault| {
-        let owner = decision.plan.owner_of(fault.row, fault.col)?;
+        let owner = ran.state.owner_of(fault.row, fault.col)?;
         Some(ran.machines[owner].name.clone())
     });
     let report = Report {
@@ -157,6 +159,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         bytes_received: wire(|m| m.bytes_out),
         alone: decision.alone,
         sentence: decision.sentence,
+        moved: moved(&ran.state, &ran.machines),
         machines: ran.machines,
         left_out: decision.left_out,
         verify,
@@ -317,6 +320,7 @@ async fn without_product(request: Request, problem: &Problem) -> Result<Finished
         alone: true,
         sentence: "alone: there is nothing to multiply".to_owned(),
         machines: Vec::new(),
+        moved: Vec::new(),
         left_out: Vec::new(),
         verify,
         suspect: None,

@@ -91,6 +91,8 @@ pub(crate) struct Ran {
     pub(crate) seconds: f64,
     pub(crate) first_job: Instant,
     pub(crate) machines: Vec<MachineReport>,
+    /// What was decided: who did what.
+    pub(crate) state: Primary,
     /// Most bytes of sums that were put aside.
     pub(crate) aside_bytes_max: usize,
 }
@@ -98,6 +100,7 @@ pub(crate) struct Ran {
 /// Runs a plan on the sessions of its members, in their order, some of which have links with each other.
 pub(crate) async fn run(
     plan: bramble_plan::Plan,
+    steals: bool,
     operands: Operands,
     bodies: Bodies,
     output: Output,
@@ -119,9 +122,11 @@ pub(crate) async fn run(
         })
         .collect();
     let changed = Rc::new(Notify::new());
+    let tiles_left_in_row = tiles_by_row(&plan)?;
+    let state = Primary::new(plan, operands, infos);
     let core = Rc::new(RefCell::new(Core {
-        tiles_left_in_row: tiles_by_row(&plan)?,
-        state: Primary::new(plan, operands, infos),
+        tiles_left_in_row,
+        state: if steals { state } else { state.without_stealing() },
         bodies,
         output: Arc::new(output),
         hints: JoinSet::new(),
@@ -181,7 +186,6 @@ async fn supervise(core: &Rc<RefCell<Core>>, changed: &Notify, watch: &dyn Watch
             watch.progress(&core.progress());
             return;
         }
-        core.pass_time();
         core.hear();
         core.happened(Event::Tick);
         watch.progress(&core.progress());
@@ -209,6 +213,7 @@ async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
 impl Core {
     /// One event through the state machine, and what comes of it.
     fn happened(&mut self, event: Event) {
+        self.pass_time();
         let now = self.clock;
         let mut actions = VecDeque::from(self.state.handle(event, now));
         while let Some(action) = actions.pop_front() {
@@ -433,6 +438,10 @@ impl Core {
         let first_job = self.first_job.unwrap_or(self.began);
         let finished = self.finished.unwrap_or_else(Instant::now);
         let mut machines = machines;
+        for moved in self.state.moved() {
+            machines[moved.from].share -= moved.part;
+            machines[moved.to].share += moved.part;
+        }
         for (machine, peer) in machines.iter_mut().zip(self.peers) {
             if !peer.shares_memory {
                 (machine.bytes_in, machine.bytes_out) = (peer.sent(), peer.received());
@@ -451,7 +460,7 @@ impl Core {
         let output = Arc::into_inner(self.output);
         let output = output.ok_or_else(|| PrimaryError::Failed("a hint outlived its product".to_owned()))?;
         let aside_bytes_max = self.asides.bytes_max();
-        Ok(Ran { output, seconds, first_job, machines, aside_bytes_max })
+        Ok(Ran { output, seconds, first_job, machines, state: self.state, aside_bytes_max })
     }
 }
 

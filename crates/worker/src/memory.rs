@@ -191,7 +191,8 @@ impl Store {
         {
             self.allocated_bytes -= to_u64(dropped.capacity());
         }
-        let buffer = Buffer::zeroed(len)?;
+        // Tiles are written first by a compute thread, which then has their pages cleared.
+        let buffer = Buffer::untouched(len)?;
         self.allocated_bytes += to_u64(buffer.capacity());
         self.allocated_bytes_max = self.allocated_bytes_max.max(self.allocated_bytes);
         Ok(buffer)

@@ -93,11 +93,24 @@ impl CBook {
         tile
     }
 
-    /// The steps of the block of a member that has this tile and ends where the result says.
-    pub(super) fn steps_of(&mut self, plan: &Plan, peer: usize, rect: Rect, head: &ResultHead) -> Span {
+    /// The steps of the block of a member that has this tile and ends where the result says. Where work has `moved`
+    /// between members it may be any member's, or end sooner: then it is what the result says.
+    pub(super) fn steps_of(
+        &mut self,
+        plan: &Plan,
+        peer: usize,
+        rect: Rect,
+        head: &ResultHead,
+        moved: bool,
+    ) -> Span {
+        let region = self.tile(rect).region;
+        if moved && plan.regions[region].levels == 0 {
+            return Span::new(u64::from(head.step_start), u64::from(head.step_end));
+        }
         let tile = self.tile(rect);
         let (last, (i, j)) = (u64::from(head.step_end) - 1, tile.cell);
-        let mut mine = plan.members[peer].shares.iter().filter(|s| {
+        let members = if moved { &plan.members[..] } else { &plan.members[peer..=peer] };
+        let mut mine = members.iter().flat_map(|m| &m.shares).filter(|s| {
             let here = s.region == tile.region && s.cells.rows.contains(i) && s.cells.cols.contains(j);
             here && s.steps.contains(last)
         });

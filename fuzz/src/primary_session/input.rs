@@ -3,7 +3,7 @@
 use crate::bytes::Bytes;
 use crate::files::check_message;
 use bramble_matrix::{DType, Layout};
-use bramble_plan::{Base, Cut, LinkRate, Machine, Plan, Preference, Problem, Strategy, Wish, decide};
+use bramble_plan::{Base, Cut, LinkRate, Machine, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
 use bramble_schedule::primary::Operands;
 
 /// Plans of more results would take long, and show nothing new.
@@ -43,6 +43,7 @@ impl Setting {
             who: if flag(4) { Preference::Fastest } else { Preference::Workers },
             reproducible: flag(5),
             elementwise: more >> 3 & 1 == 1,
+            relay: Relay::Off,
         };
         let shared = bytes.u8();
         let machines: Vec<Machine> = (0..1 + more % 4).map(|_| machine(bytes)).collect();

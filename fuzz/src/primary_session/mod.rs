@@ -232,7 +232,8 @@ impl World {
         let expected = self.primary.expect(peer, &head);
         match &expected {
             Ok(to) => {
-                let steps = self.c.steps_of(self.primary.plan(), peer, to.rect, &head);
+                let moved = !self.primary.moved().is_empty();
+                let steps = self.c.steps_of(self.primary.plan(), peer, to.rect, &head, moved);
                 let last = self.c.landed(peer, &head, *to, steps);
                 let made = self.peers[peer].landed(&head, last);
                 assert_eq!(made, (1 << steps.end) - (1 << steps.start), "steps {steps} of {}", to.rect);

@@ -9,7 +9,7 @@
 
 mod clusters;
 
-use bramble_plan::{Cut, Machine, Plan, Preference, Problem, Strategy, Wish, decide};
+use bramble_plan::{Cut, Machine, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
 use bramble_sim::{Setting, simulate};
 use clusters::{Cluster, cases};
 
@@ -56,15 +56,18 @@ fn main() {
     }
 }
 
+/// Each panel from the primary: what is passed from worker to worker is not simulated.
+const UNICAST: Wish = Wish { relay: Relay::Off, ..Wish::AUTO };
+
 /// `auto`'s plan first, then the others.
 fn tries(cluster: &Cluster, problem: &Problem) -> Vec<Tried> {
     let mut tried = Vec::new();
     let machines = &cluster.machines;
-    tried.extend(attempt(problem, machines, &Wish::AUTO));
+    tried.extend(attempt(problem, machines, &UNICAST));
     let wish = |strategy: &str| Wish {
         strategy: strategy.parse::<Strategy>().ok(),
         who: Preference::Workers,
-        ..Wish::AUTO
+        ..UNICAST
     };
     for strategy in ["reuse", "strassen:1", "strassen:2"] {
         tried.extend(attempt(problem, &machines[..1], &wish(strategy)));

@@ -1,6 +1,8 @@
 //! What stealing gains: clusters of which one machine is slower than it said, and plans whose parts are uneven. A table of
 //! simulated products with and without it.
 
+#![allow(clippy::print_stdout)] // It is what it is for.
+
 use bramble_matrix::DType;
 use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Strategy, Wish, decide};
 use bramble_sim::{Report, Setting, simulate};
@@ -94,20 +96,16 @@ fn print(case: &Case, report: &Report, steals: bool, ideal: f64, threads: u32) {
     let mean = idle.iter().sum::<f64>() / idle.len().max(1) as f64;
     let most = idle.iter().copied().fold(0.0, f64::max);
     let (times, part) = report.moved.iter().fold((0, 0.0), |sum, m| (sum.0 + m.times, sum.1 + m.part));
+    let cluster = format!("{} workers, {}", case.workers, case.name);
+    let plan = format!("{} ({} MiB)", case.strategy, case.memory_bytes >> 20);
+    let took = format!("{:.2} | {:.3}", report.seconds, report.seconds / ideal);
+    let idle = format!("{:.1} % | {:.1} %", mean * 100.0, most * 100.0);
+    let sent = report.bytes_sent() as f64 / 1e9;
     println!(
-        "| {} workers, {} | {}, k {} | {} ({} MiB) | {} | {:.2} | {:.3} | {:.1} % | {:.1} % | {times} times, {:.1} % | {:.2} GB |",
-        case.workers,
-        case.name,
+        "| {cluster} | {}, k {} | {plan} | {} | {took} | {idle} | {times} times, {:.1} % | {sent:.2} GB |",
         case.n,
         case.k,
-        case.strategy,
-        case.memory_bytes >> 20,
         if steals { "yes" } else { "no" },
-        report.seconds,
-        report.seconds / ideal,
-        mean * 100.0,
-        most * 100.0,
         part * 100.0,
-        report.bytes_sent() as f64 / 1e9,
     );
 }

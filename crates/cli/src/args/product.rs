@@ -4,7 +4,7 @@
 use crate::quantity::size;
 use bramble_kernel::{Choice, KernelName};
 use bramble_matrix::{DType, Effort};
-use bramble_plan::{Cut, Preference, Strategy, Wish};
+use bramble_plan::{Cut, Preference, Relay, Strategy, Wish};
 use clap::{Args, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -78,6 +78,17 @@ pub(crate) struct OperandArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted(pub(crate) Option<Strategy>);
 
+/// Whether workers pass panels on to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RelayKind {
+    /// Where that is predicted to be faster, or as fast with less to send
+    Auto,
+    /// Wherever two or more workers can
+    On,
+    /// Nowhere
+    Off,
+}
+
 /// How the product is cut and computed.
 #[derive(Args, Debug)]
 pub(crate) struct CutArgs {
@@ -96,6 +107,9 @@ pub(crate) struct CutArgs {
     /// No element less accurate than by the classical method: keeps Strassen out
     #[arg(long)]
     pub(crate) elementwise: bool,
+    /// Whether workers pass on to each other what several of them need, so that it leaves this machine once
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "auto")]
+    relay: RelayKind,
     /// Rows and columns of a tile of C
     #[arg(long, value_name = "N")]
     tile: Option<u64>,
@@ -128,6 +142,11 @@ impl CutArgs {
             who: if workers_only || is_named { Preference::Workers } else { Preference::Fastest },
             reproducible: self.reproducible,
             elementwise: self.elementwise,
+            relay: match self.relay {
+                RelayKind::Auto => Relay::Auto,
+                RelayKind::On => Relay::On,
+                RelayKind::Off => Relay::Off,
+            },
         }
     }
 }
@@ -156,6 +175,9 @@ pub(crate) struct MultiplyArgs {
     /// How hard to check C: off, fast, full
     #[arg(long, value_name = "EFFORT", default_value = "fast", value_parser = effort)]
     pub(crate) verify: Effort,
+    /// Every machine does what the plan gave it: work that a slow one was not sent is not taken over by others
+    #[arg(long)]
+    pub(crate) no_steal: bool,
     /// Print one JSON object instead of the report
     #[arg(long)]
     pub(crate) json: bool,

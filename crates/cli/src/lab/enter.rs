@@ -46,7 +46,9 @@ pub(super) fn start(args: &LabExecArgs) -> Result<Exit, Failure> {
 /// The last step, within a namespace of names. The host's own name is never changed.
 pub(super) fn called(args: &LabCalledArgs) -> Result<Exit, Failure> {
     if names_here()? == args.outside {
-        return Err(Failure::failed("this host keeps its name: there is no namespace of names of a machine's own"));
+        return Err(Failure::failed(
+            "this host keeps its name: there is no namespace of names of a machine's own",
+        ));
     }
     rustix::system::sethostname(args.host.as_encoded_bytes())
         .map_err(|e| Failure::failed(format!("the host cannot be called {}: {e}", args.host.display())))?;
@@ -79,7 +81,11 @@ pub(super) fn becoming(machine: &Machine, words: &[impl AsRef<OsStr>]) -> Result
         .map_err(|e| Failure::failed(format!("this program's file cannot be found: {e}")))?;
     let mut command = Command::new("unshare");
     let outside = names_here()?.to_string();
-    command.args(["--uts", "--"]).arg(program).args(["lab", "called", &outside, &machine.name, "--"]).args(words);
+    command
+        .args(["--uts", "--"])
+        .arg(program)
+        .args(["lab", "called", &outside, &machine.name, "--"])
+        .args(words);
     Ok(command)
 }
 

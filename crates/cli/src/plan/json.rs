@@ -27,6 +27,7 @@ pub(crate) fn json(view: &View) -> Value {
         "alone": decision.alone,
         "decision": decision.sentence,
         "grid": grid(plan),
+        "relay": plan.relay,
         "sums": match plan.sums { Sums::Merged => "merged", Sums::Chained => "chained" },
         "peak_gflops": plan.peak_gflops,
         "predicted": predicted(&plan.predicted),
@@ -46,6 +47,7 @@ pub(crate) fn predicted(predicted: &Prediction) -> Value {
         "seconds": predicted.seconds,
         "bytes_sent": predicted.bytes_sent,
         "bytes_received": predicted.bytes_received,
+        "bytes_relayed": predicted.bytes_relayed,
         "worker_memory_bytes": predicted.worker_memory_bytes,
         "primary_memory_bytes": predicted.primary_memory_bytes,
         "by": by,
@@ -67,6 +69,7 @@ fn considered(c: &Considered) -> Value {
         "seconds": c.seconds,
         "bytes_sent": c.bytes_sent,
         "bytes_received": c.bytes_received,
+        "bytes_relayed": c.bytes_relayed,
     })
 }
 
@@ -83,6 +86,8 @@ fn worker(view: &View, index: usize) -> Value {
         "flops": cost.flops,
         "bytes_out": cost.bytes_out,
         "bytes_in": cost.bytes_back,
+        "bytes_taken": cost.bytes_taken,
+        "bytes_given": cost.bytes_given,
         "memory_bytes": cost.memory_bytes,
         "blocks": member.shares.iter().map(Share::blocks).sum::<u64>(),
         "jobs": cost.jobs,

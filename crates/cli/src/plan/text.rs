@@ -58,33 +58,36 @@ fn plural(count: u64) -> &'static str {
 
 /// The table of the machines that take part.
 fn machines(view: &View) -> Vec<String> {
-    let head = ["machine", "part", "blocks", "jobs", "out", "in", "memory", "compute", "link"];
+    let mut head = vec!["machine", "part", "blocks", "jobs", "out", "in"];
+    let relays = view.plan().relay;
+    head.extend(relays.then_some("passed on"));
+    head.extend(["memory", "compute", "link"]);
     let names = view.names();
     let blocks: Vec<u64> =
         view.plan().members.iter().map(|m| m.shares.iter().map(|s| s.blocks()).sum()).collect();
     let costs = &view.plan().predicted.machines;
     let listed = if costs.len() > LISTED_MAX { LISTED_FIRST } else { costs.len() };
     let mut rows: Vec<Vec<String>> =
-        (0..listed).map(|i| row(names[i].to_owned(), blocks[i], &costs[i])).collect();
+        (0..listed).map(|i| row(names[i].to_owned(), blocks[i], &costs[i], relays)).collect();
     if let Some(rest) = summary(&costs[listed..]) {
         let name = format!("{} more", costs.len() - listed);
-        rows.push(row(name, blocks[listed..].iter().sum(), &rest));
+        rows.push(row(name, blocks[listed..].iter().sum(), &rest, relays));
     }
     table::lines(&head, &rows)
 }
 
-fn row(name: String, blocks: u64, cost: &MachineCost) -> Vec<String> {
-    vec![
+fn row(name: String, blocks: u64, cost: &MachineCost, relays: bool) -> Vec<String> {
+    let mut row = vec![
         name,
         format!("{:.1} %", cost.part * 100.0),
         blocks.to_string(),
         cost.jobs.to_string(),
         bytes(cost.bytes_out as f64),
         bytes(cost.bytes_back as f64),
-        bytes(cost.memory_bytes as f64),
-        seconds(cost.compute_s),
-        seconds(cost.link_s),
-    ]
+    ];
+    row.extend(relays.then(|| bytes(cost.bytes_given as f64)));
+    row.extend([bytes(cost.memory_bytes as f64), seconds(cost.compute_s), seconds(cost.link_s)]);
+    row
 }
 
 /// Several machines in one line: what they do together, and the most that one of them needs.
@@ -94,6 +97,8 @@ fn summary(costs: &[MachineCost]) -> Option<MachineCost> {
         flops: all.flops + one.flops,
         bytes_out: all.bytes_out + one.bytes_out,
         bytes_back: all.bytes_back + one.bytes_back,
+        bytes_taken: all.bytes_taken + one.bytes_taken,
+        bytes_given: all.bytes_given + one.bytes_given,
         jobs: all.jobs + one.jobs,
         memory_bytes: all.memory_bytes.max(one.memory_bytes),
         compute_s: all.compute_s.max(one.compute_s),
@@ -135,7 +140,11 @@ fn figures(view: &View) -> Vec<String> {
     )];
     if predicted.bytes_sent + predicted.bytes_received > 0 {
         let (sent, received) = (bytes(predicted.bytes_sent as f64), bytes(predicted.bytes_received as f64));
-        out.push(format!("moved     {sent} out, {received} in"));
+        let passed = match predicted.bytes_relayed {
+            0 => String::new(),
+            relayed => format!(", {} from worker to worker", bytes(relayed as f64)),
+        };
+        out.push(format!("moved     {sent} out, {received} in{passed}"));
     }
     out.push(format!("memory    {}", memory(predicted.worker_memory_bytes, predicted.primary_memory_bytes)));
     if let Some(ratio) = view.ratio() {

@@ -257,9 +257,9 @@ impl Security {
             return Err(LinkError::Untrusted(what));
         }
         match &self.mode {
-            Mode::Open(_) => Ok((Rc::new(Pipe::Plain(stream)), None)),
+            Mode::Open(_) => Ok((Rc::new(Pipe::plain(stream)), None)),
             Mode::Proven(_) => {
-                let pipe = Rc::new(Pipe::Plain(stream));
+                let pipe = Rc::new(Pipe::plain(stream));
                 let binding = loopback_binding(&pipe, role).await?;
                 Ok((pipe, Some(binding)))
             }
@@ -352,7 +352,7 @@ async fn take<const N: usize>(pipe: &Pipe) -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut done = 0;
     while done < N {
-        match pipe.read(&mut [IoSliceMut::new(&mut bytes[done..])]).await? {
+        match pipe.read(&mut [IoSliceMut::new(&mut bytes[done..])], 0).await? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
             got => done += got,
         }

@@ -3,14 +3,17 @@
 //! Place in the flow: between two machines. A socket becomes a link as it is (`tcp_link`), or once both ends
 //! have proven who they are (`secure`).
 //!
-//! Invariants: those of `send`, `receive`, `pace` and `pipe`, which are its parts.
+//! Invariants: those of `send`, `receive`, `pace`, `pipe` and `wake`, which are its parts.
 //!
 //! Deliberately absent: reconnecting. A link that has ended stays ended.
 
+#[cfg(target_os = "linux")]
+mod mark;
 mod pace;
 pub(crate) mod pipe;
 mod receive;
 mod send;
+mod wake;
 
 use crate::{Addresses, Link, LinkError};
 use pipe::Pipe;
@@ -41,7 +44,7 @@ pub async fn tcp_connect(address: std::net::SocketAddr, deadline: Duration) -> R
 /// change what is said. It starts with the limits for strangers.
 pub fn tcp_link(stream: TcpStream) -> Result<Link, LinkError> {
     tune(&stream)?;
-    framed(Rc::new(Pipe::Plain(stream)))
+    framed(Rc::new(Pipe::plain(stream)))
 }
 
 /// What every socket of ours is set to.

@@ -11,23 +11,27 @@
 //! Deliberately absent: frames, time limits (the receiver of frames has them), and who the other end is
 //! (`secure`).
 
+use super::wake::Wake;
 use rustls::Connection;
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 /// Bytes that TLS may hold encrypted before the kernel has taken them.
 const SEALED_BYTES: usize = 256 << 10;
 /// Bytes of one read from the socket, before they are decrypted.
 const RAW_BYTES: usize = 64 << 10;
+/// Most bytes of one TLS record.
+const RECORD_BYTES: usize = 16 << 10;
 /// Bytes that are taken from an end before its key is proven. A handshake, an introduction and a hello are less
 /// than a tenth of it; TLS alone would take and keep a handshake of 64 KiB.
 const STRANGER_BYTES: usize = 16 << 10;
 
 /// One socket, whose two directions may be used by two tasks of one event loop.
 pub(crate) enum Pipe {
-    Plain(TcpStream),
-    Sealed(TcpStream, Box<RefCell<Tls>>),
+    Plain(TcpStream, Wake),
+    Sealed(TcpStream, Wake, Box<RefCell<Tls>>),
 }
 
 /// TLS over a socket, and what was read from it and not decrypted yet.
@@ -41,17 +45,21 @@ pub(crate) struct Tls {
 }
 
 impl Pipe {
+    pub(crate) fn plain(stream: TcpStream) -> Self {
+        Self::Plain(stream, Wake::new())
+    }
+
     pub(crate) fn sealed(stream: TcpStream, connection: Connection) -> Self {
         let mut connection = connection;
         connection.set_buffer_limit(Some(SEALED_BYTES));
         let (raw, stranger_left) = (vec![0; STRANGER_BYTES], Some(STRANGER_BYTES));
         let tls = Tls { connection, raw, from: 0, to: 0, stranger_left };
-        Self::Sealed(stream, Box::new(RefCell::new(tls)))
+        Self::Sealed(stream, Wake::new(), Box::new(RefCell::new(tls)))
     }
 
     /// The other end is no stranger any more.
     pub(crate) fn proven(&self) {
-        if let Self::Sealed(_, tls) = self {
+        if let Self::Sealed(_, _, tls) = self {
             let mut tls = tls.borrow_mut();
             tls.stranger_left = None;
             tls.raw.resize(RAW_BYTES, 0);
@@ -60,13 +68,13 @@ impl Pipe {
 
     pub(crate) fn stream(&self) -> &TcpStream {
         match self {
-            Self::Plain(stream) | Self::Sealed(stream, _) => stream,
+            Self::Plain(stream, _) | Self::Sealed(stream, ..) => stream,
         }
     }
 
     /// The cipher suite, where there is one.
     pub(crate) fn cipher(&self) -> Option<&'static str> {
-        let Self::Sealed(_, tls) = self else { return None };
+        let Self::Sealed(_, _, tls) = self else { return None };
         match tls.borrow().connection.negotiated_cipher_suite()?.suite() {
             rustls::CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => Some("chacha20-poly1305"),
             rustls::CipherSuite::TLS13_AES_128_GCM_SHA256 => Some("aes-128-gcm"),
@@ -76,13 +84,13 @@ impl Pipe {
 
     /// 32 bytes that only the two ends of this very connection know; `None` where it is not encrypted.
     pub(crate) fn exported(&self, label: &[u8]) -> Option<Result<[u8; 32], rustls::Error>> {
-        let Self::Sealed(_, tls) = self else { return None };
+        let Self::Sealed(_, _, tls) = self else { return None };
         Some(tls.borrow().connection.export_keying_material([0; 32], label, None))
     }
 
     /// Finishes the TLS handshake.
     pub(crate) async fn handshake(&self) -> io::Result<()> {
-        let Self::Sealed(stream, tls) = self else { return Ok(()) };
+        let Self::Sealed(stream, _, tls) = self else { return Ok(()) };
         loop {
             self.flush().await?;
             if !tls.borrow().connection.is_handshaking() {
@@ -99,15 +107,15 @@ impl Pipe {
     /// Takes some of the bytes, as many as go at once.
     pub(crate) async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Self::Plain(stream) => loop {
-                match stream.try_write_vectored(slices) {
+            Self::Plain(stream, _) => loop {
+                match write_now(stream, slices) {
                     Ok(0) => return Err(ErrorKind::WriteZero.into()),
                     Err(e) if e.kind() == ErrorKind::WouldBlock => stream.writable().await?,
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     other => return other,
                 }
             },
-            Self::Sealed(_, tls) => {
+            Self::Sealed(_, _, tls) => {
                 let taken = tls.borrow_mut().connection.writer().write_vectored(slices)?;
                 self.flush().await?;
                 Ok(taken)
@@ -115,17 +123,18 @@ impl Pipe {
         }
     }
 
-    /// Waits for bytes; puts what is there into the runs. 0 where the other end has closed.
-    pub(crate) async fn read(&self, runs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    /// Waits for bytes; puts what is there into the runs. 0 where the other end has closed. So many bytes as `sure` says
+    /// are certain to come, so that some of them may be waited for together; 0 and 1 say nothing.
+    pub(crate) async fn read(&self, runs: &mut [IoSliceMut<'_>], sure: usize) -> io::Result<usize> {
         match self {
-            Self::Plain(stream) => loop {
-                match stream.try_read_vectored(runs) {
-                    Err(e) if e.kind() == ErrorKind::WouldBlock => stream.readable().await?,
+            Self::Plain(stream, wake) => loop {
+                match read_now(stream, runs) {
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => wake.readable(stream, sure).await?,
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     other => return other,
                 }
             },
-            Self::Sealed(stream, tls) => loop {
+            Self::Sealed(stream, wake, tls) => loop {
                 let opened = tls.borrow_mut().opened(runs)?;
                 if let Some(bytes) = opened {
                     return Ok(bytes);
@@ -135,7 +144,8 @@ impl Pipe {
                 if tls.borrow_mut().take_in(stream)? {
                     tokio::task::yield_now().await;
                 } else {
-                    stream.readable().await?;
+                    // All but one record's part of them is still to be read.
+                    wake.readable(stream, sure.saturating_sub(RECORD_BYTES)).await?;
                 }
             },
         }
@@ -143,7 +153,7 @@ impl Pipe {
 
     /// Tells the other end that nothing more will come.
     pub(crate) async fn close(&self) -> io::Result<()> {
-        if let Self::Sealed(_, tls) = self {
+        if let Self::Sealed(_, _, tls) = self {
             tls.borrow_mut().connection.send_close_notify();
             self.flush().await?;
         }
@@ -152,7 +162,7 @@ impl Pipe {
 
     /// Gives everything that is encrypted to the kernel.
     async fn flush(&self) -> io::Result<()> {
-        let Self::Sealed(stream, tls) = self else { return Ok(()) };
+        let Self::Sealed(stream, _, tls) = self else { return Ok(()) };
         while tls.borrow().connection.wants_write() {
             let written = tls.borrow_mut().connection.write_tls(&mut NoWait(stream));
             match written {
@@ -198,7 +208,7 @@ impl Tls {
                 let what = format!("it sent {STRANGER_BYTES} bytes and proved no key");
                 return Err(io::Error::new(ErrorKind::InvalidData, what));
             }
-            match stream.try_read(&mut self.raw[..most]) {
+            match read_now(stream, &mut [IoSliceMut::new(&mut self.raw[..most])]) {
                 Ok(0) => {
                     // TLS has to see the end, to tell a goodbye from a cut.
                     self.connection.read_tls(&mut io::empty())?;
@@ -238,6 +248,39 @@ impl Tls {
             Err(e) => Err(io::Error::new(ErrorKind::InvalidData, e)),
         }
     }
+}
+
+/// Reads what is there. Less than there was room for means that nothing is left: the next call waits at once, instead of
+/// asking the system first.
+fn read_now(stream: &TcpStream, runs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    let room = runs.iter().map(|run| run.len()).sum();
+    at_once(stream, Interest::READABLE, room, |mut socket| socket.read_vectored(runs))
+}
+
+/// Writes what there is room for. Less than was to be written means that there is no more: the next call waits at once.
+fn write_now(stream: &TcpStream, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    let all = slices.iter().map(|slice| slice.len()).sum();
+    at_once(stream, Interest::WRITABLE, all, |mut socket| socket.write_vectored(slices))
+}
+
+/// One call of the system, if the socket is ready as far as is known; `whole` is what leaves it ready.
+fn at_once(
+    stream: &TcpStream,
+    interest: Interest,
+    whole: usize,
+    call: impl FnOnce(&socket2::Socket) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut part = None;
+    let result = stream.try_io(interest, || {
+        let moved = call(&socket2::SockRef::from(stream))?;
+        if 0 < moved && moved < whole {
+            // The event loop takes the socket for exhausted until the system tells of a change.
+            part = Some(moved);
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(moved)
+    });
+    part.map_or(result, Ok)
 }
 
 /// The stream ended, and TLS did not say goodbye: the process there is gone, or somebody on the way did it.

@@ -8,7 +8,7 @@ use super::pipe::Pipe;
 use super::{SLICES_MAX, broken, cut_off};
 use crate::{
     Arrived, ArrivedBody, HEADER_BYTES, Header, Landing, Limits, LinkError, LinkFuture, Place, Receiver,
-    to_u64,
+    checksum, to_u64,
 };
 use bytes::Bytes;
 use std::cell::Cell;
@@ -62,7 +62,7 @@ impl TcpReceiver {
         let mut pace = None;
         while self.to - self.from < HEADER_BYTES {
             let mut runs = [IoSliceMut::new(&mut self.ahead[self.to..])];
-            let reading = self.pipe.read(&mut runs);
+            let reading = self.pipe.read(&mut runs, 0);
             let got = if self.from == self.to {
                 // Nothing has begun: the schedule decides how long silence is borne.
                 reading.await.map_err(broken)?
@@ -91,7 +91,7 @@ impl TcpReceiver {
         let mut done = have;
         while done < n {
             let mut runs = [IoSliceMut::new(&mut out[done..])];
-            let got = pace.keep(self.pipe.read(&mut runs)).await?;
+            let got = pace.keep(self.pipe.read(&mut runs, n - done)).await?;
             if got == 0 {
                 return Err(cut_off());
             }
@@ -119,7 +119,7 @@ impl TcpReceiver {
                 self.from += got;
                 got
             } else {
-                let got = pace.keep(self.pipe.read(&mut runs)).await?;
+                let got = pace.keep(self.pipe.read(&mut runs, len - done)).await?;
                 self.came(got);
                 got
             };
@@ -129,7 +129,7 @@ impl TcpReceiver {
             let mut left = got;
             for run in &runs {
                 let part = left.min(run.len());
-                sum = crc32c::crc32c_append(sum, &run[..part]);
+                sum = checksum::append(sum, &run[..part]);
                 left -= part;
                 if left == 0 {
                     break;
@@ -151,7 +151,7 @@ impl TcpReceiver {
         }
         let mut pace = Pace::new(self.limits);
         let head = self.head(usize::from(header.head_bytes), &mut pace).await?;
-        let mut sum = crc32c::crc32c_append(crc32c::crc32c(&header.prefix()), &head);
+        let mut sum = checksum::append(checksum::append(0, &header.prefix()), &head);
         let mut body = ArrivedBody::Empty;
         let body_bytes = header.body_bytes();
         if body_bytes > 0 {
@@ -183,7 +183,7 @@ impl Receiver for TcpReceiver {
     fn drain(&mut self) -> LinkFuture<'_, ()> {
         Box::pin(async {
             (self.from, self.to) = (0, 0);
-            while self.pipe.read(&mut [IoSliceMut::new(&mut self.ahead)]).await.map_err(broken)? > 0 {
+            while self.pipe.read(&mut [IoSliceMut::new(&mut self.ahead)], 0).await.map_err(broken)? > 0 {
                 tokio::task::yield_now().await;
             }
             Ok(())

@@ -27,6 +27,14 @@ struct Rates {
     back: f64,
 }
 
+/// What a member has beside a share.
+struct Beside {
+    /// Blocks in all.
+    blocks: u64,
+    /// The most products at once in a block of another share.
+    products: u64,
+}
+
 /// What a member takes by itself.
 #[derive(Clone, Copy, Debug, Default)]
 struct Alone {
@@ -152,8 +160,13 @@ impl Costs<'_> {
         let mut all = Alone::default();
         let (mut back, mut work, mut jobs) = (0.0, 0.0, 0.0);
         let blocks = member.shares.iter().map(Share::blocks).fold(0, u64::saturating_add);
-        for (share, load) in member.shares.iter().zip(loads) {
-            let one = self.share(member, machine, share, load, rates, blocks);
+        let products = |share: &Share| {
+            self.charges[share.region].products_of(share.block.rows.saturating_mul(share.block.cols))
+        };
+        for (at, (share, load)) in member.shares.iter().zip(loads).enumerate() {
+            let others = member.shares.iter().enumerate().filter(|(other, _)| *other != at);
+            let beside = Beside { blocks, products: others.map(|(_, s)| products(s)).max().unwrap_or(0) };
+            let one = self.share(member, machine, share, load, rates, &beside);
             all.compute_s += one.compute_s;
             all.rounds_s += one.rounds_s;
             all.stalls_s += one.stalls_s;
@@ -185,7 +198,7 @@ impl Costs<'_> {
         load.flops + flops_an_addition(machine, self.problem.element_bytes()) * load.added
     }
 
-    /// One share of a member that has `blocks` blocks in all.
+    /// One share of a member.
     fn share(
         &self,
         member: &Member,
@@ -193,14 +206,14 @@ impl Costs<'_> {
         share: &Share,
         load: &Load,
         rates: &Rates,
-        blocks: u64,
+        beside: &Beside,
     ) -> Alone {
         let charges = &self.charges[share.region];
         let threads = f64::from(machine.threads.max(1));
         let speed = machine.gflops * 1e9;
         let work = self.work(machine, load);
         let room = charges.room(share.block, share.order, member.memory_bytes);
-        let mut at_once = room.blocks.min(member.blocks_at_once as u64).min(blocks).max(1);
+        let mut at_once = room.blocks.min(member.blocks_at_once as u64).min(beside.blocks).max(1);
         let (down, across, deep) = share.blocks_each_way();
         if self.sums == Sums::Chained && deep > 1 {
             // The next sum of a tile begins when the one before is home; in between come the others of its row.
@@ -208,7 +221,10 @@ impl Costs<'_> {
         }
         let products = charges.products_of(share.block.rows.saturating_mul(share.block.cols)) as f64;
         let busy = |products: f64| (products / threads).clamp(BUSY_MIN, 1.0);
-        let compute_s = work / (speed * busy(products * at_once as f64));
+        // Where it has fewer blocks than there are at once, those of other shares are there too.
+        let own = at_once.min(share.blocks().max(1));
+        let products_at_once = products * own as f64 + (beside.products * (at_once - own)) as f64;
+        let compute_s = work / (speed * busy(products_at_once));
         let jobs = load.jobs.max(1) as f64;
         let Some(link) = machine.link else { return Alone { compute_s, ..Alone::default() } };
         // Rounds: a step of a block, or in column order a column.

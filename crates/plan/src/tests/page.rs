@@ -18,6 +18,12 @@ fn has(line: &str) {
     assert!(PAGE.contains(line), "docs/cost-model.md has no line with\n{line}");
 }
 
+/// A line that its example has to have.
+fn shows(line: &str) {
+    let example = PAGE.split("\n## Example\n").nth(1).unwrap();
+    assert!(example.contains(line), "the example of docs/cost-model.md has no line with\n{line}");
+}
+
 fn mb(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / 1e6)
 }
@@ -40,7 +46,26 @@ fn the_page_has_the_numbers_of_the_code() {
         let plan = decide(&p, Cut::default(), &laptop(), &workers, &by(strategy)).unwrap().plan;
         let t = &plan.predicted;
         let (sent, back, memory) = (mb(t.bytes_sent), mb(t.bytes_received), mb(t.worker_memory_bytes));
-        has(&format!("| `{strategy}` | {sent} | {back} | {memory} | {:.2} |", t.seconds));
+        shows(&format!("| `{strategy}` | {sent} | {back} | {memory} | {:.2} |", t.seconds));
+    }
+}
+
+#[test]
+fn the_page_has_what_relaying_is_worth() {
+    let p = problem(4096, 4096, 4096);
+    for strategy in ["reuse", "cuboid", "cuboid:1x1x4", "summa:2x2", "strassen:1"] {
+        let wish = Wish { relay: Relay::On, ..by(strategy) };
+        let plan = decide(&p, Cut::default(), &laptop(), &vec![board(1 << 30); 4], &wish).unwrap().plan;
+        let t = &plan.predicted;
+        let (sent, relayed, back) = (mb(t.bytes_sent), mb(t.bytes_relayed), mb(t.bytes_received));
+        shows(&format!("| `{strategy}` | {sent} | {relayed} | {back} | {:.2} |", t.seconds));
+    }
+    for (strategy, relay) in
+        [("summa:2x4", Relay::Off), ("cuboid:2x2x2", Relay::Off), ("summa:2x4", Relay::On)]
+    {
+        let how = if relay == Relay::On { "relayed" } else { "not relayed" };
+        let at = |gflops| relay::balanced(strategy, relay, gflops) / 1e3;
+        has(&format!("| `{strategy}`, {how} | {:.1} | {:.1} |", at(30.2), at(35.2)));
     }
 }
 
@@ -70,12 +95,16 @@ fn the_page_follows_one_plan_through_the_formulas() {
 #[test]
 fn the_page_has_the_decision() {
     let p = problem(4096, 4096, 4096);
-    let decision = decide(&p, Cut::default(), &laptop(), &vec![board(1 << 30); 4], &Wish::AUTO).unwrap();
-    has(&format!("\"{}\"", decision.sentence));
-    has(&decision.left_out[0].reason);
-    let classical = Wish { elementwise: true, ..Wish::AUTO };
-    let decision = decide(&p, Cut::default(), &laptop(), &vec![board(1 << 30); 4], &classical).unwrap();
-    has(&format!("\"{}\"", decision.sentence));
+    let said = |wish: Wish| {
+        let decision = decide(&p, Cut::default(), &laptop(), &vec![board(1 << 30); 4], &wish).unwrap();
+        has(&format!("\"{}\"", decision.sentence));
+        decision
+    };
+    let unicast = Wish { relay: Relay::Off, ..Wish::AUTO };
+    said(Wish::AUTO);
+    said(Wish { elementwise: true, ..Wish::AUTO });
+    has(&said(unicast).left_out[0].reason);
+    said(Wish { elementwise: true, ..unicast });
 }
 
 #[test]

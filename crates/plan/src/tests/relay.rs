@@ -107,3 +107,93 @@ proptest! {
         prop_assert!(t.seconds >= plan.bound.seconds, "{} {:?}", t.seconds, plan.bound);
     }
 }
+
+#[test]
+fn the_smallest_product_that_computing_binds_falls_to_a_third() {
+    for (strategy, relay, gflops, want) in [
+        // a + b = 6, 4 and 2 matrices leave: n = (a + b) e Σg / (2 r), less what the heads take.
+        ("summa:2x4", Relay::Off, 30.2, 49_345.0),
+        ("cuboid:2x2x2", Relay::Off, 30.2, 32_897.0),
+        ("summa:2x4", Relay::On, 30.2, 16_448.0),
+    ] {
+        let n = balanced(strategy, relay, gflops);
+        println!("{strategy} {relay:?} {gflops}: {n:.0}");
+        assert!((n / want - 1.0).abs() < 0.01, "{strategy} {relay:?}: {n}");
+    }
+}
+
+/// The n from which on 8 boards compute longer than their primary sends, over one gigabit.
+pub(super) fn balanced(strategy: &str, relay: Relay, gflops: f64) -> f64 {
+    let n = 16384;
+    let p = problem(n, n, n);
+    let workers = vec![machine("pi5", gflops, 6 << 30, 117.5); 8];
+    let wish = Wish { relay, ..by(strategy) };
+    let plan =
+        decide(&p, Cut::default(), &machine("primary", 1.0, 1 << 40, 0.0), &workers, &wish).unwrap().plan;
+    assert_eq!(plan.members.len(), 8);
+    // Bytes grow as n², operations as n³.
+    let (sent_s, computed_s) = (plan.predicted.bytes_sent as f64 / 117.5e6, p.flops() / (8.0 * gflops * 1e9));
+    n as f64 * sent_s / computed_s
+}
+
+#[test]
+fn relaying_is_chosen_where_it_is_faster_and_only_among_those_who_can() {
+    let p = problem(8192, 8192, 8192);
+    let primary = Machine { link: None, ..machine("primary", 20.0, 8 << 30, 0.0) };
+    let boards = vec![machine("pi", 40.0, 4 << 30, 117.0); 4];
+    let plan = |workers: &[Machine], relay| {
+        let wish = Wish { relay, ..by("reuse") };
+        let plan = decide(&p, Cut::default(), &primary, workers, &wish).unwrap().plan;
+        println!("{relay:?}: {:.2} s", plan.predicted.seconds);
+        plan
+    };
+    let (off, auto) = (plan(&boards, Relay::Off), plan(&boards, Relay::Auto));
+    assert!(auto.relay && !off.relay && auto.predicted.seconds < 0.8 * off.predicted.seconds);
+    // |A| + |B|, and heads.
+    assert!((auto.predicted.bytes_sent as f64 / p.operand_bytes() - 1.0).abs() < 1e-3);
+    assert!(auto.bound.seconds <= auto.predicted.seconds);
+    // One worker has nobody to pass anything to; nor have workers on the primary's cores, unless they are told to.
+    assert!(!plan(&boards[..1], Relay::On).relay);
+    let here: Vec<Machine> = boards.iter().map(|b| Machine { shares_cores: true, ..b.clone() }).collect();
+    assert!(!plan(&here, Relay::Auto).relay && plan(&here, Relay::On).relay);
+    // Nobody is sent what is made where it is needed.
+    let made = Problem { sends_a: false, sends_b: false, ..p };
+    let wish = Wish { relay: Relay::On, ..by("reuse") };
+    assert!(!decide(&made, Cut::default(), &primary, &boards, &wish).unwrap().plan.relay);
+    // Computing binds anyway, and the plan stays as simple as it was where nothing is gained.
+    let auto = decide(&p, Cut::default(), &primary, &boards, &Wish::AUTO).unwrap();
+    let off = Wish { relay: Relay::Off, ..Wish::AUTO };
+    let off = decide(&p, Cut::default(), &primary, &boards, &off).unwrap();
+    assert!(auto.plan.predicted.seconds <= off.plan.predicted.seconds * 1.04);
+}
+
+#[test]
+fn a_slow_link_among_the_workers_slows_down_what_passes_it() {
+    let p = problem(8192, 8192, 8192);
+    let with = |rate: f64| {
+        let mut workers = vec![machine("pi", 1000.0, 8 << 30, 117.0); 4];
+        workers[3] = machine("far", 1000.0, 8 << 30, rate);
+        let wish = Wish { relay: Relay::On, ..by("summa:2x2") };
+        decide(&p, Cut::default(), &workers[0], &workers, &wish).unwrap().plan.predicted.seconds
+    };
+    assert!(with(11.7) > 1.3 * with(117.0), "{} {}", with(11.7), with(117.0));
+}
+
+#[test]
+fn waves_beyond_those_that_are_looked_at_are_taken_to_be_alike() {
+    // 8 machines, each with so many blocks of one cell that not all are looked at, against fewer.
+    let plan = |rows: u64| {
+        let p = problem(rows * 64, 64 * 64, 64);
+        let cut = Cut { tile: Some(64), depth: Some(64) };
+        let workers = vec![machine("w", 10.0, 150_000, 100.0); 8];
+        let wish = Wish { relay: Relay::On, ..by("summa:1x8") };
+        decide(&p, cut, &machine("primary", 1.0, 1 << 40, 0.0), &workers, &wish).unwrap().plan
+    };
+    let (few, many) = (plan(64), plan(640));
+    let blocks = |plan: &Plan| plan.members[0].blocks().count();
+    println!("{} {}", blocks(&few), blocks(&many));
+    assert!(blocks(&few) <= 512 && blocks(&many) > 512);
+    assert!(few.relay && many.relay);
+    let ratio = |plan: &Plan| plan.predicted.bytes_relayed as f64 / plan.predicted.bytes_sent as f64;
+    assert!((ratio(&few) / ratio(&many) - 1.0).abs() < 0.02, "{} {}", ratio(&few), ratio(&many));
+}

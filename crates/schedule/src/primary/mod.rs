@@ -14,6 +14,7 @@
 //! Deliberately absent: bytes of matrices, frames, sockets, clocks.
 
 mod cell;
+mod offer;
 mod outgoing;
 mod pace;
 mod peer;
@@ -352,7 +353,8 @@ impl Primary {
     fn tick(&mut self, now: Duration, actions: &mut Vec<Action>) {
         for i in 0..self.peers.len() {
             let silence = self.peers[i].silence(now);
-            if self.board.relays(i) && self.peers[i].is_stuck(now) && self.board.relieve(i) {
+            let kept_bytes = self.board.kept_bytes(i);
+            if kept_bytes > 0 && self.peers[i].is_held_up(kept_bytes, now) && self.board.relieve(i) {
                 send_orders(&mut self.board, &mut self.peers, i, actions);
             }
             if self.peers[i].info.shares_memory {

@@ -13,10 +13,12 @@ use bramble_matrix::number::nearest_f64;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A rate is measured over at least so many times what a peer has at once, and at most over twice that.
-const WINDOWS: f64 = 4.0;
-/// What was planned counts as if it had been seen for this part of what a peer has at once.
-const TRUST: f64 = 0.25;
+/// A rate is measured over at least so many steps, and at most over twice as many.
+const WINDOW: f64 = 12.0;
+/// What was planned counts as if it had been seen for this part of a step.
+const TRUST: f64 = 0.75;
+/// Operands come back at the ends of steps: so many steps may have been done that nobody has heard of.
+const UNHEARD: f64 = 1.5;
 
 /// See the head of this file.
 #[derive(Clone, Debug, Default)]
@@ -41,8 +43,15 @@ pub(super) struct Pace {
     /// `busy_s` and `done` at the beginnings of this window and the one before.
     window: (f64, f64),
     before: (f64, f64),
-    /// Most work that was out at once.
-    out_max: f64,
+    /// The same when the last step that is done came back.
+    heard: (f64, f64),
+    /// The first step was there, and the first window began.
+    is_there: bool,
+    /// Bytes of the first step.
+    first_bytes: u64,
+    /// Work of the step that was begun last, and the most of one.
+    step: f64,
+    step_max: f64,
     link: Link,
 }
 
@@ -74,9 +83,17 @@ impl Pace {
     /// A panel was begun that counts for so much and makes so much work possible.
     pub(super) fn begun(&mut self, bytes: u64, work: f64, now: Duration) {
         self.pass(now);
+        if work == 0.0 {
+            // The first panel of a step meets no other.
+            self.step = 0.0;
+        }
+        self.step += work;
+        self.step_max = self.step_max.max(self.step);
+        if self.sent == 0.0 || self.step == self.sent + work {
+            self.first_bytes += bytes;
+        }
         self.out.push_back((bytes, work));
         self.sent += work;
-        self.out_max = self.out_max.max(self.sent - self.done);
     }
 
     /// A tile came back.
@@ -97,8 +114,14 @@ impl Pace {
             self.done += work;
             self.out.pop_front();
         }
-        if self.done - self.window.1 > WINDOWS * self.out_max {
-            self.before = std::mem::replace(&mut self.window, (self.busy_s, self.done));
+        // In the middle of a step less has come back than was done.
+        if self.done <= self.heard.1 || self.out.front().is_some_and(|(_, work)| *work > 0.0) {
+            return;
+        }
+        self.first_is_there();
+        self.heard = (self.busy_s, self.done);
+        if self.done - self.window.1 > WINDOW * self.step_max {
+            self.before = std::mem::replace(&mut self.window, self.heard);
         }
     }
 
@@ -107,12 +130,27 @@ impl Pace {
         self.pass(now);
         self.link.bytes += bytes;
         self.link.is_busy = is_busy;
+        if self.sent > self.step && (!is_busy || self.link.bytes >= self.first_bytes) {
+            self.first_is_there();
+        }
+    }
+
+    fn first_is_there(&mut self) {
+        if !std::mem::replace(&mut self.is_there, true) {
+            self.window = (self.busy_s, self.done);
+            (self.before, self.heard) = (self.window, self.window);
+        }
     }
 
     /// The link was given bytes.
     pub(super) fn link_given(&mut self, now: Duration) {
         self.pass(now);
         self.link.is_busy = true;
+    }
+
+    /// What operands that are at the peer, or on their way there, count for.
+    pub(super) fn bytes_out(&self) -> u64 {
+        self.out.iter().map(|(bytes, _)| bytes).sum::<u64>() - self.freed_bytes
     }
 
     /// Work that is not done.
@@ -126,15 +164,16 @@ impl Pace {
     }
 
     /// Work a second. What was planned fades as more is seen; where nothing comes back, the rate is at most what would
-    /// have been if all that is out came now.
+    /// have been if a step and a half had been done in silence.
     pub(super) fn rate(&self) -> f64 {
-        let (busy_s, done) = (self.busy_s - self.before.0, self.done - self.before.1);
-        let trusted = TRUST * self.out_max;
-        if busy_s <= 0.0 || self.planned <= 0.0 {
+        let silent_s = self.busy_s - self.before.0;
+        if !self.is_there || silent_s <= 0.0 || self.planned <= 0.0 {
             return self.planned;
         }
+        let trusted = TRUST * self.step_max;
+        let (busy_s, done) = (self.heard.0 - self.before.0, self.heard.1 - self.before.1);
         let seen = (done + trusted) / (busy_s + trusted / self.planned);
-        seen.min((done + self.in_flight()) / busy_s)
+        seen.min((done + UNHEARD * self.step_max) / silent_s)
     }
 
     /// Bytes a second of the link, where any were seen.
@@ -154,16 +193,24 @@ mod tests {
     #[test]
     fn a_peer_is_as_fast_as_what_comes_back_and_idle_time_does_not_count() {
         let mut pace = Pace::new(100.0, 10.0);
+        for _ in 0..3 {
+            pace.begun(64, 0.0, at(5));
+            pace.begun(64, 4.0, at(5));
+            pace.link_given(at(5));
+        }
+        pace.link_took(130, true, at(6));
         assert_eq!(pace.rate(), 10.0);
-        pace.begun(64, 4.0, at(5));
-        pace.pass(at(6));
-        assert!(pace.rate() <= 4.0, "nothing came in a second: {}", pace.rate());
-        pace.credit(64, at(9));
-        assert_eq!((pace.done, pace.in_flight(), pace.left()), (4.0, 0.0, 96.0));
+        pace.pass(at(12));
+        assert_eq!(pace.rate(), 1.0, "nothing came in six seconds, and 6 may have been done");
+        pace.credit(128, at(14));
+        assert_eq!((pace.done, pace.in_flight(), pace.left()), (4.0, 8.0, 96.0));
         let rate = pace.rate();
-        assert!((1.0..1.3).contains(&rate), "{rate}");
+        assert!((0.5..1.0).contains(&rate), "4 in 8 s, with some trust: {rate}");
+        pace.credit(256, at(30));
+        let rate = pace.rate();
+        assert!((0.5..0.7).contains(&rate), "12 in 24 s: {rate}");
         pace.pass(at(900));
-        assert_eq!(pace.rate(), rate);
+        assert_eq!(pace.rate(), rate, "it had nothing to do");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::outgoing::Outgoing;
 use super::relay::Board;
 use super::walk::{Course, Walk, tile_number};
 use crate::ProtocolError;
-use crate::limits::{LINK_WINDOW_BYTES, PING_AFTER, STUCK_AFTER};
+use crate::limits::{HELD_UP_AFTER, LINK_WINDOW_BYTES, PING_AFTER};
 use crate::message::{Forward, Missing, ResultHead, Then};
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Rect, Span};
@@ -27,9 +27,8 @@ pub(super) struct Peer {
     pings: u64,
     /// What it is to pass on, once it has been told of all of it.
     orders: Vec<Forward>,
-    /// When it last gave credit, and the longest that it took between two times.
+    /// When it last gave credit.
     last_credit: Duration,
-    longest_gap: Duration,
 }
 
 /// How far a tile is.
@@ -66,7 +65,6 @@ impl Peer {
             pings: 0,
             orders: Vec::new(),
             last_credit: Duration::ZERO,
-            longest_gap: Duration::ZERO,
             info,
         }
     }
@@ -98,7 +96,6 @@ impl Peer {
     }
 
     pub(super) fn credit(&mut self, bytes: u64, now: Duration) -> Result<(), ProtocolError> {
-        self.longest_gap = self.longest_gap.max(now.saturating_sub(self.last_credit));
         self.last_credit = now;
         let credit = self.credit_left.checked_add(bytes).filter(|c| *c <= self.info.credit_bytes);
         self.credit_left =
@@ -168,15 +165,16 @@ impl Peer {
         whole
     }
 
-    /// Whether it has had no room for what comes next for so long that it may be waiting for others. It is not said
-    /// again at once.
-    pub(super) fn is_stuck(&mut self, now: Duration) -> bool {
-        let patience = STUCK_AFTER.max(2 * self.longest_gap);
-        let is_stuck = self.walk.is_refused() && now.saturating_sub(self.last_credit) > patience;
-        if is_stuck {
+    /// Whether it gets no further because it keeps operands that count for so much for slower ones: it has no room for
+    /// what comes next, has given back nothing for a while, and half of what it has is theirs. It is not said again at
+    /// once.
+    pub(super) fn is_held_up(&mut self, kept_bytes: u64, now: Duration) -> bool {
+        let waits = self.walk.is_refused() && now.saturating_sub(self.last_credit) > HELD_UP_AFTER;
+        let is_held_up = waits && kept_bytes >= self.walk.pace.bytes_out() / 2;
+        if is_held_up {
             self.last_credit = now;
         }
-        is_stuck
+        is_held_up
     }
 
     /// It is to pass matrices on.

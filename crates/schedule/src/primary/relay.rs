@@ -64,10 +64,22 @@ impl Role {
 struct Shared {
     /// Who passes it on, if anybody does, and the first of its ids there.
     holder: Option<(usize, u32)>,
-    /// How many matrices it is.
+    /// How many matrices it is, and what they count for.
     matrices: u32,
+    bytes: u64,
     /// Members that still need it.
     left: u32,
+}
+
+/// A panel as a member has been given it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    /// Id of the first of its matrices there.
+    pub(super) first_id: u32,
+    /// How many they are.
+    pub(super) matrices: u32,
+    /// What they count for.
+    pub(super) bytes: u64,
 }
 
 /// All panels that are shared.
@@ -104,8 +116,9 @@ impl Board {
         Role::later(from, shared.left - 1)
     }
 
-    /// A member has been given a panel of so many matrices, whose ids there start with `first_id`.
-    pub(super) fn begun(&mut self, member: usize, key: Key, role: Role, first_id: u32, matrices: u32) {
+    /// A member has been given a panel.
+    pub(super) fn begun(&mut self, member: usize, key: Key, role: Role, given: Given) {
+        let Given { first_id, matrices, bytes } = given;
         if !role.is_first
             && let Some(shared) = self.panels.remove(&key)
         {
@@ -113,7 +126,7 @@ impl Board {
         }
         if role.others > 0 {
             let holder = Some((member, first_id));
-            self.panels.insert(key, Shared { holder, matrices, left: role.others });
+            self.panels.insert(key, Shared { holder, matrices, bytes, left: role.others });
             self.kept.insert((member, key));
         }
     }
@@ -131,10 +144,19 @@ impl Board {
         }
     }
 
+    /// What the panels count for that a member keeps for others.
+    pub(super) fn kept_bytes(&self, member: usize) -> u64 {
+        self.kept_by(member).filter_map(|key| self.panels.get(key)).map(|shared| shared.bytes).sum()
+    }
+
+    fn kept_by(&self, member: usize) -> impl Iterator<Item = &Key> {
+        let mine = self.kept.range((member, Key::LEAST)..).take_while(move |(holder, _)| *holder == member);
+        mine.map(|(_, key)| key)
+    }
+
     /// Frees a member of the oldest panels that it keeps for others, those of one step. False where it keeps none.
     pub(super) fn relieve(&mut self, member: usize) -> bool {
-        let mine = self.kept.range((member, Key::LEAST)..).take_while(|(holder, _)| *holder == member);
-        let mut keys = mine.map(|(_, key)| *key).peekable();
+        let mut keys = self.kept_by(member).copied().peekable();
         let Some(oldest) = keys.peek().copied() else { return false };
         let keys: Vec<Key> = keys.take_while(|k| (k.wave, k.step) == (oldest.wave, oldest.step)).collect();
         for key in keys {
@@ -191,6 +213,10 @@ mod tests {
         Board::new((0..members).map(|me| (0..members).filter(|o| *o != me).collect()).collect())
     }
 
+    fn given(first_id: u32, matrices: u32) -> Given {
+        Given { first_id, matrices, bytes: 64 }
+    }
+
     fn key(step: u64, index: u64) -> Key {
         Key { step, index, ..Key::LEAST }
     }
@@ -200,14 +226,14 @@ mod tests {
         let mut board = board(3);
         let panel = key(0, 0);
         assert_eq!(board.role(1, &panel, || 2), Role::first(2));
-        board.begun(1, panel, Role::first(2), 10, 2);
+        board.begun(1, panel, Role::first(2), given(10, 2));
         assert_eq!(board.role(0, &panel, || unreachable!()), Role::later(Some(1), 1));
-        board.begun(0, panel, Role::later(Some(1), 1), 20, 2);
+        board.begun(0, panel, Role::later(Some(1), 1), given(20, 2));
         let orders = board.take_orders();
         let passed = |id, to, id_there| Forward { id, to, id_there };
         assert_eq!(orders[&1], [passed(10, 0, 20), passed(11, 0, 21)]);
         assert_eq!(board.role(2, &panel, || unreachable!()), Role::later(Some(0), 0));
-        board.begun(2, panel, Role::later(Some(0), 0), 30, 2);
+        board.begun(2, panel, Role::later(Some(0), 0), given(30, 2));
         assert_eq!(board.take_orders()[&0], [passed(20, 2, 30), passed(21, 2, 31)]);
         board.validate();
         assert!(board.panels.is_empty());
@@ -219,12 +245,12 @@ mod tests {
         let mut board = board(3);
         assert!(board.part(0, 1) && !board.part(1, 0));
         let panel = key(0, 0);
-        board.begun(0, panel, Role::first(2), 5, 1);
+        board.begun(0, panel, Role::first(2), given(5, 1));
         assert_eq!(board.role(1, &panel, || unreachable!()), Role::later(None, 1));
-        board.begun(1, panel, Role::later(None, 1), 6, 1);
+        board.begun(1, panel, Role::later(None, 1), given(6, 1));
         assert_eq!(board.take_orders()[&0], [Forward { id: 5, to: Forward::NOBODY, id_there: 0 }]);
         assert_eq!(board.role(2, &panel, || unreachable!()), Role::later(Some(1), 0));
-        board.begun(2, panel, Role::later(Some(1), 0), 7, 1);
+        board.begun(2, panel, Role::later(Some(1), 0), given(7, 1));
         assert!(board.panels.is_empty() && board.kept.is_empty());
     }
 
@@ -233,7 +259,7 @@ mod tests {
         let mut board = board(2);
         for step in 0..3 {
             for index in 0..2 {
-                board.begun(0, key(step, index), Role::first(1), (step * 2 + index) as u32, 1);
+                board.begun(0, key(step, index), Role::first(1), given((step * 2 + index) as u32, 1));
             }
         }
         assert!(board.relieve(0) && !board.relieve(1));
@@ -241,7 +267,7 @@ mod tests {
         assert_eq!(given_up, [0, 1]);
         board.validate();
         assert_eq!(board.role(1, &key(0, 1), || unreachable!()), Role::later(None, 0));
-        board.begun(1, key(0, 1), Role::later(None, 0), 9, 1);
+        board.begun(1, key(0, 1), Role::later(None, 0), given(9, 1));
         assert_eq!(board.role(1, &key(1, 0), || unreachable!()), Role::later(Some(0), 0));
         assert!(board.take_orders().is_empty());
     }

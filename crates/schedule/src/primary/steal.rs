@@ -13,13 +13,13 @@
 //!
 //! Deliberately absent: taking back what was sent. What is in a peer's window (about two steps) it does itself.
 
+use super::offer::{Buyer, Offer, Take};
 use super::peer::Peer;
-use super::walk::Walk;
 use super::work::{Lot, Work};
 use super::{Action, Primary};
 use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Rect, Span};
-use bramble_plan::{Plan, Recipe};
+use bramble_plan::Plan;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -36,8 +36,6 @@ const AHEAD: f64 = 0.15;
 const LOTS_MAX: usize = 64;
 /// See `LOTS_MAX`.
 const TRIES_MAX: usize = 8;
-/// Units of blocks that move at once.
-const UNITS_MAX: usize = 4096;
 
 /// Work that was moved from one member of the plan to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,30 +65,6 @@ impl Stealing {
     pub(super) fn has_moved(&self) -> bool {
         !self.moves.is_empty()
     }
-}
-
-/// What a victim can spare.
-struct Offer {
-    take: Take,
-    /// How much work that is.
-    work: f64,
-    /// The seconds after which it can be begun.
-    ready_s: f64,
-    /// Bytes of its panels, and of its tiles as they come from the victim and go to the thief.
-    panel_bytes: f64,
-    tile_bytes: f64,
-}
-
-/// Where in a victim's walk.
-enum Take {
-    /// The blocks of a lot from this number on.
-    Blocks { lot: usize, first: u64 },
-    /// A whole lot.
-    Lot(usize),
-    /// Cells of the last block of a lot.
-    Part { lot: usize, kept: Rect, taken: Rect },
-    /// Cells of the block that is being sent, from a step on.
-    Cells { from: u64, kept: Rect, taken: Rect },
 }
 
 /// When a peer will be done.
@@ -172,7 +146,8 @@ impl Primary {
         if thief.walk.lots.len() >= LOTS_MAX {
             return None;
         }
-        let wanted = (from.left - level * from.rate).min(level * to.rate - to.left);
+        let keeps = (level * from.rate).max(from.fixed);
+        let wanted = (from.left - keeps).min(level * to.rate - to.left);
         let buyer =
             Buyer { plan: &self.plan, recipes: &self.recipes, credit: thief.info.credit_bytes, wanted };
         let offer = buyer.choose(&victim.walk)?;
@@ -235,6 +210,11 @@ impl Primary {
         self.stealing.moves.push((from, to, lot));
     }
 
+    /// How often something moved.
+    pub fn moves(&self) -> usize {
+        self.stealing.moves.len()
+    }
+
     /// What moved, by whose it was and who did it.
     pub fn moved(&self) -> Vec<Moved> {
         let all: f64 = self.plan.regions.iter().map(|r| nearest_f64(r.elements(r.cells()))).sum::<f64>()
@@ -265,154 +245,27 @@ impl Primary {
     }
 }
 
-/// When all would be done if work could be moved at will: those that could not be done by then with what nobody can
-/// take from them are left out.
+/// When all would be done if what can be taken were moved at will. Those that could not be done by then with what nobody
+/// can take from them give the rest of it and take no part.
 fn level(stands: &[Stand]) -> f64 {
     let mut open: Vec<&Stand> = stands.iter().filter(|s| s.rate > 0.0).collect();
+    let mut spare = 0.0;
     loop {
-        let (left, rate) = open.iter().fold((0.0, 0.0), |sum, s| (sum.0 + s.left, sum.1 + s.rate));
+        let (left, rate) = open.iter().fold((spare, 0.0), |sum, s| (sum.0 + s.left, sum.1 + s.rate));
         let level = if rate > 0.0 { left / rate } else { 0.0 };
         let before = open.len();
-        open.retain(|s| s.fixed <= level * s.rate * (1.0 + 1e-9));
+        open.retain(|s| {
+            let is_stuck = s.fixed > level * s.rate * (1.0 + 1e-9);
+            spare += if is_stuck { s.left - s.fixed } else { 0.0 };
+            !is_stuck
+        });
         if open.len() == before || open.is_empty() {
             return level;
         }
     }
 }
 
-/// Who would take something.
-struct Buyer<'a> {
-    plan: &'a Plan,
-    recipes: &'a [Recipe],
-    /// Its memory.
-    credit: u64,
-    /// Work that it would best be given.
-    wanted: f64,
-}
-
-impl Buyer<'_> {
-    /// What a walk can best spare for it.
-    fn choose(&self, walk: &Walk) -> Option<Offer> {
-        if self.wanted <= 0.0 {
-            return None;
-        }
-        let lots = (0..walk.lots.len()).rev();
-        lots.filter_map(|at| self.of_lot(&walk.lots[at], at)).next().or_else(|| self.of_sending(walk))
-    }
-
-    fn of_lot(&self, lot: &Lot, at: usize) -> Option<Offer> {
-        let last = lot.last(self.plan)?;
-        let fits = self.fits(&last);
-        let offer = |take, work| Some(Offer { take, work, ready_s: 0.0, panel_bytes: 0.0, tile_bytes: 0.0 });
-        match lot {
-            Lot::One(work) if fits && work.amount(self.plan) <= self.wanted => {
-                offer(Take::Lot(at), work.amount(self.plan))
-            }
-            Lot::Blocks { numbers, .. } if fits => {
-                let (mut first, mut work) = lot.last_unit(self.plan)?;
-                if work > self.wanted && !last.together {
-                    let part = self.of_block(&last, at);
-                    if part.is_some() {
-                        return part;
-                    }
-                }
-                for _ in 0..UNITS_MAX {
-                    let Lot::Blocks { member, .. } = lot else { break };
-                    let rest = Lot::Blocks { member: *member, numbers: Span::new(numbers.start, first) };
-                    match rest.last(self.plan).filter(|w| self.fits(w)).and(rest.last_unit(self.plan)) {
-                        Some((next, more)) if work + more <= self.wanted => {
-                            (first, work) = (next, work + more)
-                        }
-                        _ => break,
-                    }
-                }
-                offer(Take::Blocks { lot: at, first }, work)
-            }
-            Lot::One(_) | Lot::Blocks { .. } if !last.together => self.of_block(&last, at),
-            Lot::One(_) | Lot::Blocks { .. } => None,
-        }
-    }
-
-    /// Some cells of a block that was not begun.
-    fn of_block(&self, work: &Work, lot: usize) -> Option<Offer> {
-        let cells = work.block.cells;
-        let parts = parts(cells).filter(|(kept, _)| !kept.rows.is_empty());
-        let pieces = parts.map(|(kept, taken)| (work.piece(taken, work.block.steps.start), kept));
-        let (piece, kept) = self.nearest(pieces)?;
-        let (work, taken) = (piece.amount(self.plan), piece.block.cells);
-        let take = Take::Part { lot, kept, taken };
-        Some(Offer { take, work, ready_s: 0.0, panel_bytes: 0.0, tile_bytes: 0.0 })
-    }
-
-    /// Some cells of the block that is being sent.
-    fn of_sending(&self, walk: &Walk) -> Option<Offer> {
-        let work = walk.divisible(self.plan)?;
-        let parts = parts(work.cells_left());
-        let pieces = parts.filter_map(|(kept, taken)| Some((work.piece(taken, walk.free_from(kept)?), kept)));
-        let (piece, kept) = self.nearest(pieces)?;
-        let (from, taken) = (piece.block.steps.start, piece.block.cells);
-        let rate = walk.pace.rate();
-        let before = walk.pace.in_flight() + walk.work_before(self.plan, from);
-        Some(Offer {
-            work: piece.amount(self.plan),
-            ready_s: if rate > 0.0 { before / rate } else { 0.0 },
-            panel_bytes: self.panel_bytes(&piece),
-            tile_bytes: self.elements(taken, &piece),
-            take: Take::Cells { from, kept, taken },
-        })
-    }
-
-    /// The piece that is nearest to what is wanted, of those that fit; of equals the one with the smaller panels.
-    fn nearest(&self, pieces: impl Iterator<Item = (Work, Rect)>) -> Option<(Work, Rect)> {
-        let mut best: Option<(f64, f64, (Work, Rect))> = None;
-        for (piece, kept) in pieces.filter(|(piece, _)| self.fits(piece)) {
-            let off = (piece.amount(self.plan) - self.wanted).abs();
-            let panels = self.panel_bytes(&piece);
-            if best.as_ref().is_none_or(|b| off < b.0 || off == b.0 && panels < b.1) {
-                best = Some((off, panels, (piece, kept)));
-            }
-        }
-        best.map(|b| b.2)
-    }
-
-    fn fits(&self, work: &Work) -> bool {
-        self.plan.block_bytes(&work.block, &self.recipes[work.block.region]) <= self.credit
-    }
-
-    /// Bytes of the panels of a piece that travel.
-    fn panel_bytes(&self, piece: &Work) -> f64 {
-        let (problem, block) = (&self.plan.problem, &piece.block);
-        let region = &self.plan.regions[block.region];
-        let side = |travels: bool, length: u64| if travels { nearest_f64(length * region.q()) } else { 0.0 };
-        let sides = side(problem.sends_a, region.grid.rows_of(block.cells.rows))
-            + side(problem.sends_b, region.grid.cols_of(block.cells.cols));
-        sides * nearest_f64(region.depth_of(block.steps) * problem.element_bytes())
-    }
-
-    /// Bytes of the tiles of some cells.
-    fn elements(&self, cells: Rect, piece: &Work) -> f64 {
-        let region = &self.plan.regions[piece.block.region];
-        nearest_f64(region.elements(cells) * self.plan.problem.element_bytes())
-    }
-}
-
 /// No cells, from the first row and column of some.
 fn none_of(cells: Rect) -> Rect {
     Rect::new(Span::new(cells.rows.start, cells.rows.start), cells.cols)
-}
-
-/// All ways to take the last rows or the last columns of some cells: (what is left, what is taken).
-fn parts(cells: Rect) -> impl Iterator<Item = (Rect, Rect)> {
-    let Rect { rows, cols } = cells;
-    let cut = |span: Span, at: u64| (Span::new(span.start, at), Span::new(at, span.end));
-    let by_rows = (rows.start..rows.end).map(move |at| {
-        let (kept, taken) = cut(rows, at);
-        (Rect::new(kept, cols), Rect::new(taken, cols))
-    });
-    let by_cols = (cols.start + 1..cols.end).map(move |at| {
-        let (kept, taken) = cut(cols, at);
-        (Rect::new(rows, kept), Rect::new(rows, taken))
-    });
-    let some = !rows.is_empty() && !cols.is_empty();
-    by_rows.chain(by_cols).filter(move |_| some)
 }

@@ -12,7 +12,7 @@
 use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
 use super::outgoing::{Delivery, Operands, Outgoing, Stored, rest_of};
 use super::pace::Pace;
-use super::relay::{Board, Key, Role};
+use super::relay::{Board, Given, Key, Role};
 use super::sums::PartialSums;
 use super::work::{Lot, Work};
 use bramble_matrix::number::{nearest_f64, to_u64, to_usize};
@@ -213,7 +213,8 @@ impl Walk {
         *credit = left;
         self.next_id = self.next_id.wrapping_add(made.id_count);
         if let Some(key) = made.key {
-            board.begun(self.member, key, made.role, made.ids.panels, made.matrices);
+            let (first_id, bytes) = (made.ids.panels, made.delivery.operand_bytes());
+            board.begun(self.member, key, made.role, Given { first_id, matrices: made.matrices, bytes });
         }
         let number = self.out.last().map_or(0, |out| out.number);
         for stored in &made.delivery.relayed {
@@ -362,7 +363,7 @@ impl Walk {
     /// The block that is being sent, if others may have cells of it: each cell one tile, whose sum of the first steps
     /// lands in C.
     pub(super) fn divisible(&self, plan: &Plan) -> Option<&Work> {
-        let work = &self.sending.as_ref().and(self.out.last())?.work;
+        let (_, OutBlock { work, .. }) = self.sending.as_ref().zip(self.out.last())?;
         let simple = plan.regions[work.block.region].levels == 0 && work.block.order == Order::Steps;
         (simple && work.lands_in_c() && !work.together).then_some(work)
     }

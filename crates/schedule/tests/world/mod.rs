@@ -276,8 +276,8 @@ impl World {
             }
         }
         self.primary.validate();
-        let moves = self.primary.moved().iter().map(|m| m.times as usize).sum();
-        if self.failed.is_none() && (moves != self.moves || self.events % 128 == 0) {
+        let moves = self.primary.moves();
+        if self.failed.is_none() && (moves != self.moves || self.events.is_multiple_of(128)) {
             self.primary.validate_tiles();
             self.moves = moves;
         }
@@ -533,7 +533,7 @@ impl World {
             let peers = self.ends.len();
             chosen[c % peers] += 1;
             let one_in = u64::from(self.slow.get(c % peers).copied().unwrap_or(1).max(1));
-            let waits = one_in > 1 && (mixed(&[u64::from(chosen[c % peers])]) >> 32) % one_in != 0;
+            let waits = !(mixed(&[u64::from(chosen[c % peers])]) >> 32).is_multiple_of(one_in);
             let moved = !waits && self.step(c % peers, (c / peers) % 7, c / peers / 7);
             quiet = if moved { 0 } else { quiet + 1 };
             if quiet > 0 && quiet.is_multiple_of(7 * peers * slowest * 4) {

@@ -129,7 +129,7 @@ fn records_without_bytes_leave_the_event_loop_to_others() {
                 tokio::task::yield_now().await;
             }
         });
-        let read = pipe.read(&mut [IoSliceMut::new(&mut [0; 16])]).await;
+        let read = pipe.read(&mut [IoSliceMut::new(&mut [0; 16])], 0).await;
         assert!(read.is_err(), "bytes came out of nothing: {read:?}");
         other.abort();
         let looks = u32::try_from(ROUNDS * ROUND_BYTES / (64 << 10)).unwrap();

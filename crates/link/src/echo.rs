@@ -1,0 +1,261 @@
+//! Traffic for measuring a link: frames go to an end that sends each of them back, both ways at once.
+//!
+//! Place in the flow: instead of a session, on a link that was made like any other. `drive` is the end that measures,
+//! `serve` the one that echoes; `examples/echo.rs` is a program of the two.
+//!
+//! Invariants: a body leaves from where it landed, and its memory is used again; neither end holds more than `WINDOW`
+//! bodies; frames come back in order and once, or it ends with an error. Every body is summed anew at both ends, as in a
+//! product.
+//!
+//! Deliberately absent: messages, and what the machine says of itself (CPU time, memory): the caller asks for that when
+//! a second is over.
+
+use crate::{
+    Arrived, ArrivedBody, Body, Frame, Landing, Limits, Link, LinkError, Place, Receiver, Region, SharedBytes,
+};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
+
+/// Bodies that may be on their way at once, there and back: what two megabytes of a window in each direction need, and
+/// what is in the hands of the echoing end.
+pub const WINDOW: usize = 16;
+
+/// Bytes of a head: as many as a store of one matrix and one job has.
+const HEAD_BYTES: usize = 52;
+/// The kind of all frames. Links do not care.
+const KIND: u8 = 3;
+
+/// What has moved, headers included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Since the beginning.
+    pub elapsed: Duration,
+    /// To the other end.
+    pub bytes_sent: u64,
+    /// From the other end.
+    pub bytes_received: u64,
+}
+
+/// Sends bodies of `body_bytes` bytes, taken from `source` in turn, for so long, and takes them back; calls `each` after
+/// every second, and gives the time and the bytes until the last was back. `source` holds one body at least, and
+/// `body_bytes` is at most `CHUNK_BYTES_MAX`; else it panics.
+pub async fn drive(
+    link: Link,
+    source: SharedBytes,
+    body_bytes: usize,
+    lasting: Duration,
+    each: &mut dyn FnMut(Moved),
+) -> Result<Moved, LinkError> {
+    let mut link = link;
+    link.receiver.set_limits(Limits::SESSION);
+    let (began, room, bytes) = (Instant::now(), Semaphore::new(WINDOW), Bytes::default());
+    let told = Cell::new(0);
+    let (sender, receiver) = (&mut *link.sender, &mut *link.receiver);
+    let sending = async {
+        let (bodies, mut number) = ((*source).as_ref().len() / body_bytes, 0u64);
+        while began.elapsed() < lasting
+            && let Ok(permit) = room.acquire().await
+        {
+            permit.forget();
+            let at = usize::try_from(number).unwrap_or_default() % bodies * body_bytes;
+            let region = Region::new(source.clone(), at, body_bytes, body_bytes, 1);
+            sender.send(Frame::new(KIND, head(number), Body::Shared(region))).await?;
+            number += 1;
+            told.set(number);
+            bytes.sent.set(sender.bytes_sent());
+        }
+        sender.close().await
+    };
+    let receiving = async {
+        let (mut place, mut number) = (Pool::default(), 0u64);
+        while let Some(arrived) = next(receiver, &mut place).await? {
+            if arrived.head[..] != head(number)[..] || number > told.get() {
+                return Err(LinkError::Foreign(format!("frame {number} did not come back as it was sent")));
+            }
+            place.put_back(taken(arrived)?);
+            number += 1;
+            room.add_permits(1);
+            bytes.received.set(receiver.bytes_received());
+        }
+        if number < told.get() {
+            return Err(LinkError::Foreign(format!("{number} of {} frames came back", told.get())));
+        }
+        Ok(())
+    };
+    let ticking = async {
+        let mut seconds = tokio::time::interval_at(began + Duration::from_secs(1), Duration::from_secs(1));
+        loop {
+            seconds.tick().await;
+            each(bytes.moved(began));
+        }
+    };
+    tokio::select! {
+        result = async { tokio::try_join!(sending, receiving) } => result?,
+        () = ticking => unreachable!("seconds never end"),
+    };
+    Ok(bytes.moved(began))
+}
+
+/// Sends back what comes, until the other end closes; calls `each` after every second.
+pub async fn serve(link: Link, each: &mut dyn FnMut(Moved)) -> Result<Moved, LinkError> {
+    let mut link = link;
+    link.receiver.set_limits(Limits::SESSION);
+    let (began, bytes, pool) = (Instant::now(), Bytes::default(), Pool::default());
+    // At most `WINDOW` wait: there is no memory for more.
+    let (to_sender, mut arrived) = mpsc::unbounded_channel::<(bytes::Bytes, Vec<u8>)>();
+    let (sender, receiver) = (&mut *link.sender, &mut *link.receiver);
+    let receiving = async {
+        let mut place = pool.clone();
+        while let Some(frame) = next(receiver, &mut place).await? {
+            bytes.received.set(receiver.bytes_received());
+            let head = frame.head.clone();
+            if to_sender.send((head, taken(frame)?)).is_err() {
+                break;
+            }
+        }
+        drop(to_sender);
+        Ok(())
+    };
+    let sending = async {
+        while let Some((head, body)) = arrived.recv().await {
+            let body = Arc::new(body);
+            sender.send(Frame::new(KIND, head, Body::Shared(Region::whole(body.clone())))).await?;
+            bytes.sent.set(sender.bytes_sent());
+            // The frame is gone, so nobody else has it.
+            pool.put_back(Arc::try_unwrap(body).unwrap_or_default());
+        }
+        sender.close().await
+    };
+    let ticking = async {
+        let mut seconds = tokio::time::interval_at(began + Duration::from_secs(1), Duration::from_secs(1));
+        loop {
+            seconds.tick().await;
+            each(bytes.moved(began));
+        }
+    };
+    tokio::select! {
+        result = async { tokio::try_join!(receiving, sending) } => result?,
+        () = ticking => unreachable!("seconds never end"),
+    };
+    Ok(bytes.moved(began))
+}
+
+/// The head of a frame: its number, and zeros.
+fn head(number: u64) -> Vec<u8> {
+    let mut head = vec![0; HEAD_BYTES];
+    head[..8].copy_from_slice(&number.to_le_bytes());
+    head
+}
+
+/// The next frame; `None` once the other end has closed.
+async fn next(receiver: &mut dyn Receiver, place: &mut dyn Place) -> Result<Option<Arrived>, LinkError> {
+    match receiver.receive(place).await {
+        Ok(arrived) => Ok(Some(arrived)),
+        Err(LinkError::Closed) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// The memory of a body that has arrived.
+fn taken(arrived: Arrived) -> Result<Vec<u8>, LinkError> {
+    if let ArrivedBody::Landed(landing) = arrived.body
+        && let Ok(memory) = landing.into_any().downcast::<Vec<u8>>()
+    {
+        return Ok(*memory);
+    }
+    Err(LinkError::Foreign("a frame came without a body".to_owned()))
+}
+
+/// Bytes so far.
+#[derive(Default)]
+struct Bytes {
+    sent: Cell<u64>,
+    received: Cell<u64>,
+}
+
+impl Bytes {
+    fn moved(&self, began: Instant) -> Moved {
+        let (bytes_sent, bytes_received) = (self.sent.get(), self.received.get());
+        Moved { elapsed: began.elapsed(), bytes_sent, bytes_received }
+    }
+}
+
+/// Memory for bodies, used again and again.
+#[derive(Clone, Default)]
+struct Pool(Rc<RefCell<Free>>);
+
+#[derive(Default)]
+struct Free {
+    spare: Vec<Vec<u8>>,
+    made: usize,
+}
+
+impl Pool {
+    fn put_back(&self, memory: Vec<u8>) {
+        self.0.borrow_mut().spare.push(memory);
+    }
+}
+
+impl Place for Pool {
+    fn place(&mut self, _kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
+        if head.len() != HEAD_BYTES {
+            return Err(format!("a head of {} bytes", head.len()));
+        }
+        let mut free = self.0.borrow_mut();
+        let mut memory = match free.spare.pop() {
+            Some(memory) => memory,
+            None if free.made < WINDOW => {
+                free.made += 1;
+                Vec::new()
+            }
+            None => return Err(format!("more than {WINDOW} bodies at once")),
+        };
+        memory.resize(body_bytes, 0);
+        Ok(Box::new(memory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{tcp_connect, tcp_link};
+
+    async fn pair() -> (Link, Link) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (out, taken) = tokio::join!(tcp_connect(address, Duration::from_secs(5)), listener.accept());
+        (tcp_link(out.unwrap()).unwrap(), tcp_link(taken.unwrap().0).unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_goes_out_comes_back_and_both_ends_count_it() {
+        let (left, right) = pair().await;
+        let source: SharedBytes = Arc::new(vec![5u8; 3 * 4096]);
+        let lasting = Duration::from_millis(50);
+        let (left_each, right_each) = (&mut |_| (), &mut |_| ());
+        let (driving, serving) = (drive(left, source, 4096, lasting, left_each), serve(right, right_each));
+        let (drove, served) = tokio::join!(driving, serving);
+        let (drove, served) = (drove.unwrap(), served.unwrap());
+        assert!(drove.bytes_sent > 0 && drove.bytes_sent == drove.bytes_received);
+        assert_eq!((served.bytes_sent, served.bytes_received), (drove.bytes_received, drove.bytes_sent));
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_comes_back_as_another_ends_it() {
+        let (left, mut right) = pair().await;
+        right.receiver.set_limits(Limits::SESSION);
+        let source: SharedBytes = Arc::new(vec![5u8; 4096]);
+        let wrong = async {
+            let arrived = right.receiver.receive(&mut Pool::default()).await.unwrap();
+            let body = Region::whole(Arc::new(taken(arrived).unwrap()));
+            right.sender.send(Frame::new(KIND, head(7), Body::Shared(body))).await.unwrap();
+        };
+        let each = &mut |_| ();
+        let (drove, ()) = tokio::join!(drive(left, source, 4096, Duration::from_secs(60), each), wrong);
+        assert!(matches!(drove, Err(LinkError::Foreign(_))), "{drove:?}");
+    }
+}

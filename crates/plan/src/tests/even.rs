@@ -1,0 +1,40 @@
+//! How even parts are where cells are few.
+
+use super::*;
+
+/// The largest of the machines' parts of the work, each against what its speed asks for.
+fn unevenness(plan: &Plan, speeds: &[f64]) -> f64 {
+    let sum: f64 = speeds.iter().sum();
+    let over = |at: usize| plan.part_of_work(at) * sum / speeds[plan.members[at].machine - 1];
+    (0..plan.members.len()).map(over).fold(0.0, f64::max)
+}
+
+#[test]
+fn parts_are_even_where_cells_are_few() {
+    let teams = [vec![20.0; 2], vec![20.0; 3], vec![20.0; 4], vec![20.0; 5], vec![40.0, 20.0, 20.0, 10.0]];
+    for (n, at_most) in [(8192u64, 1.02), (16384, 1.02), (4096, 22.0 / (64.0 / 3.0) + 1e-9)] {
+        let p = problem(n, n, n);
+        for speeds in &teams {
+            // Links that nobody waits for.
+            let workers: Vec<Machine> = speeds.iter().map(|s| machine("w", *s, 8 << 30, 1e5)).collect();
+            for relay in [Relay::Off, Relay::On] {
+                let primary = machine("primary", 1.0, 1 << 40, 0.0);
+                let wish = Wish { relay, ..by("reuse") };
+                let plan = decide(&p, Cut::default(), &primary, &workers, &wish).unwrap().plan;
+                let over = unevenness(&plan, speeds);
+                println!("{n}, {speeds:?}: {over:.4}");
+                assert!(plan.members.len() == speeds.len() && over <= at_most, "{n}, {speeds:?}: {over}");
+            }
+        }
+    }
+}
+
+#[test]
+fn cells_are_not_moved_where_links_are_what_is_short() {
+    // Five on 8 × 8 cells: what a strip of cells needs of A and B would be sent again.
+    let p = problem(4096, 4096, 4096);
+    let plan = |rate| planned(&p, Cut::default(), &vec![machine("w", 20.0, 8 << 30, rate); 5], "reuse");
+    let shares = |plan: &Plan| plan.members.iter().map(|m| m.shares.len()).max().unwrap();
+    assert_eq!(shares(&plan(20.0)), 1);
+    assert!(shares(&plan(1e5)) > 1);
+}
