@@ -21,11 +21,11 @@ class WirePrimary:
         host, port = address.rsplit(":", 1)
         self.stream = socket.create_connection((host, int(port)), timeout=30)
         self.dtype, self.session, self.spent, self.shapes = np.dtype(dtype), 0, 0, {}
-        hello = b"BRMB" + struct.pack("<H", 3) + text("0.1.0-python") + struct.pack(
+        hello = b"BRMB" + struct.pack("<H", 4) + text("0.1.0-python") + struct.pack(
             "<IBdddHQ", SESSION, DTYPES.index(self.dtype.type), alpha, beta, 1e6, 0, MEMORY) + text("simd") + text("python")
         self.send(HELLO, hello)
         kind, head, _ = self.receive()
-        assert kind == WELCOME and head[:6] == b"BRMB" + struct.pack("<H", 3), (kind, head)
+        assert kind == WELCOME and head[:6] == b"BRMB" + struct.pack("<H", 4), (kind, head)
         self.session = SESSION
 
     def __enter__(self):
@@ -93,7 +93,7 @@ class WirePrimary:
 
     def bye(self, jobs):
         """The account says that it did so many jobs."""
-        self.send(BYE, struct.pack("<QH", 0, 0))
+        self.send(BYE, struct.pack("<QHQQ", 0, 0, 0, 0))
         kind, head, _ = self.receive()
         assert kind == BYE, (kind, head)
         count = struct.unpack_from("<H", head, 8)[0]
