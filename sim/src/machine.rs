@@ -1,8 +1,8 @@
 //! One machine of a plan: the worker's state, threads that take time, and what waits to leave.
 //!
-//! Invariants: the threads take tasks greedily from one queue, additions first unless the setting says otherwise, then
-//! first come, first served; the credit that has become free while a frame for it waits leaves in that frame; the machine never holds
-//! more than it was granted.
+//! Invariants: the threads take tasks greedily from one queue, additions first unless the setting says otherwise,
+//! then first come, first served; the credit that has become free while a frame for it waits leaves in that
+//! frame; the machine never holds more than it was granted.
 //!
 //! Deliberately absent: buffers. What is held is counted as it is charged.
 

@@ -1,8 +1,8 @@
 //! Compute threads: one a core, pinned, all taking tasks greedily from one queue.
 //!
-//! Invariants: a task that is urgent is taken before all others; a task runs on one thread, start to end; a thread that finishes says so at once; tasks that
-//! nobody has begun are dropped when the pool is. A task that panics is reported, never lost. A thread is
-//! started when there is work for it: small products need few.
+//! Invariants: a task that is urgent is taken before all others; a task runs on one thread, start to end; a
+//! thread that finishes says so at once; tasks that nobody has begun are dropped when the pool is. A task that
+//! panics is reported, never lost. A thread is started when there is work for it: small products need few.
 //!
 //! Deliberately absent: any order of the others but first come first served, and any knowledge of jobs and matrices.
 

@@ -3,7 +3,8 @@
 //! from what is simulated.
 //!
 //! `cargo run --release -p bramble-sim --example auto`; with `-- --plans` every plan, with `-- --json` lines for
-//! `bench/results/`; with `-- --in-order` for workers whose threads take additions of matrices in their turn, not first.
+//! `bench/results/`; with `-- --in-order` for workers whose threads take additions of matrices in their turn, not first;
+//! with `-- --unicast` for plans in which the primary sends every panel to whoever needs it.
 
 #![allow(clippy::print_stdout)] // It is what it is for.
 
@@ -56,18 +57,21 @@ fn main() {
     }
 }
 
-/// Each panel from the primary: what is passed from worker to worker is not simulated.
-const UNICAST: Wish = Wish { relay: Relay::Off, ..Wish::AUTO };
+/// Workers pass panels on where that is predicted to be faster, unless `--unicast` is asked for.
+fn left_to_bramble() -> Wish {
+    let unicast = std::env::args().any(|a| a == "--unicast");
+    Wish { relay: if unicast { Relay::Off } else { Relay::Auto }, ..Wish::AUTO }
+}
 
 /// `auto`'s plan first, then the others.
 fn tries(cluster: &Cluster, problem: &Problem) -> Vec<Tried> {
     let mut tried = Vec::new();
     let machines = &cluster.machines;
-    tried.extend(attempt(problem, machines, &UNICAST));
+    tried.extend(attempt(problem, machines, &left_to_bramble()));
     let wish = |strategy: &str| Wish {
         strategy: strategy.parse::<Strategy>().ok(),
         who: Preference::Workers,
-        ..UNICAST
+        ..left_to_bramble()
     };
     for strategy in ["reuse", "strassen:1", "strassen:2"] {
         tried.extend(attempt(problem, &machines[..1], &wish(strategy)));
