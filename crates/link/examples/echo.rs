@@ -86,11 +86,11 @@ impl Seconds {
 
 fn say(what: &str, before: Moved, now: Moved, cpu_s: f64) {
     let seconds = (now.elapsed - before.elapsed).as_secs_f64();
-    let (sent, received) =
-        (now.bytes_sent - before.bytes_sent, now.bytes_received - before.bytes_received);
+    let (sent, received) = (now.bytes_sent - before.bytes_sent, now.bytes_received - before.bytes_received);
     let per_s = |bytes: u64| bytes as f64 / seconds.max(1e-9);
     let (sent_per_s, received_per_s) = (per_s(sent), per_s(received));
-    let head = format!(r#""schema":"bramble.echo/1","what":"{what}","at_s":{:.3}"#, now.elapsed.as_secs_f64());
+    let head =
+        format!(r#""schema":"bramble.echo/1","what":"{what}","at_s":{:.3}"#, now.elapsed.as_secs_f64());
     let bytes = format!(r#""bytes_sent":{sent},"bytes_received":{received}"#);
     let rates = format!(r#""sent_per_s":{sent_per_s:.0},"received_per_s":{received_per_s:.0}"#);
     let cost = format!(r#""cpu_s":{cpu_s:.6},"resident_kib":{}"#, resident_kib());

@@ -42,9 +42,7 @@ impl Region {
 
     /// CRC-32C of the bytes, computed at the first call.
     pub fn checksum(&self) -> u32 {
-        *self
-            .checksum
-            .get_or_init(|| (0..self.runs).fold(0, |sum, i| checksum::append(sum, self.run(i))))
+        *self.checksum.get_or_init(|| (0..self.runs).fold(0, |sum, i| checksum::append(sum, self.run(i))))
     }
 
     /// Total bytes.

@@ -20,7 +20,10 @@ const LONG_BYTES: usize = 512;
 /// The sum of some bytes, continued from that of those before; 0 where there are none.
 pub(crate) fn append(sum: u32, bytes: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
-    if bytes.len() >= LONG_BYTES && is_x86_feature_detected!("pclmulqdq") && is_x86_feature_detected!("sse4.2") {
+    if bytes.len() >= LONG_BYTES
+        && is_x86_feature_detected!("pclmulqdq")
+        && is_x86_feature_detected!("sse4.2")
+    {
         let state = u64::from(!sum);
         let mut digest = crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, state);
         digest.update(bytes);
@@ -86,7 +89,8 @@ mod tests {
     fn both_libraries_give_one_sum() {
         let bytes: Vec<u8> = (0u32..70_000).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
         for start in [0, 1, 7, 64, 999] {
-            for end in [start, start + 9, start + 511, start + 512, start + 513, start + 4096, 66_001, 70_000] {
+            for end in [start, start + 9, start + 511, start + 512, start + 513, start + 4096, 66_001, 70_000]
+            {
                 let (front, back) = (&bytes[..start], &bytes[start..end]);
                 let whole = append(append(0, front), back);
                 assert_eq!(whole, crc32c::crc32c(&bytes[..end]), "{start}..{end}");
@@ -97,7 +101,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn two_parts_have_the_sum_of_the_whole(first in proptest::collection::vec(any::<u8>(), 0..300), second in proptest::collection::vec(any::<u8>(), 0..5000)) {
+        fn two_parts_have_the_sum_of_the_whole(
+            first in proptest::collection::vec(any::<u8>(), 0..300),
+            second in proptest::collection::vec(any::<u8>(), 0..5000),
+        ) {
             let whole = crc32c::crc32c_append(crc32c::crc32c(&first), &second);
             prop_assert_eq!(combine(crc32c::crc32c(&first), crc32c::crc32c(&second), second.len()), whole);
         }

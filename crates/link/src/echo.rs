@@ -11,8 +11,7 @@
 //! a second is over.
 
 use crate::{
-    Arrived, ArrivedBody, Body, Frame, Landing, Limits, Link, LinkError, Place, Receiver, Region,
-    SharedBytes,
+    Arrived, ArrivedBody, Body, Frame, Landing, Limits, Link, LinkError, Place, Receiver, Region, SharedBytes,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -217,5 +216,46 @@ impl Place for Pool {
         };
         memory.resize(body_bytes, 0);
         Ok(Box::new(memory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{tcp_connect, tcp_link};
+
+    async fn pair() -> (Link, Link) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (out, taken) = tokio::join!(tcp_connect(address, Duration::from_secs(5)), listener.accept());
+        (tcp_link(out.unwrap()).unwrap(), tcp_link(taken.unwrap().0).unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_goes_out_comes_back_and_both_ends_count_it() {
+        let (left, right) = pair().await;
+        let source: SharedBytes = Arc::new(vec![5u8; 3 * 4096]);
+        let lasting = Duration::from_millis(50);
+        let (left_each, right_each) = (&mut |_| (), &mut |_| ());
+        let (driving, serving) = (drive(left, source, 4096, lasting, left_each), serve(right, right_each));
+        let (drove, served) = tokio::join!(driving, serving);
+        let (drove, served) = (drove.unwrap(), served.unwrap());
+        assert!(drove.bytes_sent > 0 && drove.bytes_sent == drove.bytes_received);
+        assert_eq!((served.bytes_sent, served.bytes_received), (drove.bytes_received, drove.bytes_sent));
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_comes_back_as_another_ends_it() {
+        let (left, mut right) = pair().await;
+        right.receiver.set_limits(Limits::SESSION);
+        let source: SharedBytes = Arc::new(vec![5u8; 4096]);
+        let wrong = async {
+            let arrived = right.receiver.receive(&mut Pool::default()).await.unwrap();
+            let body = Region::whole(Arc::new(taken(arrived).unwrap()));
+            right.sender.send(Frame::new(KIND, head(7), Body::Shared(body))).await.unwrap();
+        };
+        let each = &mut |_| ();
+        let (drove, ()) = tokio::join!(drive(left, source, 4096, Duration::from_secs(60), each), wrong);
+        assert!(matches!(drove, Err(LinkError::Foreign(_))), "{drove:?}");
     }
 }

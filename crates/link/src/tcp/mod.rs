@@ -7,6 +7,8 @@
 //!
 //! Deliberately absent: reconnecting. A link that has ended stays ended.
 
+#[cfg(target_os = "linux")]
+mod mark;
 mod pace;
 pub(crate) mod pipe;
 mod receive;

@@ -8,11 +8,9 @@
 //! waiting is as without it.
 //!
 //! Deliberately absent: reading.
-#![cfg_attr(
-    target_os = "linux",
-    allow(unsafe_code, reason = "the option has no safe face in the libraries that are here")
-)]
 
+#[cfg(target_os = "linux")]
+use super::mark::set_mark;
 use std::cell::Cell;
 use std::io;
 use std::time::Duration;
@@ -58,22 +56,60 @@ impl Wake {
     }
 }
 
-/// Sets `SO_RCVLOWAT`.
-#[cfg(target_os = "linux")]
-fn set_mark(stream: &TcpStream, bytes: usize) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
-    let Ok(value) = libc::c_int::try_from(bytes) else { return Err(io::ErrorKind::InvalidInput.into()) };
-    let Ok(size) = libc::socklen_t::try_from(size_of_val(&value)) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let at = std::ptr::from_ref(&value).cast();
-    // SAFETY: the descriptor is open for as long as `stream` is borrowed; the system reads `size` bytes at `at`, which are
-    // those of `value`, and keeps none of them.
-    let result = unsafe { libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, at, size) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
+/// Other systems wake as they do.
 #[cfg(not(target_os = "linux"))]
 fn set_mark(_stream: &TcpStream, _bytes: usize) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Body, Frame, Limits, NoBodies, Place, Region, tcp_connect, tcp_link};
+    use std::sync::Arc;
+    use std::time::Duration;
+    use tokio::io::AsyncWriteExt;
+
+    struct Anywhere;
+
+    impl Place for Anywhere {
+        fn place(&mut self, _: u8, _: &[u8], bytes: usize) -> Result<Box<dyn crate::Landing>, String> {
+            Ok(Box::new(vec![0; bytes]))
+        }
+    }
+
+    /// Longer than the read-ahead, much shorter than what is waited for together.
+    const PIECE: usize = 10_000;
+
+    #[tokio::test]
+    async fn a_few_bytes_of_a_long_body_are_seen_though_more_is_sure_to_come() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (out, taken) = tokio::join!(tcp_connect(address, Duration::from_secs(5)), listener.accept());
+        let (mut raw, mut link) = (out.unwrap(), tcp_link(taken.unwrap().0).unwrap());
+        link.receiver.set_limits(Limits::SESSION);
+        let body = vec![7u8; 1 << 20];
+        let frame = Frame::new(3, vec![1; 8], Body::Shared(Region::whole(Arc::new(body.clone()))));
+        let bytes = [&frame.header(0).encode()[..], &frame.head, &body].concat();
+        let arriving = link.receiver.arriving();
+        let sending = async {
+            for piece in bytes[..5 * PIECE].chunks(PIECE) {
+                let before = usize::try_from(arriving.get()).unwrap();
+                raw.write_all(piece).await.unwrap();
+                while usize::try_from(arriving.get()).unwrap() < before + PIECE {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+            raw.write_all(&bytes[5 * PIECE..]).await.unwrap();
+            raw.shutdown().await.unwrap();
+        };
+        let receiving = async {
+            let frame = link.receiver.receive(&mut Anywhere).await.unwrap();
+            assert_eq!((frame.kind, &frame.head[..]), (3, &[1; 8][..]));
+            assert!(matches!(link.receiver.receive(&mut NoBodies).await, Err(crate::LinkError::Closed)));
+        };
+        let both = async { tokio::join!(sending, receiving) };
+        tokio::time::timeout(Duration::from_secs(60), both)
+            .await
+            .expect("bytes that had come were never seen");
+    }
 }
