@@ -87,7 +87,7 @@ $(VENV)/bench.stamp: bench/requirements.txt | $(VENV)/bin/python
 	@touch $@
 
 bench: build $(VENV)/bench.stamp
-	@for script in numpy_product local_workers integers kernels startup memory encrypted_link; do \
+	@for script in numpy_product local_workers integers kernels startup memory encrypted_link light_transport; do \
 		$(VENV)/bin/python bench/$$script.py --bramble $(BRAMBLE) $(BENCH_ARGS) || exit 1; \
 	done
 

@@ -38,9 +38,9 @@ HERTZ = 1000
 
 # What a sample is, by the first of these that some function of its call chain has.
 ACCOUNT = [
+    ("the network's own work (interrupts)", r"handle_softirq|do_softirq|net_rx_action|__napi_poll"),
     ("first touch of memory", r"exc_page_fault|handle_mm_fault|clear_page|populate|munmap|unmap_page|memset"),
     ("checksums", r"crc32|crc_fast|checksum"),
-    ("the network's own work (interrupts)", r"handle_softirq|do_softirq|net_rx_action|__napi_poll"),
     ("sending", r"sendmsg|writev|write_frame"),
     ("receiving", r"recvmsg|readv|read_frame"),
     ("event loop", r"epoll|tokio|mio|futex|eventfd|schedule_hrtimeout"),

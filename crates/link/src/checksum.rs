@@ -101,7 +101,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn two_parts_have_the_sum_of_the_whole(first in proptest::collection::vec(any::<u8>(), 0..300), second in proptest::collection::vec(any::<u8>(), 0..5000)) {
+        fn two_parts_have_the_sum_of_the_whole(
+            first in proptest::collection::vec(any::<u8>(), 0..300),
+            second in proptest::collection::vec(any::<u8>(), 0..5000),
+        ) {
             let whole = crc32c::crc32c_append(crc32c::crc32c(&first), &second);
             prop_assert_eq!(combine(crc32c::crc32c(&first), crc32c::crc32c(&second), second.len()), whole);
         }
