@@ -1,6 +1,7 @@
 //! Walking a member's part of the plan: which panel comes next, what memory it takes, which jobs it makes possible.
 //!
-//! Invariants: the blocks of a lot in order, and of all lots the first whose block may begin. In a block either step by step, panels of A and B in turn, so that the first job can
+//! Invariants: the blocks of a lot in order, and of all lots the first whose block may begin. In a block
+//! either step by step, panels of A and B in turn, so that the first job can
 //! start after two panels and every further panel starts about as many jobs as there are panels on the other side; or
 //! column by column, with the panels of A first. The jobs behind a panel are in the frame that carries its last lines.
 //! A panel is begun only when the credit covers all that it brings. The next block is begun only when the last panel of
