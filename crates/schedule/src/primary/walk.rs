@@ -91,6 +91,8 @@ struct Sending {
     a_sent: u64,
     /// Columns of cells whose panels of this step were sent.
     b_sent: u64,
+    /// In column order: columns of cells that are done.
+    cols_done: u64,
     /// Ids of A's panels: of this step by row, in column order of all steps.
     a: Vec<Ids>,
     /// Ids of B's panels of this step by column.
@@ -171,7 +173,7 @@ impl Walk {
         self.begun += 1;
         let mates = wave.map_or_else(Vec::new, |wave| self.mates(course, board, wave, &block));
         let (step, a, b) = (block.steps.start, Vec::new(), Vec::new());
-        self.sending = Some(Sending { step, a_sent: 0, b_sent: 0, a, b, wave, mates });
+        self.sending = Some(Sending { step, a_sent: 0, b_sent: 0, cols_done: 0, a, b, wave, mates });
         Some(())
     }
 
@@ -433,7 +435,7 @@ impl Sending {
             Panel::A(row) => (false, row),
             Panel::B(col) => (true, col),
         };
-        let by_columns = block.order == Order::Columns;
+        let by_columns = matches!(block.order, Order::Columns(_));
         Some(Key { wave: self.wave?, step: self.step, region: block.region, by_columns, is_b, index })
     }
 
@@ -446,17 +448,24 @@ impl Sending {
 
     /// The next panel, and the cells on the other side that then have both.
     fn next_panel(&self, work: &Work) -> (Panel, Span) {
-        let Rect { rows, cols } = work.cells_at(self.step);
-        let a = Panel::A(rows.start + self.a_sent);
-        let b = Panel::B(cols.start + self.b_sent);
+        let Rect { rows, cols } = self.cells(work);
         let a_is_next = self.a_sent < rows.len();
+        if a_is_next && (self.a_sent <= self.b_sent || self.b_sent == cols.len()) {
+            (Panel::A(rows.start + self.a_sent), Span::new(cols.start, cols.start + self.b_sent))
+        } else {
+            (Panel::B(cols.start + self.b_sent), Span::new(rows.start, rows.start + self.a_sent))
+        }
+    }
+
+    /// The cells that are walked step by step: in column order those of a group of columns.
+    fn cells(&self, work: &Work) -> Rect {
+        let Rect { rows, cols } = work.cells_at(self.step);
         match work.block.order {
-            Order::Columns if a_is_next => (a, Span::new(cols.start, cols.start)),
-            Order::Columns => (b, rows),
-            Order::Steps if a_is_next && (self.a_sent <= self.b_sent || self.b_sent == cols.len()) => {
-                (a, Span::new(cols.start, cols.start + self.b_sent))
+            Order::Steps => Rect::new(rows, cols),
+            Order::Columns(group) => {
+                let first = cols.start + self.cols_done;
+                Rect::new(rows, Span::new(first, (first + group.max(1)).min(cols.end)))
             }
-            Order::Steps => (b, Span::new(rows.start, rows.start + self.a_sent)),
         }
     }
 
@@ -465,9 +474,9 @@ impl Sending {
         let block = &work.block;
         let place = |span: Span| usize::try_from(at - span.start).unwrap_or(usize::MAX);
         match (panel, block.order) {
-            (Panel::A(_), _) => self.b[place(block.cells.cols)],
+            (Panel::A(_), _) => self.b[place(self.cells(work).cols)],
             (Panel::B(_), Order::Steps) => self.a[place(block.cells.rows)],
-            (Panel::B(_), Order::Columns) => {
+            (Panel::B(_), Order::Columns(_)) => {
                 let step = usize::try_from(self.step - block.steps.start).unwrap_or(usize::MAX);
                 self.a[step * rows_of(block) + place(block.cells.rows)]
             }
@@ -486,36 +495,29 @@ impl Sending {
                 self.b.push(ids);
             }
         }
-        let cells = work.cells_at(self.step);
+        let cells = self.cells(work);
         let (rows, cols) = (cells.rows.len(), cells.cols.len());
+        if self.a_sent < rows || self.b_sent < cols {
+            return false;
+        }
+        self.step += 1;
+        (self.a_sent, self.b_sent) = (0, 0);
+        self.b.clear();
         match work.block.order {
             Order::Steps => {
-                if self.a_sent < rows || self.b_sent < cols {
-                    return false;
-                }
-                self.step += 1;
-                (self.a_sent, self.b_sent) = (0, 0);
                 self.a.clear();
-                self.b.clear();
                 let left = work.cells_at(self.step);
                 self.step == work.block.steps.end || left.rows.is_empty() || left.cols.is_empty()
             }
-            Order::Columns => {
-                if matches!(panel, Panel::A(_)) {
-                    return false;
+            Order::Columns(_) => {
+                let ends = self.step == work.block.steps.end;
+                if ends {
+                    self.step = work.block.steps.start;
+                    self.cols_done += cols;
                 }
-                // One panel of a column has been sent; `b_sent` counts whole columns.
-                self.b_sent -= 1;
-                self.b.clear();
-                self.step += 1;
-                if self.step < work.block.steps.end {
-                    let first_column = self.b_sent == 0;
-                    self.a_sent = if first_column { 0 } else { rows };
-                    return false;
-                }
-                self.step = work.block.steps.start;
-                self.b_sent += 1;
-                self.b_sent == cols
+                // The panels of A are sent with the first group.
+                self.a_sent = if self.cols_done == 0 { 0 } else { rows };
+                ends && self.cols_done == work.block.cells.cols.len()
             }
         }
     }
