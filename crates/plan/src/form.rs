@@ -30,6 +30,9 @@ pub enum Order {
     /// So many columns of cells after the other: the panels of A stay, those of B stream past, and each group of columns
     /// is returned when it is done, while the next is computed. In a group step by step.
     Columns(u64),
+    /// From a corner: all panels of a row of cells, then all of a column, in turn. All stay, and a tile is returned as soon as
+    /// its row and its column have come.
+    Corner,
 }
 
 /// How sums over parts of k come together.

@@ -90,6 +90,7 @@ impl CellCharges {
                 let (all_a, column) = self.columns(size);
                 all_a.saturating_add(column.saturating_mul(size.cols.min(group.saturating_mul(2))))
             }
+            Order::Corner => c.saturating_add(a.saturating_add(b).saturating_mul(size.steps)),
         }
     }
 
@@ -118,6 +119,10 @@ impl CellCharges {
             Order::Columns(group) => {
                 let (all_a, column) = self.columns(size);
                 (all_a, column.saturating_mul(group), size.cols.div_ceil(group.max(1)))
+            }
+            Order::Corner => {
+                let lines = size.rows.min(size.cols).max(1);
+                (0, need.div_ceil(lines), lines)
             }
         };
         let spare = memory_bytes.saturating_sub(need) as f64 / need as f64;
@@ -152,6 +157,7 @@ impl CellCharges {
                     .min(size.cols);
                 all_a.saturating_add(column.saturating_mul(columns))
             }
+            Order::Corner => self.need(size, order),
         };
         (ahead, one.saturating_mul(ahead))
     }

@@ -20,9 +20,9 @@ pub(crate) struct Team<'a> {
 const ROUNDS: usize = 4;
 /// Blocks of half the size are taken where they take less than this part of the time.
 const HALVES_GAIN: f64 = 0.97;
-/// Columns one after the other are taken where they take less than this part of the time: what is left of a block by steps can
+/// Other orders than step by step are taken where they take less than this part of the time: what is left of a block by steps can
 /// be given to others.
-const COLUMNS_GAIN: f64 = 0.95;
+const ORDER_GAIN: f64 = 0.95;
 /// Beyond so many members two rounds have to do, cells are not moved, and who relays has the same parts as who does not.
 const MANY: usize = 64;
 
@@ -73,14 +73,14 @@ fn shared_out(team: &Team<'_>, ids: &[usize], relay: bool) -> Result<Shared, Vec
             best = halves;
         }
     }
-    Ok(if fixed { best } else { by_columns(team, best, relay) })
+    Ok(if fixed { best } else { in_other_orders(team, best, relay) })
 }
 
-/// The same shares, whose columns are done one group after the other where that is faster: most of C is then on its way home
-/// while the rest is computed, but all panels of A have to stay.
-fn by_columns(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
+/// The same shares, whose columns are done one group after the other, or from a corner, where that is faster: most of C is then
+/// on its way home while the rest is computed, but all panels of A, or of both, have to stay.
+fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
     let costs = team.costs;
-    let limit = best.0.seconds * COLUMNS_GAIN;
+    let limit = best.0.seconds * ORDER_GAIN;
     let shares = || best.1.iter().flat_map(|m| &m.shares);
     let columns = shares().map(|s| s.cells.cols.len()).max().unwrap_or(0);
     if shares().any(|s| s.blocks() > 1) || columns < 2 {
@@ -91,11 +91,11 @@ fn by_columns(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
         costs.charges[share.region].need(share.block, share.order) <= memory_bytes
     };
     let mut fastest: Option<Shared> = None;
-    let mut group = 1;
-    while group < columns {
+    let groups = std::iter::successors(Some(1), |group| Some(group * 2)).take_while(|group| *group < columns);
+    for order in groups.map(Order::Columns).chain([Order::Corner]) {
         let mut members = best.1.clone();
         for member in &mut members {
-            member.shares.iter_mut().for_each(|s| s.order = Order::Columns(group));
+            member.shares.iter_mut().for_each(|s| s.order = order);
             set_memory(costs, member);
         }
         if members.iter().all(|m| m.shares.iter().all(|s| fits(s, m))) {
@@ -105,7 +105,6 @@ fn by_columns(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
                 fastest = Some((predicted, members));
             }
         }
-        group *= 2;
     }
     fastest.unwrap_or(best)
 }

@@ -111,7 +111,7 @@ fn operands_leave_the_primary_once_where_workers_pass_them_on() {
         let cut = Cut { tile: Some(4), depth: Some(4) };
         let wish = Wish { strategy: Some(Cutting::plain(base)), ..Wish::AUTO };
         let mut sent = [0, 0];
-        for (relay, columns) in [(false, 0), (true, 0), (true, 2)] {
+        for (relay, columns) in [(false, 0), (true, 0), (true, 2), (true, 4)] {
             let setting = Setting {
                 cut,
                 memories: vec![900_000; 4],
@@ -260,7 +260,7 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
                 breaks,
                 slow,
                 steals: true,
-                columns: number as u64 % 4,
+                columns: number as u64 % 5,
             };
             let mut world =
                 World::new(&p, &setting, &wish).unwrap_or_else(|| panic!("{strategy} does not fit"));
@@ -322,7 +322,7 @@ fn slowed(strategy: Cutting, shared: u8, reproducible: bool, slow: u32, seed: u3
         col_major: seed.is_multiple_of(5),
         slow: vec![1, slow],
         steals: true,
-        columns: u64::from(seed % 4),
+        columns: u64::from(seed % 5),
         relay: seed % 2 == 0,
         breaks: seed % 3 == 0,
     };

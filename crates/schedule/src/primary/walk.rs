@@ -87,15 +87,16 @@ struct Made {
 /// How much of the block that is being sent (the last of those that are out) was sent.
 struct Sending {
     step: u64,
-    /// Rows of cells whose panels of this step were sent; in column order, once all are, for every step.
+    /// Rows of cells whose panels of this step were sent; in column order, once all are, for every step; from a corner those
+    /// whose panels were sent for every step.
     a_sent: u64,
-    /// Columns of cells whose panels of this step were sent.
+    /// Columns of cells, likewise.
     b_sent: u64,
     /// In column order: columns of cells that are done.
     cols_done: u64,
-    /// Ids of A's panels: of this step by row, in column order of all steps.
+    /// Ids of A's panels: of this step by row, in column order of all steps, from a corner by row and step.
     a: Vec<Ids>,
-    /// Ids of B's panels of this step by column.
+    /// Ids of B's panels of this step by column, from a corner by column and step.
     b: Vec<Ids>,
     /// Its number among the member's own blocks; nothing where it was another's.
     wave: Option<u64>,
@@ -435,7 +436,7 @@ impl Sending {
             Panel::A(row) => (false, row),
             Panel::B(col) => (true, col),
         };
-        let by_columns = matches!(block.order, Order::Columns(_));
+        let by_columns = block.order != Order::Steps;
         Some(Key { wave: self.wave?, step: self.step, region: block.region, by_columns, is_b, index })
     }
 
@@ -461,7 +462,7 @@ impl Sending {
     fn cells(&self, work: &Work) -> Rect {
         let Rect { rows, cols } = work.cells_at(self.step);
         match work.block.order {
-            Order::Steps => Rect::new(rows, cols),
+            Order::Steps | Order::Corner => Rect::new(rows, cols),
             Order::Columns(group) => {
                 let first = cols.start + self.cols_done;
                 Rect::new(rows, Span::new(first, (first + group.max(1)).min(cols.end)))
@@ -472,31 +473,37 @@ impl Sending {
     /// Ids of the panel on the other side.
     fn other_ids(&self, work: &Work, panel: Panel, at: u64) -> Ids {
         let block = &work.block;
-        let place = |span: Span| usize::try_from(at - span.start).unwrap_or(usize::MAX);
+        let place = |span: Span| usize::try_from(at.saturating_sub(span.start)).unwrap_or(usize::MAX);
+        let step = usize::try_from(self.step - block.steps.start).unwrap_or(usize::MAX);
+        let steps = usize::try_from(block.steps.len()).unwrap_or(usize::MAX);
+        let (rows, cols) = (place(block.cells.rows), place(self.cells(work).cols));
         match (panel, block.order) {
-            (Panel::A(_), _) => self.b[place(self.cells(work).cols)],
-            (Panel::B(_), Order::Steps) => self.a[place(block.cells.rows)],
-            (Panel::B(_), Order::Columns(_)) => {
-                let step = usize::try_from(self.step - block.steps.start).unwrap_or(usize::MAX);
-                self.a[step * rows_of(block) + place(block.cells.rows)]
-            }
+            (Panel::A(_), Order::Steps | Order::Columns(_)) => self.b[cols],
+            (Panel::A(_), Order::Corner) => self.b[cols * steps + step],
+            (Panel::B(_), Order::Steps) => self.a[rows],
+            (Panel::B(_), Order::Columns(_)) => self.a[step * rows_of(block) + rows],
+            (Panel::B(_), Order::Corner) => self.a[rows * steps + step],
         }
     }
 
     /// Past this panel, and where that ends a step or a column, past that; true at the end of the block.
     fn advance(&mut self, work: &Work, panel: Panel, ids: Ids) -> bool {
-        match panel {
-            Panel::A(_) => {
-                self.a_sent += 1;
-                self.a.push(ids);
-            }
-            Panel::B(_) => {
-                self.b_sent += 1;
-                self.b.push(ids);
-            }
-        }
         let cells = self.cells(work);
         let (rows, cols) = (cells.rows.len(), cells.cols.len());
+        let (sent, ids_of_side) = match panel {
+            Panel::A(_) => (&mut self.a_sent, &mut self.a),
+            Panel::B(_) => (&mut self.b_sent, &mut self.b),
+        };
+        ids_of_side.push(ids);
+        if work.block.order == Order::Corner {
+            self.step += 1;
+            if self.step == work.block.steps.end {
+                self.step = work.block.steps.start;
+                *sent += 1;
+            }
+            return self.a_sent == rows && self.b_sent == cols;
+        }
+        *sent += 1;
         if self.a_sent < rows || self.b_sent < cols {
             return false;
         }
@@ -509,7 +516,7 @@ impl Sending {
                 let left = work.cells_at(self.step);
                 self.step == work.block.steps.end || left.rows.is_empty() || left.cols.is_empty()
             }
-            Order::Columns(_) => {
+            Order::Columns(_) | Order::Corner => {
                 let ends = self.step == work.block.steps.end;
                 if ends {
                     self.step = work.block.steps.start;
