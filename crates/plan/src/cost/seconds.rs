@@ -282,7 +282,8 @@ impl Costs<'_> {
             Order::Columns(_) | Order::Corner => load.results as f64 / units,
         };
         // The last step's tiles come home while it is computed, or still arrives; those that threads end with, together.
-        let step_s = compute_s.max(load.out as f64 / rates.out) / units;
+        let steps_a_unit = if share.order == Order::Steps { 1.0 } else { share.block.steps.max(1) as f64 };
+        let step_s = compute_s.max(load.out as f64 / rates.out) / units / steps_a_unit;
         let ending = (threads / charges.products_of(1) as f64).ceil();
         let cells = share.block.rows.saturating_mul(share.block.cols) as f64 * at_once as f64;
         let last_tiles = ((ending.min(cells) + 1.0) / 2.0 * cell).min(last_back);
