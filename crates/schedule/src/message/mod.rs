@@ -7,11 +7,13 @@
 //! Kind numbers 6 (relay), 7 (free) and 8 (cancel) are reserved: operands carry the number of jobs that
 //! use them, which frees them, and closing the link cancels.
 
+mod log;
 mod session;
 mod store;
 mod wire;
 
-pub use session::{Bye, Hello, ThreadReport, Welcome};
+pub use log::{LogHead, Pong, Wants, Work, WorkRecord};
+pub use session::{Bye, Hello, IoReport, ThreadReport, Welcome};
 pub use store::{Generated, Job, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then};
 pub use wire::{Reader, Writer};
 
@@ -38,6 +40,8 @@ pub enum Kind {
     Error,
     /// No more jobs (primary), the account of the session (worker).
     Bye,
+    /// When jobs ran, for a primary that asked.
+    Log,
 }
 
 impl Kind {
@@ -53,6 +57,7 @@ impl Kind {
             10 => Self::Pong,
             11 => Self::Error,
             12 => Self::Bye,
+            18 => Self::Log,
             _ => return Err(ProtocolError::new(format!("a message of unknown kind {code}"))),
         })
     }
@@ -69,11 +74,12 @@ impl Kind {
             Self::Pong => 10,
             Self::Error => 11,
             Self::Bye => 12,
+            Self::Log => 18,
         }
     }
 }
 
-/// A whole message of the kinds that are just one number: credit (bytes), ping and pong (nonce).
+/// A whole message of the kinds that are just one number: credit (bytes) and ping (nonce).
 pub fn encode_number(number: u64) -> Vec<u8> {
     number.to_le_bytes().to_vec()
 }
