@@ -14,13 +14,14 @@ mod account;
 mod aside;
 mod bodies;
 mod error;
+pub mod log;
 mod measure;
 mod opening;
 mod product;
 mod run;
 mod survey;
 
-pub use account::{MachineReport, Progress, Report, ThreadUse, VerifyReport};
+pub use account::{IoUse, MachineReport, Progress, Report, ThreadUse, VerifyReport};
 pub use error::PrimaryError;
 pub use product::{End, Ends, Finished, Request, Watch, multiply};
 pub use survey::{Survey, Surveyed, survey};

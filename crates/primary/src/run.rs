@@ -6,16 +6,17 @@
 mod carry;
 
 use crate::PrimaryError;
-use crate::account::{MachineReport, Progress, ThreadUse, report_stubs};
+use crate::account::{IoUse, MachineReport, Progress, report_stubs, take_account};
 use crate::aside::{AsideLines, Asides, bytes_of, copy_lines};
 use crate::bodies::{Bodies, Tile};
+use crate::log::{Log, Phase, Recorder};
 use crate::opening::Session;
 use crate::product::Watch;
-use bramble_link::{Arrived, ArrivedBody, Body, Frame, Landing, LinkError};
-use bramble_matrix::number::{nearest_f64, to_usize};
+use bramble_link::{Arrived, ArrivedBody, Body, Frame, Landing, LinkError, Meter, Section};
+use bramble_matrix::number::to_usize;
 use bramble_matrix::{Buffer, Lent, Output, Rect};
 use bramble_schedule::ProtocolError;
-use bramble_schedule::message::{Bye, Kind, ResultHead, decode_error, decode_number, encode_number};
+use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
 use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
 use carry::{read, write};
 use std::cell::{Cell, RefCell};
@@ -82,6 +83,8 @@ struct Core {
     finished: Option<Instant>,
     failed: Option<String>,
     changed: Rc<Notify>,
+    meter: Rc<Meter>,
+    recorder: Recorder,
 }
 
 /// What a run gives back.
@@ -92,6 +95,16 @@ pub(crate) struct Ran {
     pub(crate) machines: Vec<MachineReport>,
     /// Most bytes of sums that were put aside.
     pub(crate) aside_bytes_max: usize,
+    /// What this thread's processor time went to, if that was asked.
+    pub(crate) io: Option<IoUse>,
+    pub(crate) log: Option<Log>,
+}
+
+/// What is kept of a run beside its result.
+pub(crate) struct Notes {
+    /// Whether the processor's time is accounted for.
+    pub(crate) account: bool,
+    pub(crate) recorder: Recorder,
 }
 
 /// Runs a plan on the sessions of its members, in their order.
@@ -102,8 +115,10 @@ pub(crate) async fn run(
     output: Output,
     sessions: Vec<Session>,
     watch: &dyn Watch,
+    mut notes: Notes,
 ) -> Result<Ran, PrimaryError> {
     let machines = report_stubs(&plan, &sessions);
+    notes.recorder.peers(&sessions);
     let infos = sessions
         .iter()
         .zip(&plan.members)
@@ -131,6 +146,8 @@ pub(crate) async fn run(
         finished: None,
         failed: None,
         changed: changed.clone(),
+        meter: Rc::new(Meter::new(notes.account)),
+        recorder: notes.recorder,
     }));
     let (mut writers, mut readers) = (JoinSet::new(), JoinSet::new());
     for (index, session) in sessions.into_iter().enumerate() {
@@ -152,6 +169,7 @@ pub(crate) async fn run(
         writers.spawn_local(write(session.link.sender, frames, core.clone(), index, sent));
         readers.spawn_local(read(session.link.receiver, core.clone(), index, received));
     }
+    core.borrow_mut().recorder.phase(Phase::Computing);
     core.borrow_mut().happened(Event::Start);
     supervise(&core, &changed, watch).await;
     goodbyes(&core, &changed).await;
@@ -189,11 +207,7 @@ async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
     if core.borrow().failed.is_some() {
         return;
     }
-    for peer in &mut core.borrow_mut().peers {
-        if let Some(to) = &peer.to {
-            let _ = to.send(Frame::new(Kind::Bye.code(), Bye::default().encode(), Body::Empty));
-        }
-    }
+    core.borrow_mut().say_goodbye();
     let deadline = tokio::time::Instant::now() + GOODBYE;
     while core.borrow().peers.iter().any(|p| p.goodbye.is_none() && p.to.is_some()) {
         if tokio::time::timeout_at(deadline, changed.notified()).await.is_err() {
@@ -203,16 +217,31 @@ async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
 }
 
 impl Core {
+    /// No more jobs for anybody; before that, what their clocks say.
+    fn say_goodbye(&mut self) {
+        self.recorder.phase(Phase::Closing);
+        for peer in 0..self.peers.len() {
+            for question in self.recorder.questions(peer) {
+                self.send(peer, Kind::Ping, question, Body::Empty);
+            }
+            self.send(peer, Kind::Bye, Bye::default().encode(), Body::Empty);
+        }
+    }
+
     /// One event through the state machine, and what comes of it.
     fn happened(&mut self, event: Event) {
         let now = self.clock;
-        let mut actions = VecDeque::from(self.state.handle(event, now));
+        let actions = self.meter.within(Section::Scheduling, || self.state.handle(event, now));
+        self.recorder.look(&self.state);
+        let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
             match action {
                 Action::Send(peer, message) => {
                     self.first_job.get_or_insert_with(Instant::now);
                     let whole_lines = self.peers[peer].shares_memory;
-                    match self.bodies.body(&message, &self.output, whole_lines) {
+                    self.recorder.given(peer, &message.head);
+                    let body = || self.bodies.body(&message, &self.output, whole_lines);
+                    match self.meter.within(Section::Encoding, body) {
                         Ok(body) => self.send(peer, Kind::Store, message.head.encode(), body),
                         Err(e) => self.fail(e.to_string()),
                     }
@@ -331,7 +360,14 @@ impl Core {
                 let bytes = decode_number(&arrived.head)?;
                 self.happened(Event::Credit { peer, bytes });
             }
-            Kind::Pong => self.happened(Event::Alive { peer }),
+            Kind::Pong => {
+                self.recorder.answered(peer, Pong::decode(&arrived.head)?);
+                self.happened(Event::Alive { peer });
+            }
+            Kind::Log => {
+                self.recorder.worked(peer, &arrived.head)?;
+                self.happened(Event::Alive { peer });
+            }
             Kind::Bye => {
                 self.peers[peer].goodbye = Some(Bye::decode(&arrived.head)?);
                 self.changed.notify_one();
@@ -423,19 +459,14 @@ impl Core {
             if !peer.shares_memory {
                 (machine.bytes_in, machine.bytes_out) = (peer.sent(), peer.received());
             }
-            let goodbye = peer.goodbye.unwrap_or_default();
-            machine.memory_bytes = goodbye.held_bytes_max;
-            let account = |t: &bramble_schedule::message::ThreadReport| ThreadUse {
-                jobs: t.jobs,
-                busy_s: nearest_f64(t.busy_us) * 1e-6,
-            };
-            machine.threads = goodbye.threads.iter().map(account).collect();
+            take_account(machine, &peer.goodbye.unwrap_or_default(), self.meter.spent().is_some());
         }
         let seconds = finished.saturating_duration_since(first_job).as_secs_f64();
         let output = Arc::into_inner(self.output);
         let output = output.ok_or_else(|| PrimaryError::Failed("a hint outlived its product".to_owned()))?;
         let aside_bytes_max = self.asides.bytes_max();
-        Ok(Ran { output, seconds, first_job, machines, aside_bytes_max })
+        let (io, log) = (self.meter.spent().map(|spent| IoUse::of(&spent)), self.recorder.into_log());
+        Ok(Ran { output, seconds, first_job, machines, aside_bytes_max, io, log })
     }
 }
 

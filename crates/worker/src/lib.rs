@@ -15,6 +15,7 @@ mod machine;
 mod memory;
 mod pool;
 mod quota;
+mod record;
 mod serve;
 mod session;
 mod speeds;

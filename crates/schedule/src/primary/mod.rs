@@ -16,10 +16,12 @@
 mod cell;
 mod outgoing;
 mod peer;
+mod standing;
 mod sums;
 mod walk;
 
 pub use outgoing::{Operands, Outgoing, Piece, Which};
+pub use standing::{Next, Standing};
 
 use crate::ProtocolError;
 use crate::limits::{PING_AFTER, SILENCE_MAX};
@@ -317,6 +319,11 @@ impl Primary {
     fn fail(&mut self, peer: usize, why: &str, actions: &mut Vec<Action>) {
         self.over = true;
         actions.push(Action::Fail(format!("worker {}: {why}", self.peers[peer].info.name)));
+    }
+
+    /// How a peer stands.
+    pub fn standing(&self, peer: usize) -> Standing {
+        self.peers[peer].standing()
     }
 
     /// Sums that wait for those of earlier steps, and tiles that have some of their steps.

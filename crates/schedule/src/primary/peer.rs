@@ -1,11 +1,13 @@
 //! What the primary knows of one worker: its credit, what waits in its link, which tiles it owes.
 
 use super::PeerInfo;
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, small};
+use super::standing::Standing;
 use super::walk::{Course, Walk, tile_number};
 use crate::ProtocolError;
 use crate::limits::{LINK_WINDOW_BYTES, PING_AFTER};
 use crate::message::{ResultHead, Then};
+use bramble_matrix::number::to_u64;
 use bramble_matrix::{Rect, Span};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,6 +24,9 @@ pub(super) struct Peer {
     last_heard: Duration,
     last_ping: Duration,
     pings: u64,
+    /// Since the start: jobs that it was given, and tiles that it gave back whole.
+    jobs_given: u32,
+    tiles_back: u32,
 }
 
 /// How far a tile is.
@@ -56,6 +61,8 @@ impl Peer {
             last_heard: Duration::ZERO,
             last_ping: Duration::ZERO,
             pings: 0,
+            jobs_given: 0,
+            tiles_back: 0,
             info,
         }
     }
@@ -105,6 +112,7 @@ impl Peer {
             self.tiles.entry(job.c).or_default().was_asked_for = true;
         }
         self.in_link_bytes += message.wire_bytes();
+        self.jobs_given = self.jobs_given.saturating_add(small(to_u64(message.head.jobs.len())));
         Some(message)
     }
 
@@ -145,8 +153,19 @@ impl Peer {
         if whole {
             self.tiles.remove(&head.c);
             self.walk.returned(head.c);
+            self.tiles_back = self.tiles_back.saturating_add(1);
         }
         whole
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        Standing {
+            credit_left_bytes: self.credit_left,
+            in_link_bytes: to_u64(self.in_link_bytes),
+            jobs_given: self.jobs_given,
+            tiles_back: self.tiles_back,
+            next: self.walk.next_waits_for(),
+        }
     }
 
     pub(super) fn validate(&self) {

@@ -10,6 +10,7 @@
 
 use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
 use super::outgoing::{Delivery, Operands, Outgoing};
+use super::standing::Next;
 use super::sums::PartialSums;
 use bramble_matrix::Span;
 use bramble_matrix::number::to_u64;
@@ -103,6 +104,21 @@ impl Walk {
             self.begin_panel(course, credit)?;
         }
         self.ready.pop_front()
+    }
+
+    /// What the next message waits for, as far as the walk knows without taking a step.
+    pub(super) fn next_waits_for(&self) -> Next {
+        if !self.ready.is_empty() || (self.sending.is_some() && self.refused.is_none()) {
+            Next::Link
+        } else if self.refused.is_some() {
+            Next::Credit
+        } else if self.waiting.is_some() {
+            Next::Sum
+        } else if !self.out.is_empty() {
+            Next::Tiles
+        } else {
+            Next::Nothing
+        }
     }
 
     /// Enters the next block where the last one has been sent.

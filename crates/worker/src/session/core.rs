@@ -6,8 +6,9 @@ use super::WorkerError;
 use crate::ledger::Grant;
 use crate::memory::{Operand, Parts, Returning, Store, Tile};
 use crate::pool::{Pool, Task};
+use crate::record::{Recorder, io_report};
 use bramble_kernel::{Kernel, KernelElement, Product, Sign, combine};
-use bramble_link::{Arrived, ArrivedBody, Body, Frame, Region};
+use bramble_link::{Arrived, ArrivedBody, Body, Frame, Meter, Region, Section};
 use bramble_matrix::number::to_usize;
 use bramble_matrix::{Buffer, DType, Generator, Lent, Rect, Span};
 use bramble_schedule::ProtocolError;
@@ -17,6 +18,7 @@ use bramble_schedule::message::{
 };
 use bramble_schedule::worker::{Action, Event, Run, Worker};
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -53,6 +55,10 @@ pub(super) struct Core {
     /// The store message whose body is landing.
     pub(super) reserved: Option<StoreHead>,
     pub(super) heard: Instant,
+    /// What the processor time of this thread goes to, if the primary wants to know.
+    pub(super) meter: Rc<Meter>,
+    /// When jobs ran, the same.
+    pub(super) recorder: Recorder,
 }
 
 impl Core {
@@ -84,7 +90,13 @@ impl Core {
     }
 
     pub(super) fn report(&self) -> Bye {
-        Bye { threads: self.pool.accounts(), held_bytes_max: self.store.allocated_bytes_max() }
+        let held_bytes_max = self.store.allocated_bytes_max();
+        Bye { threads: self.pool.accounts(), held_bytes_max, io: io_report(&self.meter) }
+    }
+
+    /// One event through the state machine.
+    pub(super) fn decide(&mut self, event: Event<'_>) -> Result<Vec<Action>, ProtocolError> {
+        self.meter.within(Section::Scheduling, || self.state.handle(event))
     }
 
     /// Checks a store's head and takes memory for its matrices.
@@ -92,7 +104,7 @@ impl Core {
         if store.matrices.iter().any(|m| m.dtype != self.hello.dtype) {
             return Err(ProtocolError::new("a matrix of another element type than the session's").into());
         }
-        let actions = self.state.handle(Event::Announced(store))?;
+        let actions = self.decide(Event::Announced(store))?;
         self.act(actions)
     }
 
@@ -111,7 +123,7 @@ impl Core {
                 store
             }
         };
-        let actions = self.state.handle(Event::Landed(&store))?;
+        let actions = self.decide(Event::Landed(&store))?;
         self.act(actions)
     }
 
@@ -128,7 +140,7 @@ impl Core {
         if others.iter().any(|other| other.body_bytes() > 0) {
             return Err(ProtocolError::new("two matrices with elements, and one body").into());
         }
-        let mut actions = self.state.handle(Event::Announced(store))?;
+        let mut actions = self.decide(Event::Announced(store))?;
         if header.source != Source::Generated {
             // The state counts it against the grant, but no memory is taken for it.
             actions.retain(|action| *action != Action::Reserve(*header));
@@ -278,7 +290,7 @@ impl Core {
             Some(Err(shared)) => self.store.part_with(&shared),
             None => {}
         }
-        let actions = self.state.handle(Event::Returned(tile))?;
+        let actions = self.decide(Event::Returned(tile))?;
         self.act(actions)
     }
 }
