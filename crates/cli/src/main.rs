@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: anything that computes, plans or moves matrices.
 
+mod account;
 mod args;
 mod cluster;
 mod cluster_file;
@@ -27,6 +28,7 @@ mod report;
 mod systemd;
 mod table;
 mod team;
+mod trace;
 mod trust;
 mod until;
 mod worker;

@@ -19,11 +19,12 @@ mod states;
 
 pub use clock::ClockSample;
 pub(crate) use recorder::Recorder;
+pub use bramble_schedule::message::{Operation, Work};
+pub use bramble_schedule::primary::{Next, Standing};
 pub use states::{Span, State, Story};
 
 use bramble_link::clock_ns;
-use bramble_schedule::message::Work;
-use bramble_schedule::primary::Standing;
+use bramble_schedule::message::Kind;
 use spool::Spool;
 use std::fs::File;
 use std::io;
@@ -93,6 +94,15 @@ pub enum What {
         /// How long.
         took_ns: u64,
     },
+    /// A tile comes back from a machine.
+    Tile {
+        /// Its id there.
+        matrix: u32,
+        /// Its first row in C.
+        row: u64,
+        /// Its first column.
+        col: u64,
+    },
     /// How a machine stands with the schedule has changed.
     Stands(Standing),
 }
@@ -106,6 +116,13 @@ pub struct Frame {
     pub bytes: u64,
     /// From its first byte to its last, as far as the primary sees it.
     pub took_ns: u64,
+}
+
+impl Frame {
+    /// What kind it is.
+    pub fn name(&self) -> String {
+        Kind::from_code(self.kind).map_or_else(|_| self.kind.to_string(), |k| format!("{k:?}").to_lowercase())
+    }
 }
 
 /// One entry.
@@ -171,6 +188,11 @@ impl Log {
     /// Events that were not kept because there were too many.
     pub fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    /// Now, as events have it.
+    pub fn now_ns(&self) -> u64 {
+        self.time_ns(Instant::now())
     }
 
     /// A moment as events have it.

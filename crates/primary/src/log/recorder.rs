@@ -8,7 +8,7 @@ use crate::opening::Session;
 use bramble_link::clock_ns;
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
-use bramble_schedule::message::{LogHead, Pong, StoreHead, Work, encode_number};
+use bramble_schedule::message::{LogHead, Pong, ResultHead, StoreHead, encode_number};
 use bramble_schedule::primary::{Primary, Standing};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -123,6 +123,19 @@ impl Recorder {
         recording.frame(peer, began, What::Received(frame));
     }
 
+    /// The first lines of a tile are there, and the schedule has not yet heard of them.
+    pub(crate) fn landing(&mut self, peer: usize, head: &ResultHead, state: &Primary) {
+        let Some(recording) = &mut self.0 else { return };
+        if head.first_line == 0
+            && let Ok(destination) = state.expect(peer, head)
+        {
+            let at_ns = recording.log.time_ns(Instant::now());
+            let rect = destination.rect;
+            let what = What::Tile { matrix: head.c, row: rect.rows.start, col: rect.cols.start };
+            recording.log.append(Event { at_ns, machine: recording.peers[peer].machine, what });
+        }
+    }
+
     /// What a worker says of its jobs.
     pub(crate) fn worked(&mut self, peer: usize, head: &[u8]) -> Result<(), ProtocolError> {
         let Some(recording) = &mut self.0 else {
@@ -196,7 +209,7 @@ impl Recording {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bramble_schedule::message::{Operation, WorkRecord};
+    use bramble_schedule::message::{Operation, Work, WorkRecord};
 
     fn batch(thread: u16, count: usize) -> Vec<u8> {
         let (work, start_ns) = (Work::Job(Operation::Multiply), clock_ns());

@@ -82,11 +82,13 @@ fn encode(event: &Event) -> [u8; EVENT_BYTES] {
             let names = u64::from(matrix) << 32 | u64::from(step);
             Fields { code: 3, small: work | u8::from(returns) << 2, middle: thread, numbers: [names, took_ns, 0] }
         }
+        What::Tile { matrix, row, col } => {
+            Fields { code: 5, small: 0, middle: 0, numbers: [row, col, u64::from(matrix)] }
+        }
         What::Stands(s) => {
             let next = Next::ALL.iter().position(|n| *n == s.next).and_then(|at| u8::try_from(at).ok());
-            let bytes = [s.credit_left_bytes, s.in_link_bytes, 0];
             let counts = u64::from(s.jobs_given) << 32 | u64::from(s.tiles_back);
-            let numbers = [bytes[0], bytes[1], counts];
+            let numbers = [s.credit_left_bytes, s.in_link_bytes, counts];
             Fields { code: 4, small: next.unwrap_or(u8::MAX), middle: 0, numbers }
         }
     };
@@ -132,6 +134,7 @@ fn decode(bytes: &[u8; EVENT_BYTES]) -> Option<Event> {
             tiles_back: low(numbers[2]),
             next: *Next::ALL.get(usize::from(small))?,
         }),
+        5 => What::Tile { matrix: low(numbers[2]), row: numbers[0], col: numbers[1] },
         _ => return None,
     };
     Some(Event { at_ns: number(0), machine: two(8), what })

@@ -184,7 +184,7 @@ fn changes_of(event: &Event, changes: &mut Vec<(u64, Change)>) {
             let (next, jobs_given, tiles_back) = (s.next, s.jobs_given, s.tiles_back);
             changes.push((event.at_ns, Change::Stands { link_is_busy, next, jobs_given, tiles_back }));
         }
-        What::Phase(_) | What::Sent(_) | What::Received(_) => {}
+        What::Phase(_) | What::Sent(_) | What::Received(_) | What::Tile { .. } => {}
     }
 }
 

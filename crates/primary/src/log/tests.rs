@@ -1,8 +1,6 @@
 //! The log keeps what it is given, in memory and beyond; and tells from it what machines did.
 
 use super::*;
-use bramble_schedule::message::Operation;
-use bramble_schedule::primary::Next;
 use proptest::prelude::*;
 
 fn log() -> Log {
@@ -59,6 +57,7 @@ fn any_what() -> impl Strategy<Value = What> {
         frame.clone().prop_map(What::Sent),
         frame.prop_map(What::Received),
         computed,
+        any::<(u32, u64, u64)>().prop_map(|(matrix, row, col)| What::Tile { matrix, row, col }),
         stands
     ]
 }
