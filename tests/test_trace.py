@@ -13,8 +13,12 @@ STATES = {"computing (all threads)", "computing (some threads)", "waiting for da
           "idle"}
 
 
-def operands(folder):
-    return save(folder, "A.npy", matrix(M, K, "f64", 1)), save(folder, "B.npy", matrix(K, N, "f64", 2))
+def operands(folder, m=M, k=K, n=N):
+    return save(folder, "A.npy", matrix(m, k, "f64", 1)), save(folder, "B.npy", matrix(k, n, "f64", 2))
+
+
+SMALL = 150, 130, 170
+"""For the worker in Python, which is slow."""
 
 
 def traced(folder, *options):
@@ -103,8 +107,8 @@ def test_strassens_sums_are_jobs_too(tmp_path):
 def test_a_worker_written_from_the_page_is_in_the_trace(tmp_path):
     worker, file = WireWorker(), tmp_path / "out.json"
     worker.start()
-    result = bramble("multiply", *operands(tmp_path), "-o", tmp_path / "C.npy", "-w", worker.address, "--strategy", "reuse",
-                     "--kernel", "simd", "--tile", TILE, "--panel", PANEL, "--json", "--trace", file)
+    result = bramble("multiply", *operands(tmp_path, *SMALL), "-o", tmp_path / "C.npy", "-w", worker.address, "--strategy", "reuse",
+                     "--kernel", "simd", "--tile", 32, "--panel", 30, "--json", "--trace", file)
     worker.join(30)
     assert result.code == 0 and worker.error is None, result
     trace = json.loads(file.read_text())
@@ -120,13 +124,18 @@ def nothing_but_the_operands(folder):
 
 
 def test_a_product_that_fails_leaves_no_trace(tmp_path):
+    told = []
+
     def lie(tile):
-        tile[0, 0] += 1
+        # Once: errors in several columns of a row could hide each other from one random vector.
+        if not told:
+            tile[0, 0] += 1
+        told.append(tile)
 
     for worker, code in ((WireWorker(spoil=lie), 4), (WireWorker(die_after=2), 1)):
         worker.start()
-        result = bramble("multiply", *operands(tmp_path), "-o", tmp_path / "C.npy", "-w", worker.address, "--strategy", "reuse",
-                         "--tile", TILE, "--panel", PANEL, "--trace", tmp_path / "out.json")
+        result = bramble("multiply", *operands(tmp_path, *SMALL), "-o", tmp_path / "C.npy", "-w", worker.address, "--strategy",
+                         "reuse", "--tile", 32, "--panel", 30, "--trace", tmp_path / "out.json")
         worker.join(30)
         assert result.code == code, result
         assert nothing_but_the_operands(tmp_path)
