@@ -128,7 +128,7 @@ async fn compute(
     args: &MultiplyArgs,
     team: Team,
     operands: Operands,
-    log: Option<Log>,
+    mut log: Option<Log>,
     began: Instant,
 ) -> Result<Finished, Failure> {
     // Signals are waited for from here on, so nothing that is begun stays behind.
@@ -142,6 +142,7 @@ async fn compute(
         * operands.a.shape().cols as f64
         * operands.b.shape().cols as f64;
     let purpose = Purpose { kernel: args.cut.kernel(), dtype, flops };
+    log.iter_mut().for_each(|log| log.phase(Phase::Reaching));
     let gathered = team.gather(&args.team, purpose).await?;
     let is_local = gathered.is_local;
     let watch = Progress::new(args);
@@ -172,11 +173,7 @@ async fn compute(
 }
 
 /// Gives C its final name, or says why not. Syncing may take long, so it is done on a thread of its own.
-async fn keep(
-    args: &MultiplyArgs,
-    finished: Finished,
-    trace: Option<TraceFile>,
-) -> Result<Kept, Failure> {
+async fn keep(args: &MultiplyArgs, finished: Finished, trace: Option<TraceFile>) -> Result<Kept, Failure> {
     let Finished { sealed, report, mut log } = finished;
     let verdict = &report.verify.verdict;
     if !verdict.passed {

@@ -4,6 +4,7 @@
 //! without a deadline: the machine's ticks find silent workers.
 
 mod carry;
+mod notes;
 
 use crate::PrimaryError;
 use crate::account::{IoUse, MachineReport, Progress, report_stubs, take_account};
@@ -19,6 +20,7 @@ use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
 use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
 use carry::{read, write};
+pub(crate) use notes::Notes;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -98,13 +100,6 @@ pub(crate) struct Ran {
     /// What this thread's processor time went to, if that was asked.
     pub(crate) io: Option<IoUse>,
     pub(crate) log: Option<Log>,
-}
-
-/// What is kept of a run beside its result.
-pub(crate) struct Notes {
-    /// Whether the processor's time is accounted for.
-    pub(crate) account: bool,
-    pub(crate) recorder: Recorder,
 }
 
 /// Runs a plan on the sessions of its members, in their order.
@@ -217,17 +212,6 @@ async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
 }
 
 impl Core {
-    /// No more jobs for anybody; before that, what their clocks say.
-    fn say_goodbye(&mut self) {
-        self.recorder.phase(Phase::Closing);
-        for peer in 0..self.peers.len() {
-            for question in self.recorder.questions(peer) {
-                self.send(peer, Kind::Ping, question, Body::Empty);
-            }
-            self.send(peer, Kind::Bye, Bye::default().encode(), Body::Empty);
-        }
-    }
-
     /// One event through the state machine, and what comes of it.
     fn happened(&mut self, event: Event) {
         let now = self.clock;

@@ -226,8 +226,7 @@ fn events<W: Write>(log: &Log, list: &mut List<'_, W>) -> io::Result<()> {
         }
         Ok(())
     })?;
-    let kinds: Vec<String> =
-        (0..=u8::MAX).map(|kind| Frame { kind, bytes: 0, took_ns: 0 }.name()).collect();
+    let kinds: Vec<String> = (0..=u8::MAX).map(|kind| Frame { kind, bytes: 0, took_ns: 0 }.name()).collect();
     log.read(|event| one(event, &tiles, &kinds, list))
 }
 

@@ -11,13 +11,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 fn report() -> Report {
-    let verdict = Verdict {
-        passed: true,
-        method: String::new(),
-        worst_ratio: 0.0,
-        arbitrated_rows: 0,
-        fault: None,
-    };
+    let verdict =
+        Verdict { passed: true, method: String::new(), worst_ratio: 0.0, arbitrated_rows: 0, fault: None };
     Report {
         m: 2,
         n: 3,
@@ -174,7 +169,10 @@ fn tracks_have_names_and_jobs_their_place() {
     assert_eq!(named, want);
     let job = events.iter().find(|e| e["cat"] == "job").unwrap();
     assert_eq!((&job["name"], ns(&job["ts"]), ns(&job["dur"])), (&"multiply".into(), 10, 5));
-    assert_eq!(job["args"], serde_json::json!({"matrix": 1, "step": 2, "row": 128, "col": 64, "returned": false}));
+    assert_eq!(
+        job["args"],
+        serde_json::json!({"matrix": 1, "step": 2, "row": 128, "col": 64, "returned": false})
+    );
     let frames: Vec<&Value> = events.iter().filter(|e| e["cat"] == "frame").collect();
     assert!(frames.len() == 2 && frames.iter().all(|f| f["name"] == "store" && f["args"]["bytes"] == 99));
     let counters = ["credit left (bytes)", "in the link (bytes)", "jobs waiting"];

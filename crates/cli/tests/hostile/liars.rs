@@ -7,7 +7,8 @@ use crate::worker::{Trust, within};
 use bramble_link::{ClusterKey, Security};
 use bramble_schedule::limits::PROTOCOL;
 use bramble_schedule::message::{
-    Hello, Kind, LogHead, Operation, Pong, ResultHead, StoreHead, Welcome, Work, WorkRecord, decode_number, encode_number,
+    Hello, Kind, LogHead, Operation, Pong, ResultHead, StoreHead, Welcome, Work, WorkRecord, decode_number,
+    encode_number,
 };
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};

@@ -17,10 +17,10 @@ mod recorder;
 mod spool;
 mod states;
 
-pub use clock::ClockSample;
-pub(crate) use recorder::Recorder;
 pub use bramble_schedule::message::{Operation, Work};
 pub use bramble_schedule::primary::{Next, Standing};
+pub use clock::ClockSample;
+pub(crate) use recorder::Recorder;
 pub use states::{Span, State, Story};
 
 use bramble_link::clock_ns;
@@ -38,6 +38,8 @@ const CHUNK_EVENTS: usize = 1 << 16;
 /// What the primary is busy with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
+    /// Dialling workers, or starting them.
+    Reaching,
     /// Greeting and measuring machines.
     Opening,
     /// Choosing a plan.
@@ -54,12 +56,20 @@ pub enum Phase {
 
 impl Phase {
     /// All of them, in their order.
-    pub const ALL: [Self; 6] =
-        [Self::Opening, Self::Planning, Self::Computing, Self::Closing, Self::Verifying, Self::Keeping];
+    pub const ALL: [Self; 7] = [
+        Self::Reaching,
+        Self::Opening,
+        Self::Planning,
+        Self::Computing,
+        Self::Closing,
+        Self::Verifying,
+        Self::Keeping,
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Reaching => "reaching workers",
             Self::Opening => "opening sessions",
             Self::Planning => "planning",
             Self::Computing => "computing",

@@ -80,7 +80,12 @@ fn encode(event: &Event) -> [u8; EVENT_BYTES] {
                 Work::Generate => 3,
             };
             let names = u64::from(matrix) << 32 | u64::from(step);
-            Fields { code: 3, small: work | u8::from(returns) << 2, middle: thread, numbers: [names, took_ns, 0] }
+            Fields {
+                code: 3,
+                small: work | u8::from(returns) << 2,
+                middle: thread,
+                numbers: [names, took_ns, 0],
+            }
         }
         What::Tile { matrix, row, col } => {
             Fields { code: 5, small: 0, middle: 0, numbers: [row, col, u64::from(matrix)] }

@@ -134,7 +134,9 @@ impl Numbers {
             0 if self.link_is_busy => State::WaitingForData,
             0 if self.returned > self.back => State::Sending,
             0 if self.next == Next::Credit => State::WaitingForCredit,
-            0 if self.jobs_waiting() > 0 || matches!(self.next, Next::Link | Next::Sum) => State::WaitingForData,
+            0 if self.jobs_waiting() > 0 || matches!(self.next, Next::Link | Next::Sum) => {
+                State::WaitingForData
+            }
             0 => State::Idle,
             running if running < self.threads => State::ComputingPartly,
             _ => State::Computing,

@@ -22,13 +22,7 @@ fn all(log: &Log) -> Vec<Event> {
 }
 
 fn stands() -> Standing {
-    Standing {
-        credit_left_bytes: 100,
-        in_link_bytes: 0,
-        jobs_given: 0,
-        tiles_back: 0,
-        next: Next::Nothing,
-    }
+    Standing { credit_left_bytes: 100, in_link_bytes: 0, jobs_given: 0, tiles_back: 0, next: Next::Nothing }
 }
 
 fn any_what() -> impl Strategy<Value = What> {

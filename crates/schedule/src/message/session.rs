@@ -154,7 +154,19 @@ impl Hello {
         if !flops.is_finite() || flops < 0.0 || memory_bytes == 0 {
             return Err(ProtocolError::new("a product of no sensible size"));
         }
-        Ok(Self { session, dtype, alpha, beta, flops, threads_max, memory_bytes, wants, kernel, version, name })
+        Ok(Self {
+            session,
+            dtype,
+            alpha,
+            beta,
+            flops,
+            threads_max,
+            memory_bytes,
+            wants,
+            kernel,
+            version,
+            name,
+        })
     }
 }
 

@@ -22,9 +22,7 @@ use bramble_link::{
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::{CHUNK_BYTES_MAX, PING_AFTER, SILENCE_MAX};
-use bramble_schedule::message::{
-    Hello, Kind, Pong, StoreHead, decode_error, decode_number, encode_error,
-};
+use bramble_schedule::message::{Hello, Kind, Pong, StoreHead, decode_error, decode_number, encode_error};
 use bramble_schedule::worker::{Event, Worker};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
