@@ -337,7 +337,7 @@ impl Core {
         match Kind::from_code(arrived.kind)? {
             Kind::Result => {
                 let head = ResultHead::decode(&arrived.head)?;
-                self.recorder.landing(peer, &head, &self.state);
+                self.recorder.landing(peer, &head, || self.state.expect(peer, &head).ok());
                 self.keep(peer, &head, arrived.body)?;
                 self.happened(Event::Landed { peer, head });
             }

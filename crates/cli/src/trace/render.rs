@@ -3,7 +3,7 @@
 //! Invariants: of two spans of one track none begins before the other has ended. Tracks, counters and what is in
 //! `otherData` are said in docs/trace.md; scripts may rely on them.
 //!
-//! Units there: microseconds, with three digits behind the point.
+//! Units there: microseconds; three digits behind the point count.
 
 use bramble_primary::Report;
 use bramble_primary::log::{ClockSample, Event, Frame, Log, Operation, Phase, State, Story, What, Work};
@@ -88,8 +88,10 @@ impl<W: Write> List<'_, W> {
         self.add(&Entry { name, cat: Some(track.cat), ph: "X", ts, dur, pid, tid, args })
     }
 
-    fn counter(&mut self, pid: u64, name: &str, at_ns: u64, value: u64) -> io::Result<()> {
-        let args = BTreeMap::from([("value", value)]);
+    /// Viewers call it by both names.
+    fn counter(&mut self, pid: u64, names: [&str; 2], at_ns: u64, value: u64) -> io::Result<()> {
+        let [name, of] = names;
+        let args = BTreeMap::from([(of, value)]);
         self.add(&Entry { name, cat: None, ph: "C", ts: micros(at_ns), dur: None, pid, tid: None, args })
     }
 
@@ -114,8 +116,9 @@ impl Track {
     }
 }
 
+/// A tenth of a nanosecond too much: viewers cut instead of rounding, and spans that follow each other would overlap.
 fn micros(ns: u64) -> f64 {
-    ns as f64 / 1e3
+    (ns as f64 + 0.1) / 1e3
 }
 
 fn process(machine: u16) -> u64 {
@@ -137,7 +140,7 @@ pub(super) fn render(log: &Log, report: &Report, primary: &str, out: &mut impl W
             list.span(track, span.state.name(), (span.start_ns, span.end_ns), NoArgs {})?;
         }
         for (at_ns, count) in &story.jobs_waiting {
-            list.counter(track.pid, "jobs waiting", *at_ns, *count)?;
+            list.counter(track.pid, ["jobs", "waiting"], *at_ns, *count)?;
         }
     }
     events(log, &mut list)?;
@@ -259,8 +262,8 @@ fn one<W: Write>(
             list.span(track, name, (at, at.saturating_add(took_ns)), args)
         }
         What::Stands(stands) => {
-            list.counter(pid, "credit left (bytes)", at, stands.credit_left_bytes)?;
-            list.counter(pid, "in the link (bytes)", at, stands.in_link_bytes)
+            list.counter(pid, ["credit left", "bytes"], at, stands.credit_left_bytes)?;
+            list.counter(pid, ["in the link", "bytes"], at, stands.in_link_bytes)
         }
         What::Phase(_) | What::Tile { .. } => Ok(()),
     }

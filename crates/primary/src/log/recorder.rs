@@ -9,7 +9,7 @@ use bramble_link::clock_ns;
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{LogHead, Pong, ResultHead, StoreHead, encode_number};
-use bramble_schedule::primary::{Primary, Standing};
+use bramble_schedule::primary::{Destination, Primary, Standing};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -123,14 +123,18 @@ impl Recorder {
         recording.frame(peer, began, What::Received(frame));
     }
 
-    /// The first lines of a tile are there, and the schedule has not yet heard of them.
-    pub(crate) fn landing(&mut self, peer: usize, head: &ResultHead, state: &Primary) {
+    /// Lines of a tile are there; `place` says of the first of them where they belong.
+    pub(crate) fn landing(
+        &mut self,
+        peer: usize,
+        head: &ResultHead,
+        place: impl FnOnce() -> Option<Destination>,
+    ) {
         let Some(recording) = &mut self.0 else { return };
         if head.first_line == 0
-            && let Ok(destination) = state.expect(peer, head)
+            && let Some(Destination { rect, .. }) = place()
         {
             let at_ns = recording.log.time_ns(Instant::now());
-            let rect = destination.rect;
             let what = What::Tile { matrix: head.c, row: rect.rows.start, col: rect.cols.start };
             recording.log.append(Event { at_ns, machine: recording.peers[peer].machine, what });
         }
