@@ -2,10 +2,12 @@
 
 import json
 import math
+import signal
+import time
 
 import numpy as np
 import pytest
-from helpers import bramble, matrix, save, succeed
+from helpers import Run, bramble, matrix, save, succeed
 from wire_worker import WireWorker
 
 M, K, N, TILE, PANEL = 600, 700, 500, 128, 100
@@ -139,6 +141,21 @@ def test_a_product_that_fails_leaves_no_trace(tmp_path):
         worker.join(30)
         assert result.code == code, result
         assert nothing_but_the_operands(tmp_path)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_product_leaves_no_trace(tmp_path, how):
+    run = Run("multiply", "random:9000x9000:f64:1", "random:9000x9000:f64:2", "--trace", tmp_path / "out.json")
+    try:
+        end = time.monotonic() + 20
+        while not (tmp_path / "out.json.part").exists():
+            assert run.process.poll() is None and time.monotonic() < end
+            time.sleep(0.01)
+        run.process.send_signal(how)
+        assert run.finish().code == 128 + how
+    finally:
+        run.end()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_there_stays_when_the_product_fails(tmp_path):

@@ -35,8 +35,10 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     let team = Team::of(&args.team)?;
     let mut operands = operands(args)?;
     let insight = operands.insight.take();
-    let (trace, log) = trace(args, began)?.unzip();
-    let work = async { keep(args, compute(args, team, operands, log, began).await?, trace).await };
+    let work = async {
+        let (trace, log) = trace(args, began)?.unzip();
+        keep(args, compute(args, team, operands, log, began).await?, trace).await
+    };
     match done_or_signal(work)? {
         Ended::Done(kept) => conclude(args, &kept, insight, began),
         Ended::Signal(exit) => {
