@@ -187,17 +187,17 @@ fn tracks_have_names_and_jobs_their_place() {
 fn under_the_name_is_what_was_there_until_the_trace_is_whole() {
     let folder = tempfile::tempdir().unwrap();
     let (target, part) = (folder.path().join("t.json"), folder.path().join("t.json.part"));
-    std::fs::write(&target, "old").unwrap();
+    fs::write(&target, "old").unwrap();
     let (file, _) = TraceFile::create(&target, Instant::now()).unwrap();
     let other = TraceFile::create(&target, Instant::now());
     assert!(other.is_err_and(|e| e.text.contains("another run")));
-    assert!(part.exists() && std::fs::read_dir(&folder).unwrap().count() == 2);
+    assert!(part.exists() && fs::read_dir(&folder).unwrap().count() == 2);
     drop(file);
-    assert!(!part.exists() && std::fs::read(&target).unwrap() == b"old");
+    assert!(!part.exists() && fs::read(&target).unwrap() == b"old");
     let (file, log) = TraceFile::create(&target, Instant::now()).unwrap();
     file.keep(&log, &report(), "here").unwrap();
     assert!(!part.exists());
-    let trace: Value = serde_json::from_slice(&std::fs::read(&target).unwrap()).unwrap();
+    let trace: Value = serde_json::from_slice(&fs::read(&target).unwrap()).unwrap();
     assert_eq!(trace["otherData"]["schema"], "bramble.trace/1");
     assert!(TraceFile::create(&folder.path().join("none/t.json"), Instant::now()).is_err());
     assert!(TraceFile::create(folder.path(), Instant::now()).is_err());

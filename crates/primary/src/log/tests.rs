@@ -70,7 +70,7 @@ proptest! {
         spool.write(others).unwrap();
         let mut reader = spool.reader().unwrap();
         for event in &events {
-            prop_assert_eq!(reader.next().unwrap().as_ref(), Some(event));
+            prop_assert_eq!(reader.next().unwrap(), Some(*event));
         }
         prop_assert!(reader.next().unwrap().is_none());
     }
