@@ -4,8 +4,8 @@
 //! there. The middle is the estimate, half of the round trip its uncertainty, whatever the ways took. The shortest round
 //! trip says most.
 //!
-//! Invariant: the true offset at the time of a sample is within `offset_ns` ± `uncertainty_ns`. Between two samples that contradict
-//! each other clocks run at different speeds, and what lies between is taken to change evenly.
+//! Invariant: the true offset at the time of a sample is within `offset_ns` ± `uncertainty_ns`. Between two samples that
+//! contradict each other clocks run at different speeds, and what lies between is taken to change evenly.
 
 /// One look at another clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

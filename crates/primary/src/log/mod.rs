@@ -238,8 +238,8 @@ impl Log {
         }
     }
 
-    /// Goes through all events, as often as it is called, with what is known by now of other clocks. An error where some were lost with their file, or `each`
-    /// gives one.
+    /// Goes through all events, as often as it is called, with what is known by now of other clocks. An error where some
+    /// were lost with their file, or `each` gives one.
     pub fn read(&self, mut each: impl FnMut(&Event) -> io::Result<()>) -> io::Result<()> {
         if let Some(e) = &self.broken {
             return Err(io::Error::new(e.kind(), format!("the event log: {e}")));

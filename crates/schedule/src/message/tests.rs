@@ -64,7 +64,8 @@ proptest! {
         let [c, epoch, step_start, step_end, first_line, lines] = x;
         let head = ResultHead { c, epoch, step_start, step_end, first_line, lines };
         prop_assert_eq!(ResultHead::decode(&head.encode()).unwrap(), head);
-        let threads = threads.into_iter().map(|[jobs, busy_us, idle_us, cpu_us]| ThreadReport { jobs, busy_us, idle_us, cpu_us }).collect();
+        let thread = |[jobs, busy_us, idle_us, cpu_us]: [u64; 4]| ThreadReport { jobs, busy_us, idle_us, cpu_us };
+        let threads = threads.into_iter().map(thread).collect();
         let [sending_us, receiving_us, encoding_us, scheduling_us, cpu_us] = us;
         let io = IoReport { sending_us, receiving_us, encoding_us, scheduling_us, cpu_us };
         let bye = Bye { threads, held_bytes_max, io };
