@@ -247,7 +247,7 @@ mod tests {
         assert!(good.worked(0, &batch(1, 2)).is_ok() && good.worked(0, &batch(0, 1)).is_ok());
         assert!(good.worked(0, &batch(0, 1)).is_err());
         let mut count = 0;
-        let mut log = good.into_log().unwrap();
+        let log = good.into_log().unwrap();
         log.read(|_| {
             count += 1;
             Ok(())
