@@ -14,6 +14,7 @@ use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
 use super::outgoing::{Delivery, Operands, Outgoing, Stored, rest_of};
 use super::pace::Pace;
 use super::relay::{Board, Given, Key, Role};
+use super::standing::Next;
 use super::sums::PartialSums;
 use super::work::{Lot, Work};
 use bramble_matrix::number::{nearest_f64, to_u64, to_usize};
@@ -44,6 +45,8 @@ pub(super) struct Walk {
     sending: Option<Sending>,
     /// The panel that comes next, where the credit did not cover it.
     refused: Option<Made>,
+    /// There was room for a block, but sums had to come first.
+    waits_for_sum: bool,
     /// The blocks that were begun and are not all back.
     out: Vec<OutBlock>,
     next_id: u32,
@@ -114,6 +117,7 @@ impl Walk {
             begun: 0,
             sending: None,
             refused: None,
+            waits_for_sum: false,
             out: Vec::new(),
             next_id: 0,
             ready: VecDeque::new(),
@@ -139,20 +143,37 @@ impl Walk {
         self.ready.pop_front()
     }
 
+    /// What the next message waits for, as far as the walk knows without taking a step.
+    pub(super) fn next_waits_for(&self) -> Next {
+        if !self.rest.is_empty()
+            || !self.ready.is_empty()
+            || (self.sending.is_some() && self.refused.is_none())
+        {
+            Next::Link
+        } else if self.refused.is_some() {
+            Next::Credit
+        } else if self.waits_for_sum {
+            Next::Sum
+        } else if !self.out.is_empty() {
+            Next::Tiles
+        } else {
+            Next::Nothing
+        }
+    }
+
     /// Enters the next block where the last one has been sent.
     fn enter_block(&mut self, course: &Course<'_>, board: &Board) -> Option<()> {
         if self.sending.is_some() {
             return Some(());
         }
-        let at_once = course.plan.members[self.member].blocks_at_once;
         let may_begin = |lot: &Lot| {
-            // What was taken may come while the last own block is finished, whatever the plan had room for.
-            let planned = matches!(lot, Lot::Blocks { member, .. } if *member == self.member);
-            let limit = if planned { at_once } else { at_once.saturating_add(1) };
-            let work = if self.out.len() < limit { lot.first(course.plan) } else { None };
+            let work = if self.has_room_for(course, lot) { lot.first(course.plan) } else { None };
             work.filter(|work| is_reached(course, work) && self.has_room_for_sums(course, work))
         };
-        let (lot, work) = self.lots.iter().enumerate().find_map(|(at, lot)| Some((at, may_begin(lot)?)))?;
+        let found = self.lots.iter().enumerate().find_map(|(at, lot)| Some((at, may_begin(lot)?)));
+        let may_be_out = |lot: &Lot| self.has_room_for(course, lot) && lot.first(course.plan).is_some();
+        self.waits_for_sum = found.is_none() && self.lots.iter().any(may_be_out);
+        let (lot, work) = found?;
         let wave = match &self.lots[lot] {
             Lot::Blocks { member, numbers } if *member == self.member && board.relays(*member) => {
                 Some(numbers.start)
@@ -181,6 +202,14 @@ impl Walk {
         let others = others.filter(|(at, _)| *at != self.member && board.relays(*at));
         let theirs = others.filter_map(|(_, member)| member.block_at(wave));
         theirs.filter(|b| b.region == block.region && b.order == block.order).collect()
+    }
+
+    /// Whether a block of that lot may be out beside those that are.
+    fn has_room_for(&self, course: &Course<'_>, lot: &Lot) -> bool {
+        let at_once = course.plan.members[self.member].blocks_at_once;
+        // What was taken may come while the last own block is finished, whatever the plan had room for.
+        let planned = matches!(lot, Lot::Blocks { member, .. } if *member == self.member);
+        self.out.len() < if planned { at_once } else { at_once.saturating_add(1) }
     }
 
     /// Sums that come back are put aside until those of older blocks have come, so a worker that keeps one of those

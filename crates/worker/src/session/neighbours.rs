@@ -169,7 +169,7 @@ async fn read(
         let Ok(piece) = piece else { return Ok("it sent lines of nothing".to_owned()) };
         let now = receiver.bytes_received();
         core.neighbours.bytes_in += now - std::mem::replace(&mut before, now);
-        let actions = core.state.handle(Event::Piece(&piece))?;
+        let actions = core.decide(Event::Piece(&piece))?;
         core.act(actions)?;
     }
 }
