@@ -7,8 +7,10 @@ use crate::memory::within;
 use bramble_link::{HEADER_BYTES, Header, Limits};
 use bramble_matrix::{DType, Generator, Layout, Rect, Span};
 use bramble_schedule::message::{
-    Bye, Generated, Hello, IoReport, Job, Kind, LogHead, MatrixHeader, Operation, Pong, ResultHead, Source,
-    StoreHead, Then, ThreadReport, Wants, Welcome, Work, WorkRecord, decode_error, decode_number, encode_error, encode_number,
+    Bye, Forward, Generated, Hello, IoReport, Job, Join, Kind, LogHead, MatrixHeader, Missing, Neighbour,
+    Operation, PieceHead, Pong, Reached, ResultHead, Source, StoreHead, Then, ThreadReport, Wants, Welcome,
+    Work, WorkRecord, decode_error, decode_forwards, decode_number, encode_error, encode_forwards,
+    encode_number,
 };
 
 /// A head has 64 KiB at most; what is decoded from it is of about that size, and so is what it is encoded to.
@@ -17,7 +19,7 @@ const BOUND_BYTES: usize = 1 << 20;
 /// See the head of this file.
 pub fn codec(data: &[u8]) {
     let Some((which, head)) = data.split_first() else { return };
-    within(BOUND_BYTES, || match which % 12 {
+    within(BOUND_BYTES, || match which % 18 {
         0 => header(head, Limits::STRANGER),
         1 => header(head, Limits::SESSION),
         2 => same(Hello::decode(head).map(|m| m.encode()), head),
@@ -29,7 +31,13 @@ pub fn codec(data: &[u8]) {
         8 => same(Bye::decode(head).map(|m| m.encode()), head),
         9 => generated(head),
         10 => same(LogHead::decode(head).map(|m| m.encode()), head),
-        _ => same(Pong::decode(head).map(|m| m.encode()), head),
+        11 => same(Pong::decode(head).map(|m| m.encode()), head),
+        12 => same(Neighbour::decode(head).map(|m| m.encode()), head),
+        13 => same(Reached::decode(head).map(|m| m.encode()), head),
+        14 => same(decode_forwards(head).map(|orders| encode_forwards(&orders)), head),
+        15 => same(Join::decode(head).map(|m| m.encode()), head),
+        16 => same(PieceHead::decode(head).map(|m| m.encode()), head),
+        _ => same(Missing::decode(head).map(|m| m.encode()), head),
     });
 }
 
@@ -118,10 +126,27 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let made = WorkRecord { work: Work::Generate, returns: false, ..job };
     seeds.push((10, LogHead { dropped: 0, records: vec![job, made] }.encode()));
     seeds.push((11, Pong { nonce: 4, clock_ns: 1 << 40 }.encode()));
+    seeds.extend(relaying());
     for generator in [Generator::random(3), Generator::identity().transposed()] {
         seeds.push((9, Generated { generator: generator.to_bytes(), row: 5, col: 6 }.encode()));
     }
     seeds.into_iter().map(|(which, head)| [vec![which], head].concat()).collect()
+}
+
+/// What workers that pass panels on say and hear.
+fn relaying() -> Vec<(u8, Vec<u8>)> {
+    let (key, ticket, address) = ([5; 20], [6; 16], "10.0.0.7:7400".to_owned());
+    let neighbour = Neighbour { peer: 2, me: 1, dials: true, key, ticket, address };
+    let order = Forward { id: 4, to: 2, id_there: 9 };
+    let last = Forward { to: Forward::NOBODY, ..order };
+    vec![
+        (12, neighbour.encode()),
+        (13, Reached { peer: 2, is_there: false, why: "refused".to_owned() }.encode()),
+        (14, encode_forwards(&[order, last])),
+        (15, Join { ticket }.encode()),
+        (16, PieceHead { id: 4, first_line: 8, lines: 2 }.encode()),
+        (17, Missing { id: 4, lines: 3 }.encode()),
+    ]
 }
 
 fn store() -> StoreHead {
