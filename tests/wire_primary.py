@@ -104,7 +104,7 @@ class WirePrimary:
             kind, head, _ = self.receive()
         assert kind == BYE, (kind, head)
         count = struct.unpack_from("<H", head, 48)[0]
-        assert len(head) == 50 + 32 * count
+        assert len(head) == 66 + 32 * count
         assert sum(struct.unpack_from("<Q", head, 50 + 32 * at)[0] for at in range(count)) == jobs
 
     def log(self, head):

@@ -90,6 +90,8 @@ fn micros(us: u64) -> f64 {
 /// Takes what a worker said at the end. `asked` says that it was to account for processor time, too.
 pub(crate) fn take_account(machine: &mut MachineReport, goodbye: &Bye, asked: bool) {
     machine.memory_bytes = goodbye.held_bytes_max;
+    (machine.relayed_bytes_in, machine.relayed_bytes_out) =
+        (goodbye.relayed_bytes_in, goodbye.relayed_bytes_out);
     let account = |t: &ThreadReport| ThreadUse {
         jobs: t.jobs,
         busy_s: micros(t.busy_us),

@@ -130,6 +130,9 @@ pub async fn multiply(mut request: Request, ends: Ends, watch: &dyn Watch) -> Re
     let decision = choose(&request, &problem, &primary, &machines).await?;
     watch.decided(&decision);
     let sessions = chosen(&decision, local, workers).await;
+    if decision.plan.relay {
+        recorder.phase(Phase::Introducing);
+    }
     let met = acquainted(&decision.plan, sessions, request.random, watch).await?;
     let checked = Checked::of(&request);
     let operands = Operands {

@@ -44,6 +44,8 @@ pub enum Phase {
     Opening,
     /// Choosing a plan.
     Planning,
+    /// Having workers that relay find each other.
+    Introducing,
     /// From the first job to the last tile.
     Computing,
     /// Goodbyes, with the accounts of workers.
@@ -56,10 +58,11 @@ pub enum Phase {
 
 impl Phase {
     /// All of them, in their order.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Reaching,
         Self::Opening,
         Self::Planning,
+        Self::Introducing,
         Self::Computing,
         Self::Closing,
         Self::Verifying,
@@ -72,6 +75,7 @@ impl Phase {
             Self::Reaching => "reaching workers",
             Self::Opening => "opening sessions",
             Self::Planning => "planning",
+            Self::Introducing => "introducing workers",
             Self::Computing => "computing",
             Self::Closing => "closing sessions",
             Self::Verifying => "verifying",

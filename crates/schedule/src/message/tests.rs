@@ -55,10 +55,31 @@ proptest! {
     }
 
     #[test]
-    fn openings_round_trip(session in any::<u32>(), dtype in dtype(), alpha in -1e9f64..1e9, threads in 1u16.., memory_bytes in 1u64.., name in "[a-z0-9.:é]{0,60}") {
-        let hello = Hello { session, dtype, alpha, beta: 0.5, flops: 1e9, threads_max: threads, memory_bytes, wants: Wants { log: true, account: false }, kernel: "auto".into(), version: "1.2".into(), name: name.clone() };
+    fn openings_round_trip(
+        session in any::<u32>(),
+        dtype in dtype(),
+        alpha in -1e9f64..1e9,
+        threads in 1u16..,
+        memory_bytes in 1u64..,
+        name in "[a-z0-9.:é]{0,60}",
+    ) {
+        let hello = Hello {
+            session,
+            dtype,
+            alpha,
+            beta: 0.5,
+            flops: 1e9,
+            threads_max: threads,
+            memory_bytes,
+            wants: Wants { log: true, account: false },
+            kernel: "auto".into(),
+            version: "1.2".into(),
+            name: name.clone(),
+        };
         prop_assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
-        let welcome = Welcome { threads, memory_bytes, gflops: 3.5, peak_gflops: 4.0, port: threads / 2, kernel: "simd".into(), version: "1.2".into(), name };
+        let (kernel, version) = ("simd".into(), "1.2".into());
+        let port = threads / 2;
+        let welcome = Welcome { threads, memory_bytes, gflops: 3.5, peak_gflops: 4.0, port, kernel, version, name };
         prop_assert_eq!(Welcome::decode(&welcome.encode()).unwrap(), welcome);
     }
 
