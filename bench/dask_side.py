@@ -6,6 +6,7 @@ at the workers beforehand; every way ends with C as a NumPy array in the client.
 counted.
 """
 
+import signal
 import sys
 import time
 import warnings
@@ -129,6 +130,8 @@ def main():
     options = {"dashboard_address": None}
     listens = sys.argv[1] == "--listen"
     if listens:
+        # Who asks is interrupted too, and ends this process.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         options.update(n_workers=0, host=sys.argv[2])
     else:
         options.update(n_workers=int(sys.argv[1]), threads_per_worker=1, processes=True)

@@ -27,8 +27,12 @@ pub struct BlockSize {
 pub enum Order {
     /// Step by step: the cells stay, panels stream past.
     Steps,
-    /// Column by column: the panels of A stay, those of B stream past, and each column is returned when it is done.
-    Columns,
+    /// So many columns of cells after the other: the panels of A stay, those of B stream past, and each group of columns
+    /// is returned when it is done, while the next is computed. In a group step by step.
+    Columns(u64),
+    /// From a corner: all panels of a row of cells, then all of a column, in turn. All stay, and a tile is returned as soon as
+    /// its row and its column have come.
+    Corner,
 }
 
 /// How sums over parts of k come together.

@@ -86,10 +86,11 @@ impl CellCharges {
         let (a, b, c) = self.block(size.rows, size.cols);
         match order {
             Order::Steps => c.saturating_add(a.saturating_add(b).saturating_mul(size.steps.min(2))),
-            Order::Columns => {
+            Order::Columns(group) => {
                 let (all_a, column) = self.columns(size);
-                all_a.saturating_add(column.saturating_mul(size.cols.min(2)))
+                all_a.saturating_add(column.saturating_mul(size.cols.min(group.saturating_mul(2))))
             }
+            Order::Corner => c.saturating_add(a.saturating_add(b).saturating_mul(size.steps)),
         }
     }
 
@@ -115,9 +116,13 @@ impl CellCharges {
                 let (a, b, c) = self.block(size.rows, size.cols);
                 (c, a.saturating_add(b), size.steps)
             }
-            Order::Columns => {
+            Order::Columns(group) => {
                 let (all_a, column) = self.columns(size);
-                (all_a, column, size.cols)
+                (all_a, column.saturating_mul(group), size.cols.div_ceil(group.max(1)))
+            }
+            Order::Corner => {
+                let lines = size.rows.min(size.cols).max(1);
+                (0, need.div_ceil(lines), lines)
             }
         };
         let spare = memory_bytes.saturating_sub(need) as f64 / need as f64;
@@ -144,12 +149,15 @@ impl CellCharges {
                 let (a, b, c) = self.block(size.rows, size.cols);
                 c.saturating_add(a.saturating_add(b).saturating_mul(size.steps.min(STEPS_AHEAD)))
             }
-            Order::Columns => {
+            Order::Columns(group) => {
                 let (all_a, column) = self.columns(size);
-                let columns =
-                    (TILES_A_THREAD * u64::from(threads)).div_ceil(size.rows.max(1)).max(2).min(size.cols);
+                let columns = (TILES_A_THREAD * u64::from(threads))
+                    .div_ceil(size.rows.max(1))
+                    .max(2 * group)
+                    .min(size.cols);
                 all_a.saturating_add(column.saturating_mul(columns))
             }
+            Order::Corner => self.need(size, order),
         };
         (ahead, one.saturating_mul(ahead))
     }

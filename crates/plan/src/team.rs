@@ -20,6 +20,9 @@ pub(crate) struct Team<'a> {
 const ROUNDS: usize = 4;
 /// Blocks of half the size are taken where they take less than this part of the time.
 const HALVES_GAIN: f64 = 0.97;
+/// Other orders than step by step are taken where they take less than this part of the time: what is left of a block by steps can
+/// be given to others.
+const ORDER_GAIN: f64 = 0.95;
 /// Beyond so many members two rounds have to do, cells are not moved, and who relays has the same parts as who does not.
 const MANY: usize = 64;
 
@@ -70,7 +73,40 @@ fn shared_out(team: &Team<'_>, ids: &[usize], relay: bool) -> Result<Shared, Vec
             best = halves;
         }
     }
-    Ok(best)
+    Ok(if fixed { best } else { in_other_orders(team, best, relay) })
+}
+
+/// The same shares, whose columns are done one group after the other, or from a corner, where that is faster: most of C is then
+/// on its way home while the rest is computed, but all panels of A, or of both, have to stay.
+fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
+    let costs = team.costs;
+    let limit = best.0.seconds * ORDER_GAIN;
+    let shares = || best.1.iter().flat_map(|m| &m.shares);
+    let columns = shares().map(|s| s.cells.cols.len()).max().unwrap_or(0);
+    if shares().any(|s| s.blocks() > 1) || columns < 2 {
+        return best;
+    }
+    let fits = |share: &Share, member: &Member| {
+        let memory_bytes = costs.machines[member.machine].memory_bytes;
+        costs.charges[share.region].need(share.block, share.order) <= memory_bytes
+    };
+    let mut fastest: Option<Shared> = None;
+    let groups = std::iter::successors(Some(1), |group| Some(group * 2)).take_while(|group| *group < columns);
+    for order in groups.map(Order::Columns).chain([Order::Corner]) {
+        let mut members = best.1.clone();
+        for member in &mut members {
+            member.shares.iter_mut().for_each(|s| s.order = order);
+            set_memory(costs, member);
+        }
+        if members.iter().all(|m| m.shares.iter().all(|s| fits(s, m))) {
+            let predicted = costs.predict(&members, relay);
+            let least = fastest.as_ref().map_or(limit, |(f, _)| f.seconds);
+            if predicted.seconds < least {
+                fastest = Some((predicted, members));
+            }
+        }
+    }
+    fastest.unwrap_or(best)
 }
 
 fn plan_of(team: &Team<'_>, (predicted, members): Shared, relay: bool) -> Plan {
@@ -211,7 +247,7 @@ pub(crate) fn least_memory(base: Base, region: &Region, charges: &CellCharges) -
         Base::Naive => (BlockSize { rows, cols, steps: 1 }, Order::Steps),
         Base::Row(n) => {
             let steps = u64::from(n).min(steps);
-            (BlockSize { rows, cols: region.grid.cols().min(EDGE_MAX), steps }, Order::Columns)
+            (BlockSize { rows, cols: region.grid.cols().min(EDGE_MAX), steps }, Order::Columns(1))
         }
         Base::Square(n) => {
             let n = u64::from(n);

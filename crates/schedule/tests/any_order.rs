@@ -41,13 +41,13 @@ proptest! {
         memories in proptest::collection::vec(10_000u64..400_000, 1..6),
         strategy in cutting(), reproducible in any::<bool>(), shared in 0u8..4,
         col_major in any::<bool>(), reads_c in any::<bool>(), generated in any::<bool>(),
-        relay in any::<bool>(), breaks in any::<bool>(),
+        relay in any::<bool>(), breaks in any::<bool>(), columns in prop_oneof![Just(0u64), 1u64..5],
         slow in proptest::collection::vec(prop_oneof![Just(1u32), 1u32..12], 0..6), steals in any::<bool>(),
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
         let cut = Cut { tile: Some(tile), depth: Some(depth) };
-        let setting = Setting { cut, memories, shared, col_major, relay, breaks, slow, steals };
+        let setting = Setting { cut, memories, shared, col_major, relay, breaks, slow, steals, columns };
         let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
         if let Some(mut world) = World::new(&p, &setting, &wish) {
             world.run(&choices);
@@ -98,6 +98,7 @@ fn world(p: &Problem, tile: u64, depth: u64, memories: &[u64]) -> Option<World> 
         breaks: false,
         slow: vec![],
         steals: true,
+        columns: 0,
     };
     World::new(p, &setting, &Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO })
 }
@@ -110,7 +111,7 @@ fn operands_leave_the_primary_once_where_workers_pass_them_on() {
         let cut = Cut { tile: Some(4), depth: Some(4) };
         let wish = Wish { strategy: Some(Cutting::plain(base)), ..Wish::AUTO };
         let mut sent = [0, 0];
-        for relay in [false, true] {
+        for (relay, columns) in [(false, 0), (true, 0), (true, 2), (true, 4)] {
             let setting = Setting {
                 cut,
                 memories: vec![900_000; 4],
@@ -120,6 +121,7 @@ fn operands_leave_the_primary_once_where_workers_pass_them_on() {
                 breaks: false,
                 slow: vec![],
                 steals: false,
+                columns,
             };
             let mut world = World::new(&p, &setting, &wish).unwrap();
             let choices: Vec<u32> = (0..20_000u32)
@@ -249,7 +251,17 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
             let memories = vec![500_000, 300_000, 900_000];
             let (relay, breaks, slow) = (number % 3 != 1, number % 5 == 0, vec![1, 9]);
             let col_major = number % 4 == 0;
-            let setting = Setting { cut, memories, shared, col_major, relay, breaks, slow, steals: true };
+            let setting = Setting {
+                cut,
+                memories,
+                shared,
+                col_major,
+                relay,
+                breaks,
+                slow,
+                steals: true,
+                columns: number as u64 % 5,
+            };
             let mut world =
                 World::new(&p, &setting, &wish).unwrap_or_else(|| panic!("{strategy} does not fit"));
             world.run(&[]);
@@ -310,6 +322,7 @@ fn slowed(strategy: Cutting, shared: u8, reproducible: bool, slow: u32, seed: u3
         col_major: seed.is_multiple_of(5),
         slow: vec![1, slow],
         steals: true,
+        columns: u64::from(seed % 5),
         relay: seed % 2 == 0,
         breaks: seed % 3 == 0,
     };

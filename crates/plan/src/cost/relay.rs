@@ -12,7 +12,7 @@
 //! taken for all.
 
 use super::bytes::{Matrices, panels};
-use crate::{Block, Member, Order, Problem, Region};
+use crate::{Block, Member, Problem, Region};
 use bramble_matrix::Span;
 
 /// Most blocks that are looked at.
@@ -170,12 +170,11 @@ fn pieces(spans: impl Iterator<Item = Span>) -> Vec<Span> {
     ends.windows(2).map(|w| Span::new(w[0], w[1])).collect()
 }
 
-/// Whether members may relay at all by such shares: not where the sums of parts of k wait for each other, and not one product
-/// of tiles at a time.
+/// Whether members may relay at all by such shares: not where the sums of parts of k wait for each other.
 pub(crate) fn may_relay(is_chained: bool, regions: &[Region], members: &[Member]) -> bool {
     members.iter().flat_map(|m| &m.shares).all(|share| {
         let all = regions[share.region].steps();
         let whole = share.steps.start == 0 && share.steps.end == all && share.block.steps >= all;
-        share.order == Order::Steps && (whole || !is_chained)
+        whole || !is_chained
     })
 }

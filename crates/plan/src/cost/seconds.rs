@@ -232,17 +232,32 @@ impl Costs<'_> {
             Order::Steps => {
                 (down.saturating_mul(across).saturating_mul(share.steps.len()), share.block.steps)
             }
-            Order::Columns => {
-                (down.saturating_mul(share.cells.cols.len()).saturating_mul(deep), share.block.cols)
+            Order::Columns(group) => {
+                let groups = |cols: u64| cols.div_ceil(group.max(1));
+                (
+                    down.saturating_mul(groups(share.cells.cols.len())).saturating_mul(deep),
+                    groups(share.block.cols),
+                )
+            }
+            // A row and a column of cells.
+            Order::Corner => {
+                let lines = share.block.rows.min(share.block.cols);
+                (share.blocks().saturating_mul(lines), lines)
             }
         };
         let (units, each) = (units.max(1) as f64, each.max(1) as f64);
         // With room for one block there may be room for more of its steps; two are there in any case.
         let units_at_once = at_once as f64 * if at_once == 1 { room.units as f64 } else { each.min(2.0) };
-        let products_a_unit = if share.order == Order::Steps {
-            products
-        } else {
-            charges.products_of(share.block.rows.saturating_mul(share.block.steps)) as f64
+        let products_a_unit = match share.order {
+            Order::Steps => products,
+            Order::Columns(group) => {
+                let cells = share.block.rows.saturating_mul(group.min(share.block.cols));
+                charges.products_of(cells.saturating_mul(share.block.steps)) as f64
+            }
+            Order::Corner => {
+                let cells = share.block.rows.saturating_add(share.block.cols);
+                charges.products_of(cells.saturating_mul(share.block.steps)) as f64
+            }
         };
         let unit_s = work / units / (speed * busy(products_a_unit));
         let there_s = load.out as f64 / units / rates.out;
@@ -260,10 +275,11 @@ impl Costs<'_> {
         // So many pairs of panels until there is a product for each thread; half of them are busy meanwhile.
         let pairs = (threads / charges.products_of(1) as f64).sqrt().ceil().min(products.sqrt()).max(1.0);
         let start_s = pair * (pairs + 1.0) / 2.0 / rates.first + chain_s / 2.0;
+        let start_s = start_s + self.idle_s(share, load, rates, (units, unit_s * units));
         let all_blocks = share.blocks().max(1) as f64;
         let last_back = match share.order {
             Order::Steps => load.results as f64 / all_blocks,
-            Order::Columns => load.results as f64 / units,
+            Order::Columns(_) | Order::Corner => load.results as f64 / units,
         };
         // The last step's tiles come home while it is computed, or still arrives; those that threads end with, together.
         let step_s = compute_s.max(load.out as f64 / rates.out) / units;
@@ -290,6 +306,30 @@ impl Costs<'_> {
             last_tiles,
             ..Alone::default()
         }
+    }
+
+    /// Seconds in which threads wait for panels that come before their work, where the order is not step by step: `work_s` is
+    /// that of so many units.
+    fn idle_s(&self, share: &Share, load: &Load, rates: &Rates, (units, work_s): (f64, f64)) -> f64 {
+        let net_s = load.out as f64 / rates.out;
+        match share.order {
+            Order::Steps => 0.0,
+            // The first columns come with all panels of A, which takes longer than they are work.
+            Order::Columns(_) => {
+                let first = self.resident_bytes(share) * (1.0 - 1.0 / units) + load.out as f64 / units;
+                (first / rates.out - work_s / units).max(0.0)
+            }
+            // The part f of all panels makes f * f of the work possible: the worst moment is at f = net / (2 work).
+            Order::Corner if net_s < 2.0 * work_s => net_s * net_s / (4.0 * work_s),
+            Order::Corner => net_s - work_s,
+        }
+    }
+
+    /// Bytes of the panels of A of a share.
+    fn resident_bytes(&self, share: &Share) -> f64 {
+        let region = &self.regions[share.region];
+        let elements = region.grid.rows_of(share.cells.rows) * region.q() * region.depth_of(share.steps);
+        if self.problem.sends_a { (elements * self.problem.element_bytes()) as f64 } else { 0.0 }
     }
 
     /// Bytes of the first panels of A and B of a share, of a cell of C, and of the larger matrix of these panels.

@@ -117,7 +117,7 @@ fn block_of(cutting: &Cutting<'_>, part: &Cells3, seat: &Seat) -> Option<(BlockS
         Base::Row(n) => {
             let block =
                 BlockSize { rows: 1, cols: cols.min(EDGE_MAX), steps: u64::from(n).min(steps.max(1)) };
-            fixed(block, Order::Columns)
+            fixed(block, Order::Columns(1))
         }
         Base::Square(n) => {
             let n = u64::from(n);

@@ -14,7 +14,7 @@ fn needed(plan: &Plan) -> BTreeMap<Key, Vec<usize>> {
     let p = &plan.problem;
     for (at, member) in plan.members.iter().enumerate() {
         for (wave, block) in (0..).zip(member.blocks()) {
-            let by_columns = block.order == Order::Columns;
+            let by_columns = block.order != Order::Steps;
             for step in block.steps.iter() {
                 let sides = [(true, p.sends_a, block.cells.rows), (false, p.sends_b, block.cells.cols)];
                 for (is_a, _, lines) in sides.into_iter().filter(|s| s.1) {

@@ -91,13 +91,16 @@ struct Made {
 /// How much of the block that is being sent (the last of those that are out) was sent.
 struct Sending {
     step: u64,
-    /// Rows of cells whose panels of this step were sent; in column order, once all are, for every step.
+    /// Rows of cells whose panels of this step were sent; in column order, once all are, for every step; from a corner those
+    /// whose panels were sent for every step.
     a_sent: u64,
-    /// Columns of cells whose panels of this step were sent.
+    /// Columns of cells, likewise.
     b_sent: u64,
-    /// Ids of A's panels: of this step by row, in column order of all steps.
+    /// In column order: columns of cells that are done.
+    cols_done: u64,
+    /// Ids of A's panels: of this step by row, in column order of all steps, from a corner by row and step.
     a: Vec<Ids>,
-    /// Ids of B's panels of this step by column.
+    /// Ids of B's panels of this step by column, from a corner by column and step.
     b: Vec<Ids>,
     /// Its number among the member's own blocks; nothing where it was another's.
     wave: Option<u64>,
@@ -175,7 +178,7 @@ impl Walk {
         self.begun += 1;
         let mates = wave.map_or_else(Vec::new, |wave| self.mates(course, board, wave, &block));
         let (step, a, b) = (block.steps.start, Vec::new(), Vec::new());
-        self.sending = Some(Sending { step, a_sent: 0, b_sent: 0, a, b, wave, mates });
+        self.sending = Some(Sending { step, a_sent: 0, b_sent: 0, cols_done: 0, a, b, wave, mates });
         Some(())
     }
 
@@ -382,7 +385,7 @@ impl Sending {
             Panel::A(row) => (false, row),
             Panel::B(col) => (true, col),
         };
-        let by_columns = block.order == Order::Columns;
+        let by_columns = block.order != Order::Steps;
         Some(Key { wave: self.wave?, step: self.step, region: block.region, by_columns, is_b, index })
     }
 
@@ -395,76 +398,82 @@ impl Sending {
 
     /// The next panel, and the cells on the other side that then have both.
     fn next_panel(&self, work: &Work) -> (Panel, Span) {
-        let Rect { rows, cols } = work.cells_at(self.step);
-        let a = Panel::A(rows.start + self.a_sent);
-        let b = Panel::B(cols.start + self.b_sent);
+        let Rect { rows, cols } = self.cells(work);
         let a_is_next = self.a_sent < rows.len();
+        if a_is_next && (self.a_sent <= self.b_sent || self.b_sent == cols.len()) {
+            (Panel::A(rows.start + self.a_sent), Span::new(cols.start, cols.start + self.b_sent))
+        } else {
+            (Panel::B(cols.start + self.b_sent), Span::new(rows.start, rows.start + self.a_sent))
+        }
+    }
+
+    /// The cells that are walked step by step: in column order those of a group of columns.
+    fn cells(&self, work: &Work) -> Rect {
+        let Rect { rows, cols } = work.cells_at(self.step);
         match work.block.order {
-            Order::Columns if a_is_next => (a, Span::new(cols.start, cols.start)),
-            Order::Columns => (b, rows),
-            Order::Steps if a_is_next && (self.a_sent <= self.b_sent || self.b_sent == cols.len()) => {
-                (a, Span::new(cols.start, cols.start + self.b_sent))
+            Order::Steps | Order::Corner => Rect::new(rows, cols),
+            Order::Columns(group) => {
+                let first = cols.start + self.cols_done;
+                Rect::new(rows, Span::new(first, (first + group.max(1)).min(cols.end)))
             }
-            Order::Steps => (b, Span::new(rows.start, rows.start + self.a_sent)),
         }
     }
 
     /// Ids of the panel on the other side.
     fn other_ids(&self, work: &Work, panel: Panel, at: u64) -> Ids {
         let block = &work.block;
-        let place = |span: Span| usize::try_from(at - span.start).unwrap_or(usize::MAX);
+        let place = |span: Span| usize::try_from(at.saturating_sub(span.start)).unwrap_or(usize::MAX);
+        let step = usize::try_from(self.step - block.steps.start).unwrap_or(usize::MAX);
+        let steps = usize::try_from(block.steps.len()).unwrap_or(usize::MAX);
+        let (rows, cols) = (place(block.cells.rows), place(self.cells(work).cols));
         match (panel, block.order) {
-            (Panel::A(_), _) => self.b[place(block.cells.cols)],
-            (Panel::B(_), Order::Steps) => self.a[place(block.cells.rows)],
-            (Panel::B(_), Order::Columns) => {
-                let step = usize::try_from(self.step - block.steps.start).unwrap_or(usize::MAX);
-                self.a[step * rows_of(block) + place(block.cells.rows)]
-            }
+            (Panel::A(_), Order::Steps | Order::Columns(_)) => self.b[cols],
+            (Panel::A(_), Order::Corner) => self.b[cols * steps + step],
+            (Panel::B(_), Order::Steps) => self.a[rows],
+            (Panel::B(_), Order::Columns(_)) => self.a[step * rows_of(block) + rows],
+            (Panel::B(_), Order::Corner) => self.a[rows * steps + step],
         }
     }
 
     /// Past this panel, and where that ends a step or a column, past that; true at the end of the block.
     fn advance(&mut self, work: &Work, panel: Panel, ids: Ids) -> bool {
-        match panel {
-            Panel::A(_) => {
-                self.a_sent += 1;
-                self.a.push(ids);
-            }
-            Panel::B(_) => {
-                self.b_sent += 1;
-                self.b.push(ids);
-            }
-        }
-        let cells = work.cells_at(self.step);
+        let cells = self.cells(work);
         let (rows, cols) = (cells.rows.len(), cells.cols.len());
+        let (sent, ids_of_side) = match panel {
+            Panel::A(_) => (&mut self.a_sent, &mut self.a),
+            Panel::B(_) => (&mut self.b_sent, &mut self.b),
+        };
+        ids_of_side.push(ids);
+        if work.block.order == Order::Corner {
+            self.step += 1;
+            if self.step == work.block.steps.end {
+                self.step = work.block.steps.start;
+                *sent += 1;
+            }
+            return self.a_sent == rows && self.b_sent == cols;
+        }
+        *sent += 1;
+        if self.a_sent < rows || self.b_sent < cols {
+            return false;
+        }
+        self.step += 1;
+        (self.a_sent, self.b_sent) = (0, 0);
+        self.b.clear();
         match work.block.order {
             Order::Steps => {
-                if self.a_sent < rows || self.b_sent < cols {
-                    return false;
-                }
-                self.step += 1;
-                (self.a_sent, self.b_sent) = (0, 0);
                 self.a.clear();
-                self.b.clear();
                 let left = work.cells_at(self.step);
                 self.step == work.block.steps.end || left.rows.is_empty() || left.cols.is_empty()
             }
-            Order::Columns => {
-                if matches!(panel, Panel::A(_)) {
-                    return false;
+            Order::Columns(_) | Order::Corner => {
+                let ends = self.step == work.block.steps.end;
+                if ends {
+                    self.step = work.block.steps.start;
+                    self.cols_done += cols;
                 }
-                // One panel of a column has been sent; `b_sent` counts whole columns.
-                self.b_sent -= 1;
-                self.b.clear();
-                self.step += 1;
-                if self.step < work.block.steps.end {
-                    let first_column = self.b_sent == 0;
-                    self.a_sent = if first_column { 0 } else { rows };
-                    return false;
-                }
-                self.step = work.block.steps.start;
-                self.b_sent += 1;
-                self.b_sent == cols
+                // The panels of A are sent with the first group.
+                self.a_sent = if self.cols_done == 0 { 0 } else { rows };
+                ends && self.cols_done == work.block.cells.cols.len()
             }
         }
     }

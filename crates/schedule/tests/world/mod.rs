@@ -1,7 +1,7 @@
 //! A product with real numbers in memory: the primary's and the workers' states, and everything that is on its way.
 
 use bramble_matrix::{Layout, Rect};
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Problem, Wish, decide};
+use bramble_plan::{Cut, LinkRate, Machine, Order, Plan, Problem, Wish, decide};
 use bramble_schedule::message::{
     Forward, Job, MatrixHeader, Operation, PieceHead, ResultHead, Source, StoreHead, decode_forwards,
     encode_forwards,
@@ -32,6 +32,8 @@ pub(crate) struct Setting {
     pub(crate) slow: Vec<u32>,
     /// Whether work goes from slow machines to others.
     pub(crate) steals: bool,
+    /// If not 0, blocks are computed by groups of so many columns, if 4 from a corner, with memory for that.
+    pub(crate) columns: u64,
 }
 
 /// What the primary has sent to a worker.
@@ -161,7 +163,12 @@ impl World {
     /// `None` where the product does not fit those machines.
     pub(crate) fn new(p: &Problem, setting: &Setting, wish: &Wish) -> Option<Self> {
         let alone = setting.shared == 2;
-        let plan = plan(p, setting.cut, &setting.memories, alone, wish)?;
+        let mut plan = plan(p, setting.cut, &setting.memories, alone, wish)?;
+        let order = if setting.columns == 4 { Order::Corner } else { Order::Columns(setting.columns) };
+        for member in plan.members.iter_mut().filter(|_| setting.columns > 0) {
+            member.shares.iter_mut().for_each(|s| s.order = order);
+            member.memory_bytes = 1 << 30;
+        }
         let peers: Vec<PeerInfo> = plan
             .members
             .iter()
