@@ -270,16 +270,6 @@ impl Walk {
         (key, role)
     }
 
-    /// Whether every panel that was begun has been sent whole.
-    pub(super) fn is_between_panels(&self) -> bool {
-        self.ready.is_empty()
-    }
-
-    /// Whether the credit did not cover what comes next.
-    pub(super) fn is_refused(&self) -> bool {
-        self.refused.is_some()
-    }
-
     /// Makes the next panel of the block that is sent, or of the one after it.
     fn next_panel(&mut self, course: &Course<'_>, board: &Board) -> Option<Made> {
         self.enter_block(course, board)?;

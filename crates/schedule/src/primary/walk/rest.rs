@@ -28,6 +28,16 @@ impl Walk {
         }
     }
 
+    /// Whether every panel that was begun has been sent whole.
+    pub(in crate::primary) fn is_between_panels(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// Whether the credit did not cover what comes next.
+    pub(in crate::primary) fn is_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
     /// What this machine has to do yet: region, tile and steps. What came back is left out.
     pub(in crate::primary) fn tasks(&self, plan: &Plan) -> Vec<(usize, u64, Span)> {
         let mut tasks = Vec::new();
