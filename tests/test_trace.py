@@ -51,7 +51,10 @@ def names(trace, what):
             if event["ph"] == "M" and event["name"] == what}
 
 
-@pytest.mark.parametrize("way", [["--local", "2", "--threads", "2"], []], ids=["local 2", "in process"])
+RELAYING = ["--local", "3", "--threads", "1", "--strategy", "cuboid", "--relay", "on"]
+
+
+@pytest.mark.parametrize("way", [["--local", "2", "--threads", "2"], [], RELAYING], ids=["local 2", "in process", "relay"])
 def test_every_job_is_a_span_and_the_states_add_up(tmp_path, way):
     trace, report = traced(tmp_path, *way)
     tracks, threads = spans_by_track(trace), names(trace, "thread_name")
@@ -60,7 +63,10 @@ def test_every_job_is_a_span_and_the_states_add_up(tmp_path, way):
         for before, after in zip(spans, spans[1:]):
             assert before[1] <= after[0], (threads[track], before, after)
     processes = {name: pid for (pid, _), name in names(trace, "process_name").items()}
-    computing = next(span for span in tracks[next(t for t, name in threads.items() if name == "phases")] if span[3] == "computing")
+    phases = tracks[next(t for t, name in threads.items() if name == "phases")]
+    computing = next(span for span in phases if span[3] == "computing")
+    relays = report["relay"] is not None
+    assert relays == (way is RELAYING) == ("introducing workers" in {span[3] for span in phases})
     assert trace["otherData"]["dropped_events"] == 0
     machines = trace["otherData"]["machines"]
     assert [m["name"] for m in machines] == [w["name"] for w in report["workers"]]
@@ -83,6 +89,8 @@ def test_every_job_is_a_span_and_the_states_add_up(tmp_path, way):
         assert abs(clock["offset_ns"]) <= clock["uncertainty_ns"]
         frames = [span for name in ("link: to it", "link: from it") for span in tracks[pid, tids[name]]]
         assert {"store", "result", "bye"} <= {span[3] for span in frames}
+        orders = [start for start, *_, kind, _ in frames if kind == "relay"]
+        assert relays or not orders
     jobs = [e["args"] for e in trace["traceEvents"] if e.get("cat") == "job" and e["name"] == "multiply"]
     tiles, steps = math.ceil(M / TILE) * math.ceil(N / TILE), math.ceil(K / PANEL)
     assert len(jobs) == tiles * steps
