@@ -21,7 +21,7 @@ PREDICTED = {"seconds": NUMBER, "bytes_sent": COUNT, "bytes_received": COUNT, "w
              "primary_memory_bytes": COUNT, "by": TEXT}
 NESTED = {
     "primary": {"bytes_sent": COUNT, "bytes_received": COUNT, "sums_bytes_max": COUNT, "cpu_s": NUMBER,
-                "rss_peak_bytes": COUNT},
+                "rss_peak_bytes": COUNT, "io": object},
     "bound": {"seconds": NUMBER, "by": TEXT},
     "predicted": PREDICTED,
     "verify": {"method": TEXT, "passed": bool, "worst_ratio": NUMBER, "seconds": NUMBER},
@@ -59,7 +59,7 @@ def test_every_field(tmp_path, way):
     for worker in report["workers"]:
         check_fields("worker", worker, WORKER)
         for thread in worker["threads"]:
-            check_fields("thread", thread, {"jobs": COUNT, "busy_s": NUMBER})
+            check_fields("thread", thread, {"jobs": COUNT, "busy_s": NUMBER, "idle_s": NUMBER, "cpu_s": object})
     assert report["schema"] == "bramble.multiply/1"
     assert (report["m"], report["k"], report["n"], report["dtype"]) == (M, K, N, "f64")
 
@@ -107,6 +107,26 @@ def test_bytes_over_the_links(tmp_path, count):
         report["predicted"]["bytes_received"]: received,
     }.items():
         assert abs(figure - measured) <= 0.01 * measured + link_tests
+
+
+IO = {"sending_s": NUMBER, "receiving_s": NUMBER, "encoding_s": NUMBER, "scheduling_s": NUMBER, "other_s": NUMBER}
+
+
+def test_processor_time_is_accounted_for_when_asked(tmp_path):
+    plain = product(tmp_path, "--local", 2)
+    assert plain["primary"]["io"] is None
+    assert all(w["io"] is None and all(t["cpu_s"] is None for t in w["threads"]) for w in plain["workers"])
+    asked = product(tmp_path, "--local", 2, "--verbose")
+    check_fields("primary.io", asked["primary"]["io"], IO)
+    assert 0 < sum(asked["primary"]["io"].values()) <= asked["primary"]["cpu_s"]
+    for worker in asked["workers"]:
+        check_fields("worker.io", worker["io"], IO)
+        assert sum(worker["io"].values()) > 0
+        assert all(isinstance(thread["cpu_s"], float) for thread in worker["threads"])
+    alone = product(tmp_path, "--verbose")
+    check_fields("primary.io", alone["primary"]["io"], IO)
+    # Its own threads have no other thread of their own.
+    assert [worker["io"] for worker in alone["workers"]] == [None]
 
 
 def test_in_process_nothing_is_sent(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from helpers import Run, bramble, matrix, save
 from wire_primary import WirePrimary
-from wire_worker import ADD, CLOSE, CONTINUE, DATA, MULTIPLY, PARTIAL, RETURN, SUBTRACT, VACANT, WireWorker
+from wire_worker import ADD, CLOSE, CONTINUE, DATA, MULTIPLY, PARTIAL, RETURN, SUBTRACT, VACANT, WANTS_LOG, WireWorker
 
 
 def run(tmp_path, worker, a, b, *options):
@@ -154,3 +154,17 @@ def test_a_tile_is_overwritten_scaled_or_only_added_to(somebody):
         start, end, tile = tiles[number]
         assert (start, end) == (4, 10)
         np.testing.assert_allclose(tile, scale * old + (x - y) + 2 * (x @ y) + (x + y), rtol=1e-12, atol=1e-12)
+
+
+def test_who_asks_is_told_of_every_job(somebody):
+    with WirePrimary(somebody, "f8", wants=WANTS_LOG) as primary:
+        primary.store([primary.matrix(1, (9, 9), DATA, 3, elements=matrix(9, 9, "f8", 1))])
+        primary.store([primary.matrix(2, (9, 9), DATA, 3, elements=matrix(9, 9, "f8", 2)), primary.matrix(3, (9, 9), VACANT, 0)],
+                      [primary.job(SUBTRACT, CONTINUE, 1, 2, 3, 4), primary.job(MULTIPLY, CONTINUE, 1, 2, 3, 6),
+                       primary.job(ADD, RETURN, 1, 2, 3, 9)])
+        primary.results([3])
+        primary.bye(3)
+    told = [(operation, returned, number, step) for operation, returned, _, number, step, _, _ in primary.records]
+    assert told == [(SUBTRACT, 0, 3, 4), (MULTIPLY, 0, 3, 6), (ADD, 1, 3, 9)]
+    starts = [(start, start + took) for *_, start, took in primary.records]
+    assert all(before[1] <= after[0] for before, after in zip(starts, starts[1:])), starts

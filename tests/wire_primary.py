@@ -8,7 +8,7 @@ import struct
 
 import numpy as np
 
-from wire_worker import (BYE, CREDIT, DATA, DTYPES, HELLO, PARTIAL, RESULT, STORE, WELCOME, crc32c, text)
+from wire_worker import (BYE, CREDIT, DATA, DTYPES, HELLO, LOG, PARTIAL, RESULT, STORE, WELCOME, crc32c, text)
 
 SESSION = 77
 MEMORY = 1 << 20
@@ -17,12 +17,13 @@ MEMORY = 1 << 20
 class WirePrimary:
     """A session at the worker of that address, with a `with`."""
 
-    def __init__(self, address, dtype, alpha=1.0, beta=0.0):
+    def __init__(self, address, dtype, alpha=1.0, beta=0.0, wants=0):
         host, port = address.rsplit(":", 1)
         self.stream = socket.create_connection((host, int(port)), timeout=30)
         self.dtype, self.session, self.spent, self.shapes = np.dtype(dtype), 0, 0, {}
+        self.records = []
         hello = b"BRMB" + struct.pack("<H", 4) + text("0.1.0-python") + struct.pack(
-            "<IBdddHQ", SESSION, DTYPES.index(self.dtype.type), alpha, beta, 1e6, 0, MEMORY) + text("simd") + text("python")
+            "<IBdddHQB", SESSION, DTYPES.index(self.dtype.type), alpha, beta, 1e6, 0, MEMORY, wants) + text("simd") + text("python")
         self.send(HELLO, hello)
         kind, head, _ = self.receive()
         assert kind == WELCOME and head[:6] == b"BRMB" + struct.pack("<H", 4), (kind, head)
@@ -80,6 +81,9 @@ class WirePrimary:
             if kind == CREDIT:
                 credit += struct.unpack("<Q", head)[0]
                 continue
+            if kind == LOG:
+                self.log(head)
+                continue
             assert kind == RESULT, (kind, head)
             number, epoch, start, end, first, lines = struct.unpack("<IIIIII", head)
             cols = self.shapes[number][1]
@@ -93,8 +97,18 @@ class WirePrimary:
 
     def bye(self, jobs):
         """The account says that it did so many jobs."""
-        self.send(BYE, struct.pack("<QHQQ", 0, 0, 0, 0))
+        self.send(BYE, struct.pack("<Q5QHQQ", *[0] * 9))
         kind, head, _ = self.receive()
+        while kind == LOG:
+            self.log(head)
+            kind, head, _ = self.receive()
         assert kind == BYE, (kind, head)
-        count = struct.unpack_from("<H", head, 8)[0]
-        assert sum(struct.unpack_from("<Q", head, 10 + 16 * at)[0] for at in range(count)) == jobs
+        count = struct.unpack_from("<H", head, 48)[0]
+        assert len(head) == 66 + 32 * count
+        assert sum(struct.unpack_from("<Q", head, 50 + 32 * at)[0] for at in range(count)) == jobs
+
+    def log(self, head):
+        """Keeps what the worker tells of its jobs: (operation, returned, thread, matrix, step, start, took)."""
+        dropped, count = struct.unpack_from("<QH", head)
+        assert dropped == 0 and count >= 1 and len(head) == 10 + 28 * count
+        self.records += [struct.unpack_from("<BBHIIQQ", head, 10 + 28 * at) for at in range(count)]

@@ -6,15 +6,17 @@ Slow, and for tests only: one connection, one thread, matrices as NumPy arrays.
 import socket
 import struct
 import threading
+import time
 
 import numpy as np
 
-HELLO, WELCOME, STORE, RESULT, CREDIT, PING, PONG, ERROR, BYE = 1, 2, 3, 4, 5, 9, 10, 11, 12
+HELLO, WELCOME, STORE, RESULT, CREDIT, PING, PONG, ERROR, BYE, LOG = 1, 2, 3, 4, 5, 9, 10, 11, 12, 18
 NEIGHBOUR, REACHED = 13, 14
 DTYPES = [np.float32, np.float64, np.int32, np.int64]
 DATA, VACANT, GENERATED, PARTIAL = 0, 1, 2, 3
 MULTIPLY, ADD, SUBTRACT = 0, 1, 2
 CONTINUE, RETURN, CLOSE = 0, 1, 2
+WANTS_LOG, WANTS_ACCOUNT = 1, 2
 
 
 def _crc_table():
@@ -94,8 +96,9 @@ class WireWorker(threading.Thread):
         kind, self.session, head, _ = self.receive()
         assert kind == HELLO and head[:4] == b"BRMB" and struct.unpack_from("<H", head, 4) == (4,)
         at = 7 + head[6]
-        hello = struct.unpack_from("<IBdddHQ", head, at)
-        session, dtype, self.alpha, self.beta, _flops, _threads, self.wanted = hello
+        hello = struct.unpack_from("<IBdddHQB", head, at)
+        session, dtype, self.alpha, self.beta, _flops, _threads, self.wanted, self.wants = hello
+        assert self.wants <= WANTS_LOG | WANTS_ACCOUNT
         self.dtype = np.dtype(DTYPES[dtype])
         welcome = b"BRMB" + struct.pack("<H", self.protocol) + text("0.1.0-python")
         self.granted = min(self.memory, self.wanted)
@@ -105,16 +108,18 @@ class WireWorker(threading.Thread):
         else:
             self.send(WELCOME, welcome)
         self.session = session
-        self.matrices, self.pending, self.jobs_done, self.held = {}, [], 0, 0
+        self.matrices, self.pending, self.jobs_done, self.held, self.records = {}, [], 0, 0, []
         while True:
             kind, session, head, body = self.receive()
             assert session == self.session
             if kind == PING:
-                self.send(PONG, head)
+                self.send(PONG, head + struct.pack("<Q", time.monotonic_ns()))
             elif kind == STORE:
                 self.store(head, body)
             elif kind == BYE:
-                self.send(BYE, struct.pack("<QHQQQQ", 0, 1, self.jobs_done, 1000, 0, 0))
+                self.log(1)
+                self.send(BYE, struct.pack(
+                    "<Q5QH4QQQ", 0, 10, 20, 30, 40, 200, 1, self.jobs_done, 1000, 2000, 900, 0, 0))
             elif kind == NEIGHBOUR:
                 self.send(REACHED, head[:4] + b"\0" + text("it does not relay"))
             elif kind == ERROR:
@@ -173,7 +178,7 @@ class WireWorker(threading.Thread):
             self.pending.remove(job)
             operation, then, _, a, b, c, step, epoch = job
             left, right = self.matrices[a]["view"], self.matrices[b]["view"]
-            target = self.matrices[c]
+            target, began = self.matrices[c], time.monotonic_ns()
             assert not target["steps"] or target["steps"][-1] < step
             with np.errstate(over="ignore"):
                 if operation == MULTIPLY:
@@ -188,12 +193,21 @@ class WireWorker(threading.Thread):
                 target["lines"][:] = new
             target["steps"].append(step)
             self.jobs_done += 1
+            took = time.monotonic_ns() - began
+            self.records.append(struct.pack("<BBHIIQQ", operation, then == RETURN, 0, c, step, began, took))
+            self.log(10)
             for operand in (a, b):
                 self.use(operand)
             if then == CLOSE:
                 target["writing"] = False
             elif then == RETURN:
                 self.result(c, epoch)
+
+    def log(self, enough):
+        """Sends what jobs it has to tell of, if it was asked and they are enough."""
+        if self.wants & WANTS_LOG and len(self.records) >= enough:
+            self.send(LOG, struct.pack("<QH", 0, len(self.records)) + b"".join(self.records))
+            self.records = []
 
     def use(self, operand):
         matrix = self.matrices[operand]

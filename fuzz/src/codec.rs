@@ -7,8 +7,10 @@ use crate::memory::within;
 use bramble_link::{HEADER_BYTES, Header, Limits};
 use bramble_matrix::{DType, Generator, Layout, Rect, Span};
 use bramble_schedule::message::{
-    Bye, Generated, Hello, Job, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then,
-    ThreadReport, Welcome, decode_error, decode_number, encode_error, encode_number,
+    Bye, Forward, Generated, Hello, IoReport, Job, Join, Kind, LogHead, MatrixHeader, Missing, Neighbour,
+    Operation, PieceHead, Pong, Reached, ResultHead, Source, StoreHead, Then, ThreadReport, Wants, Welcome,
+    Work, WorkRecord, decode_error, decode_forwards, decode_number, encode_error, encode_forwards,
+    encode_number,
 };
 
 /// A head has 64 KiB at most; what is decoded from it is of about that size, and so is what it is encoded to.
@@ -17,7 +19,7 @@ const BOUND_BYTES: usize = 1 << 20;
 /// See the head of this file.
 pub fn codec(data: &[u8]) {
     let Some((which, head)) = data.split_first() else { return };
-    within(BOUND_BYTES, || match which % 10 {
+    within(BOUND_BYTES, || match which % 18 {
         0 => header(head, Limits::STRANGER),
         1 => header(head, Limits::SESSION),
         2 => same(Hello::decode(head).map(|m| m.encode()), head),
@@ -27,7 +29,15 @@ pub fn codec(data: &[u8]) {
         6 => same(decode_number(head).map(encode_number), head),
         7 => same(decode_error(head).map(|text| encode_error(&text)), head),
         8 => same(Bye::decode(head).map(|m| m.encode()), head),
-        _ => generated(head),
+        9 => generated(head),
+        10 => same(LogHead::decode(head).map(|m| m.encode()), head),
+        11 => same(Pong::decode(head).map(|m| m.encode()), head),
+        12 => same(Neighbour::decode(head).map(|m| m.encode()), head),
+        13 => same(Reached::decode(head).map(|m| m.encode()), head),
+        14 => same(decode_forwards(head).map(|orders| encode_forwards(&orders)), head),
+        15 => same(Join::decode(head).map(|m| m.encode()), head),
+        16 => same(PieceHead::decode(head).map(|m| m.encode()), head),
+        _ => same(Missing::decode(head).map(|m| m.encode()), head),
     });
 }
 
@@ -78,6 +88,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         flops: 1e9,
         threads_max: 4,
         memory_bytes: 1 << 30,
+        wants: Wants { log: true, account: true },
         kernel: text("auto"),
         version: text("0.1.0"),
         name: text("laptop"),
@@ -100,12 +111,42 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     seeds.push((4, store().encode()));
     let result = ResultHead { c: 3, epoch: 0, step_start: 0, step_end: 2, first_line: 0, lines: 4 };
     seeds.push((5, result.encode()));
-    let report = ThreadReport { jobs: 5, busy_us: 1000 };
-    seeds.push((8, Bye { threads: vec![report; 2], held_bytes_max: 1 << 20, ..Bye::default() }.encode()));
+    let report = ThreadReport { jobs: 5, busy_us: 1000, idle_us: 7, cpu_us: 900 };
+    let io = IoReport { sending_us: 1, receiving_us: 2, encoding_us: 3, scheduling_us: 4, cpu_us: 50 };
+    seeds.push((8, Bye { threads: vec![report; 2], held_bytes_max: 1 << 20, io, ..Bye::default() }.encode()));
+    let job = WorkRecord {
+        work: Work::Job(Operation::Multiply),
+        returns: true,
+        thread: 1,
+        matrix: 3,
+        step: 2,
+        start_ns: 1 << 40,
+        took_ns: 5_000_000,
+    };
+    let made = WorkRecord { work: Work::Generate, returns: false, ..job };
+    seeds.push((10, LogHead { dropped: 0, records: vec![job, made] }.encode()));
+    seeds.push((11, Pong { nonce: 4, clock_ns: 1 << 40 }.encode()));
+    seeds.extend(relaying());
     for generator in [Generator::random(3), Generator::identity().transposed()] {
         seeds.push((9, Generated { generator: generator.to_bytes(), row: 5, col: 6 }.encode()));
     }
     seeds.into_iter().map(|(which, head)| [vec![which], head].concat()).collect()
+}
+
+/// What workers that pass panels on say and hear.
+fn relaying() -> Vec<(u8, Vec<u8>)> {
+    let (key, ticket, address) = ([5; 20], [6; 16], "10.0.0.7:7400".to_owned());
+    let neighbour = Neighbour { peer: 2, me: 1, dials: true, key, ticket, address };
+    let order = Forward { id: 4, to: 2, id_there: 9 };
+    let last = Forward { to: Forward::NOBODY, ..order };
+    vec![
+        (12, neighbour.encode()),
+        (13, Reached { peer: 2, is_there: false, why: "refused".to_owned() }.encode()),
+        (14, encode_forwards(&[order, last])),
+        (15, Join { ticket }.encode()),
+        (16, PieceHead { id: 4, first_line: 8, lines: 2 }.encode()),
+        (17, Missing { id: 4, lines: 3 }.encode()),
+    ]
 }
 
 fn store() -> StoreHead {

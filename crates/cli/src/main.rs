@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: anything that computes, plans or moves matrices.
 
+mod account;
 mod args;
 mod cluster;
 mod cluster_file;
@@ -29,6 +30,7 @@ mod systemd;
 mod table;
 mod team;
 mod toml_keys;
+mod trace;
 mod trust;
 mod until;
 mod worker;

@@ -7,8 +7,10 @@ use crate::operands;
 use crate::progress::Progress;
 use crate::report;
 use crate::team::{Gathered, Purpose, Team, check_kernel};
+use crate::trace::TraceFile;
 use crate::until::{Ended, done_or_signal};
 use bramble_matrix::{DType, Matrix, Output, Shape};
+use bramble_primary::log::{Log, Phase};
 use bramble_primary::{Finished, Report, Request, multiply};
 use bramble_worker::host_name;
 use std::path::{Path, PathBuf};
@@ -33,17 +35,29 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     let team = Team::of(&args.team)?;
     let mut operands = operands(args)?;
     let insight = operands.insight.take();
-    let work = async { keep(args, compute(args, team, operands, began).await?).await };
+    let work = async {
+        let (trace, log) = trace(args, began)?.unzip();
+        keep(args, compute(args, team, operands, log, began).await?, trace).await
+    };
     match done_or_signal(work)? {
         Ended::Done(kept) => conclude(args, &kept, insight, began),
         Ended::Signal(exit) => {
-            // A signal while C was being synced: that goes on in a thread, without its file.
-            if let Some(path) = &args.output {
+            // A signal while C was being synced: that goes on in a thread, without its file. The same for the trace.
+            for path in args.output.iter().chain(&args.trace) {
                 let _ = std::fs::remove_file(part_of(path));
             }
             Ok(exit)
         }
     }
+}
+
+/// The file of `--trace`, and the log that it will be drawn from.
+fn trace(args: &MultiplyArgs, began: Instant) -> Result<Option<(TraceFile, Log)>, Failure> {
+    let Some(path) = &args.trace else { return Ok(None) };
+    if args.output.as_ref() == Some(path) {
+        return Err(Failure::usage(format!("--trace {}: is the name of C", path.display())));
+    }
+    TraceFile::create(path, began).map(Some)
 }
 
 /// The unfinished file beside `path`.
@@ -116,6 +130,7 @@ async fn compute(
     args: &MultiplyArgs,
     team: Team,
     operands: Operands,
+    mut log: Option<Log>,
     began: Instant,
 ) -> Result<Finished, Failure> {
     // Signals are waited for from here on, so nothing that is begun stays behind.
@@ -129,6 +144,7 @@ async fn compute(
         * operands.a.shape().cols as f64
         * operands.b.shape().cols as f64;
     let purpose = Purpose { kernel: args.cut.kernel(), dtype, flops };
+    log.iter_mut().for_each(|log| log.phase(Phase::Reaching));
     let gathered = team.gather(&args.team, purpose).await?;
     let is_local = gathered.is_local;
     let watch = Progress::new(args);
@@ -151,6 +167,9 @@ async fn compute(
         random: crate::random,
         name: host_name(),
         began,
+        // Reading the time of a thread costs what small frames would feel.
+        account: args.verbose || args.trace.is_some(),
+        log,
     };
     let result = multiply(request, gathered.ends, &watch).await;
     watch.done();
@@ -158,8 +177,8 @@ async fn compute(
 }
 
 /// Gives C its final name, or says why not. Syncing may take long, so it is done on a thread of its own.
-async fn keep(args: &MultiplyArgs, finished: Finished) -> Result<Kept, Failure> {
-    let Finished { sealed, report } = finished;
+async fn keep(args: &MultiplyArgs, finished: Finished, trace: Option<TraceFile>) -> Result<Kept, Failure> {
+    let Finished { sealed, report, mut log } = finished;
     let verdict = &report.verify.verdict;
     if !verdict.passed {
         let text = verdict.fault.as_ref().map_or_else(|| verdict.method.clone(), |f| f.text.clone());
@@ -170,12 +189,16 @@ async fn keep(args: &MultiplyArgs, finished: Finished) -> Result<Kept, Failure> 
     }
     let json = args.json;
     let keeping = tokio::task::spawn_blocking(move || -> Result<_, Failure> {
+        log.iter_mut().for_each(|log| log.phase(Phase::Keeping));
         let digest = json.then(|| digest(sealed.bytes()));
         let c = sealed.matrix()?;
         sealed.commit()?;
-        Ok((c, digest))
+        if let Some((trace, log)) = trace.zip(log) {
+            trace.keep(&log, &report, &host_name())?;
+        }
+        Ok((c, report, digest))
     });
-    let (c, digest) = keeping.await.map_err(|e| Failure::failed(format!("keeping C: {e}")))??;
+    let (c, report, digest) = keeping.await.map_err(|e| Failure::failed(format!("keeping C: {e}")))??;
     Ok(Kept { c, report, digest })
 }
 

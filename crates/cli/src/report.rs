@@ -1,5 +1,6 @@
 //! The report: a few lines for a person, one JSON object for a program.
 
+use crate::account;
 use crate::args::MultiplyArgs;
 use crate::plan::{json as plan_json, text as plan_text};
 use crate::quantity::{bytes, seconds};
@@ -69,6 +70,7 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
             let (part, times) = (m.part * 100.0, if m.times == 1 { "once" } else { "in several parts" });
             format!("  {part:.1} % of the work went from {} to {}, {times}", m.from, m.to)
         }));
+        out.extend(account::text(report));
     }
     out.join("\n") + "\n"
 }
@@ -124,6 +126,7 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
             "sums_bytes_max": report.aside_bytes_max,
             "cpu_s": cpu_seconds(),
             "rss_peak_bytes": rss_peak_bytes(),
+            "io": account::io_json(report.io.as_ref()),
         },
         "workers": machines,
         "moved": report.moved.iter().map(moved_json).collect::<Vec<_>>(),
@@ -157,7 +160,7 @@ fn moved_json(m: &Moved) -> Value {
 }
 
 fn machine_json(m: &MachineReport) -> Value {
-    let threads: Vec<Value> = m.threads.iter().map(|t| json!({"jobs": t.jobs, "busy_s": t.busy_s})).collect();
+    let threads: Vec<Value> = m.threads.iter().map(account::thread_json).collect();
     json!({
         "name": m.name,
         "link": m.link,
@@ -174,6 +177,7 @@ fn machine_json(m: &MachineReport) -> Value {
         "memory_bytes": m.memory_bytes,
         "link_bytes_per_s": m.link_bytes_per_s,
         "round_trip_s": m.round_trip_s,
+        "io": account::io_json(m.io.as_ref()),
         "threads": threads,
     })
 }

@@ -18,6 +18,7 @@ mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod key;
+mod meter;
 mod secure;
 mod tcp;
 mod thread;
@@ -26,6 +27,7 @@ pub use body::{Body, Landing, Region, SharedBytes, Vacant};
 pub use door::{Arrival, Door, DoorLimits, Slot};
 pub use frame::{CHUNK_BYTES_MAX, Frame, HEAD_BYTES_MAX, HEADER_BYTES, Header, Limits};
 pub use key::{ClusterKey, KeyError};
+pub use meter::{Meter, Section, Spent, clock_ns, thread_cpu_ns};
 pub use secure::{Introduced, Proven, Reach, Security};
 pub use tcp::{tcp_connect, tcp_link};
 pub use thread::thread_pair;

@@ -1,8 +1,11 @@
 //! What a product did: the numbers behind the report, the JSON object and the progress bar.
 
 use crate::opening::Session;
+use bramble_link::{Section, Spent};
+use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Effort, Verdict};
 use bramble_plan::{Bound, LeftOut, Prediction, Sums};
+use bramble_schedule::message::{Bye, IoReport, ThreadReport};
 use bramble_schedule::primary::Primary;
 use std::time::Duration;
 
@@ -32,6 +35,73 @@ pub struct ThreadUse {
     pub jobs: u64,
     /// Seconds in kernels.
     pub busy_s: f64,
+    /// Seconds since it was started that it was not.
+    pub idle_s: f64,
+    /// Seconds of processor time, where that was asked.
+    pub cpu_s: Option<f64>,
+}
+
+/// What the processor time of a thread that moves and decides went to, seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct IoUse {
+    /// Giving bytes to the system, encryption with it.
+    pub sending_s: f64,
+    /// Taking bytes from it, checksums and decryption with it.
+    pub receiving_s: f64,
+    /// Making bodies and heads, and checksums of what leaves.
+    pub encoding_s: f64,
+    /// The state machine.
+    pub scheduling_s: f64,
+    /// The rest: the event loop, memory, and other sessions of the same thread.
+    pub other_s: f64,
+}
+
+impl IoUse {
+    fn new(sections_s: [f64; 4], cpu_s: f64) -> Self {
+        let [sending_s, receiving_s, encoding_s, scheduling_s] = sections_s;
+        let other_s = (cpu_s - sections_s.iter().sum::<f64>()).max(0.0);
+        Self { sending_s, receiving_s, encoding_s, scheduling_s, other_s }
+    }
+
+    /// What a meter of this process counted.
+    pub(crate) fn of(spent: &Spent) -> Self {
+        let sections = [Section::Sending, Section::Receiving, Section::Encoding, Section::Scheduling];
+        let seconds = |ns: u64| nearest_f64(ns) * 1e-9;
+        Self::new(sections.map(|s| seconds(spent.of(s))), seconds(spent.cpu_ns))
+    }
+
+    /// What a worker says.
+    fn reported(io: &IoReport) -> Self {
+        let us = [io.sending_us, io.receiving_us, io.encoding_us, io.scheduling_us];
+        Self::new(us.map(micros), micros(io.cpu_us))
+    }
+
+    /// All of it.
+    pub fn total_s(&self) -> f64 {
+        self.sending_s + self.receiving_s + self.encoding_s + self.scheduling_s + self.other_s
+    }
+}
+
+/// Microseconds in seconds.
+fn micros(us: u64) -> f64 {
+    nearest_f64(us) * 1e-6
+}
+
+/// Takes what a worker said at the end. `asked` says that it was to account for processor time, too.
+pub(crate) fn take_account(machine: &mut MachineReport, goodbye: &Bye, asked: bool) {
+    machine.memory_bytes = goodbye.held_bytes_max;
+    (machine.relayed_bytes_in, machine.relayed_bytes_out) =
+        (goodbye.relayed_bytes_in, goodbye.relayed_bytes_out);
+    let account = |t: &ThreadReport| ThreadUse {
+        jobs: t.jobs,
+        busy_s: micros(t.busy_us),
+        idle_s: micros(t.idle_us),
+        cpu_s: asked.then(|| micros(t.cpu_us)),
+    };
+    machine.threads = goodbye.threads.iter().map(account).collect();
+    // The threads of this process have no thread of their own that moves: the primary's does it.
+    let has_its_own = machine.link_bytes_per_s.is_some();
+    machine.io = (asked && has_its_own).then(|| IoUse::reported(&goodbye.io));
 }
 
 /// What one machine was and did.
@@ -61,6 +131,8 @@ pub struct MachineReport {
     pub memory_bytes: u64,
     /// Its compute threads.
     pub threads: Vec<ThreadUse>,
+    /// Its thread that moves and decides, where that was asked; the primary's own is in the report.
+    pub io: Option<IoUse>,
     /// Measured bytes a second of its link; `None` within the process.
     pub link_bytes_per_s: Option<f64>,
     /// Measured round trip.
@@ -148,6 +220,8 @@ pub struct Report {
     pub alone: bool,
     /// Why.
     pub sentence: String,
+    /// What the processor time of the primary's own thread went to, where that was asked.
+    pub io: Option<IoUse>,
     /// Machines that took part.
     pub machines: Vec<MachineReport>,
     /// Work that went from one to another while it ran.
@@ -210,6 +284,7 @@ pub(crate) fn report_stubs(plan: &bramble_plan::Plan, sessions: &[Session]) -> V
         relayed_bytes_out: 0,
         memory_bytes: 0,
         threads: Vec::new(),
+        io: None,
         link_bytes_per_s: session.rate.map(|r| r.bytes_per_s),
         round_trip_s: session.rate.map(|r| r.round_trip_s),
     })

@@ -14,6 +14,7 @@ mod account;
 mod aside;
 mod bodies;
 mod error;
+pub mod log;
 mod measure;
 mod neighbours;
 mod opening;
@@ -22,7 +23,7 @@ mod run;
 mod survey;
 
 pub use account::{
-    MachineReport, Moved, Progress, RelayReport, Report, ThreadUse, Unreachable, VerifyReport,
+    IoUse, MachineReport, Moved, Progress, RelayReport, Report, ThreadUse, Unreachable, VerifyReport,
 };
 pub use error::PrimaryError;
 pub use neighbours::Random;

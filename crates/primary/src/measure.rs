@@ -8,11 +8,12 @@
 //! Deliberately absent: the way back, which is taken to be as fast.
 
 use crate::PrimaryError;
+use crate::log::ClockSample;
 use crate::opening::Session;
-use bramble_link::{Body, Frame, Link, NoBodies, Region};
+use bramble_link::{Body, Frame, Link, NoBodies, Region, clock_ns};
 use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::LinkRate;
-use bramble_schedule::message::{Kind, decode_number, encode_number};
+use bramble_schedule::message::{Kind, Pong, encode_number};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -77,8 +78,8 @@ async fn by_itself(mut session: Session) -> Result<Session, PrimaryError> {
         return Ok(session);
     }
     let name = session.name.clone();
-    let rate = in_time(&name, FIRST_BYTES, rate(&mut session.link)).await?;
-    Ok(Session { rate: Some(rate), ..session })
+    let (rate, clock) = in_time(&name, FIRST_BYTES, rate(&mut session.link)).await?;
+    Ok(Session { rate: Some(rate), clock: Some(clock), ..session })
 }
 
 /// All links at once, each with as much as it could carry in the same time: what they carry together, bytes a second.
@@ -137,10 +138,11 @@ async fn in_time<T>(
     }
 }
 
-async fn rate(link: &mut Link) -> Result<LinkRate, String> {
-    let mut round_trip = Duration::MAX;
-    for nonce in 0..4 {
-        round_trip = round_trip.min(ping(link, nonce, 0).await?);
+async fn rate(link: &mut Link) -> Result<(LinkRate, ClockSample), String> {
+    let (mut round_trip, mut clock) = asked(link, 0, 0).await?;
+    for nonce in 1..4 {
+        let (trip, sample) = asked(link, nonce, 0).await?;
+        (round_trip, clock) = (round_trip.min(trip), ClockSample::better(Some(clock), sample));
     }
     let mut bytes = FIRST_BYTES;
     let mut best = ping(link, 4, bytes).await?;
@@ -153,21 +155,32 @@ async fn rate(link: &mut Link) -> Result<LinkRate, String> {
         best = ping(link, 6, bytes).await?.min(ping(link, 7, bytes).await?);
     }
     let seconds = best.saturating_sub(round_trip).as_secs_f64().max(1e-6);
-    Ok(LinkRate { bytes_per_s: nearest_f64(to_u64(bytes)) / seconds, round_trip_s: round_trip.as_secs_f64() })
+    let bytes_per_s = nearest_f64(to_u64(bytes)) / seconds;
+    Ok((LinkRate { bytes_per_s, round_trip_s: round_trip.as_secs_f64() }, clock))
 }
 
 async fn ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<Duration, String> {
+    Ok(asked(link, nonce, bytes).await?.0)
+}
+
+/// How long a ping takes, and what its answer says of the other clock.
+async fn asked(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Duration, ClockSample), String> {
     let body = match bytes {
         0 => Body::Empty,
         _ => Body::Shared(Region::whole(Arc::new(vec![0u8; bytes]))),
     };
-    let began = Instant::now();
+    let (began, asked_ns) = (Instant::now(), clock_ns());
     let frame = Frame::new(Kind::Ping.code(), encode_number(nonce), body);
     link.sender.send(frame).await.map_err(|e| e.to_string())?;
     let answer = link.receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
     let kind = Kind::from_code(answer.kind).map_err(|e| e.0)?;
-    if kind != Kind::Pong || decode_number(&answer.head).map_err(|e| e.0)? != nonce {
-        return Err(format!("it answered a ping with {kind:?}"));
+    let wrong = || format!("it answered a ping with {kind:?}");
+    if kind != Kind::Pong {
+        return Err(wrong());
     }
-    Ok(began.elapsed())
+    let pong = Pong::decode(&answer.head).map_err(|e| e.0)?;
+    if pong.nonce != nonce {
+        return Err(wrong());
+    }
+    Ok((began.elapsed(), ClockSample::of(asked_ns, clock_ns(), pong.clock_ns)))
 }

@@ -4,13 +4,14 @@
 //! here.
 
 use crate::PrimaryError;
+use crate::log::ClockSample;
 use crate::product::End;
 use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven};
 use bramble_matrix::DType;
 use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::{LinkRate, Machine};
 use bramble_schedule::limits::WELCOME_DEADLINE;
-use bramble_schedule::message::{Bye, Hello, Kind, Welcome, decode_error};
+use bramble_schedule::message::{Bye, Hello, Kind, Wants, Welcome, decode_error};
 use std::net::SocketAddr;
 
 /// An end that answered.
@@ -20,6 +21,8 @@ pub(crate) struct Session {
     /// How fast the link is, once it has been measured; nothing where memory is shared.
     pub(crate) rate: Option<LinkRate>,
     pub(crate) name: String,
+    /// How far its clock is from ours, where a link was measured.
+    pub(crate) clock: Option<ClockSample>,
     /// Where other workers can dial it, as far as the primary knows.
     pub(crate) door: Option<SocketAddr>,
     /// Whether the primary has dialled it.
@@ -55,6 +58,7 @@ pub(crate) struct Opening {
     pub(crate) memory_bytes: u64,
     pub(crate) kernel: String,
     pub(crate) name: String,
+    pub(crate) wants: Wants,
 }
 
 /// Opens a session over a link.
@@ -72,7 +76,7 @@ pub(crate) async fn open(end: End, opening: &Opening, session: u32) -> Result<Se
             welcome.memory_bytes = welcome.memory_bytes.min(opening.memory_bytes);
             let name = if link.shares_memory { welcome.name.clone() } else { peer };
             let door = door(&link, welcome.port, was_dialled);
-            Ok(Session { link, welcome, rate: None, name, door, was_dialled })
+            Ok(Session { link, welcome, rate: None, name, clock: None, door, was_dialled })
         }
     }
 }
@@ -123,6 +127,7 @@ async fn greet(end: End, opening: &Opening, session: u32) -> Result<(Link, Welco
         flops: opening.flops,
         threads_max,
         memory_bytes: opening.memory_bytes,
+        wants: opening.wants,
         kernel: opening.kernel.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name: opening.name.clone(),

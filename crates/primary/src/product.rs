@@ -3,16 +3,18 @@
 use crate::PrimaryError;
 use crate::account::{Progress, RelayReport, Report, VerifyReport, moved};
 use crate::bodies::Bodies;
+use crate::log::{Log, Phase, Recorder};
 use crate::measure::measure;
 use crate::neighbours::{Met, Random, introduce};
 use crate::opening::{Opening, Session, dismiss, even_speeds, one_kernel, open};
-use crate::run::run;
+use crate::run::{Terms, run};
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{
     Check, DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, scaling, verify,
 };
 use bramble_plan::{Cut, Decision, Machine, Plan, Problem, Wish, decide, memory_to_ask};
+use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
 use std::time::Instant;
 
@@ -54,6 +56,10 @@ pub struct Request {
     pub name: String,
     /// When the process began its work.
     pub began: Instant,
+    /// Whether it is accounted for what processor time went to, here and at workers.
+    pub account: bool,
+    /// Where everything that happens is written down.
+    pub log: Option<Log>,
 }
 
 /// The way to one machine.
@@ -95,21 +101,27 @@ pub struct Finished {
     pub sealed: Sealed,
     /// Numbers.
     pub report: Report,
+    /// What has happened, if that was wanted.
+    pub log: Option<Log>,
 }
 
 /// Computes and checks a product. Has to run inside a `tokio::task::LocalSet`. A C that fails the check is
 /// given back too: `report.verify` says so, and the caller must not commit it.
-pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result<Finished, PrimaryError> {
+pub async fn multiply(mut request: Request, ends: Ends, watch: &dyn Watch) -> Result<Finished, PrimaryError> {
     let problem = problem(&request)?;
     if problem.flops() == 0.0 || request.alpha == 0.0 {
         return without_product(request, &problem).await;
     }
     let alike = ends.alike;
-    let (local, mut workers) = open_all(&request, &problem, ends).await?;
+    let mut recorder = Recorder::new(request.log.take());
+    recorder.phase(Phase::Opening);
+    let wants = Wants { log: recorder.is_on(), account: request.account };
+    let (local, mut workers) = open_all(&request, &problem, ends, wants).await?;
     if request.wish.reproducible && problem.dtype.is_float() {
         one_kernel(&local, &workers)?;
     }
     let nic_bytes_per_s = measure(&mut workers).await?;
+    recorder.phase(Phase::Planning);
     let primary = Machine { nic_bytes_per_s, ..local.machine(None, false) };
     let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits, alike)).collect();
     if alike {
@@ -118,6 +130,9 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let decision = choose(&request, &problem, &primary, &machines).await?;
     watch.decided(&decision);
     let sessions = chosen(&decision, local, workers).await;
+    if decision.plan.relay {
+        recorder.phase(Phase::Introducing);
+    }
     let met = acquainted(&decision.plan, sessions, request.random, watch).await?;
     let checked = Checked::of(&request);
     let operands = Operands {
@@ -130,9 +145,11 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let bodies = Bodies::new(request.a.clone(), request.b.clone(), request.old_c.clone());
     let plan = decision.plan.clone();
     let relay = decision.plan.relay.then(|| met.report.clone());
-    let ran = run(plan, request.steals, operands, bodies, request.output, met, watch).await?;
+    let terms = Terms { steals: request.steals, account: request.account, recorder };
+    let mut ran = run(plan, operands, bodies, request.output, met, watch, terms).await?;
     let sealed = ran.output.seal()?;
     watch.verifying();
+    ran.log.iter_mut().for_each(|log| log.phase(Phase::Verifying));
     let verify = checked.verify(&sealed, decision.plan.strategy.levels).await?;
     let wire = |f: fn(&crate::MachineReport) -> u64| ran.machines.iter().map(f).sum();
     let grid =
@@ -160,6 +177,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         alone: decision.alone,
         sentence: decision.sentence,
         moved: moved(&ran.state, &ran.machines),
+        io: ran.io,
         machines: ran.machines,
         left_out: decision.left_out,
         verify,
@@ -167,7 +185,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         relay,
         effort: request.effort,
     };
-    Ok(Finished { sealed, report })
+    Ok(Finished { sealed, report, log: ran.log })
 }
 
 /// Decides. Where Strassen's method would be fastest for floats, the operands are looked at first: its errors are small
@@ -224,6 +242,7 @@ async fn open_all(
     request: &Request,
     problem: &Problem,
     ends: Ends,
+    wants: Wants,
 ) -> Result<(Session, Vec<Session>), PrimaryError> {
     // The grids do not depend on who answers, so what there is to hold is known before anybody is asked.
     let memory_bytes = memory_to_ask(problem, request.cut, &request.wish)?;
@@ -235,6 +254,7 @@ async fn open_all(
         memory_bytes,
         kernel: request.kernel.clone(),
         name: request.name.clone(),
+        wants,
     };
     let first = request.session_seed | 1;
     let local = open(ends.local, &opening, first).await?;
@@ -287,8 +307,10 @@ async fn acquainted(
 }
 
 /// Products without multiplications: no elements, no depth, or α = 0. C = βC.
-async fn without_product(request: Request, problem: &Problem) -> Result<Finished, PrimaryError> {
+async fn without_product(mut request: Request, problem: &Problem) -> Result<Finished, PrimaryError> {
     let began = Instant::now();
+    let mut log = request.log.take();
+    log.iter_mut().for_each(|log| log.phase(Phase::Computing));
     let checked = Checked::of(&request);
     if let Some(old) = request.old_c.as_ref().filter(|_| problem.reads_c) {
         match problem.dtype {
@@ -300,6 +322,7 @@ async fn without_product(request: Request, problem: &Problem) -> Result<Finished
     }
     let seconds = began.elapsed().as_secs_f64();
     let sealed = request.output.seal()?;
+    log.iter_mut().for_each(|log| log.phase(Phase::Verifying));
     let verify = checked.verify(&sealed, 0).await?;
     let report = Report {
         m: problem.m,
@@ -319,6 +342,7 @@ async fn without_product(request: Request, problem: &Problem) -> Result<Finished
         bytes_received: 0,
         alone: true,
         sentence: "alone: there is nothing to multiply".to_owned(),
+        io: None,
         machines: Vec::new(),
         moved: Vec::new(),
         left_out: Vec::new(),
@@ -327,7 +351,7 @@ async fn without_product(request: Request, problem: &Problem) -> Result<Finished
         relay: None,
         effort: request.effort,
     };
-    Ok(Finished { sealed, report })
+    Ok(Finished { sealed, report, log })
 }
 
 /// C = βC, a strip of rows at a time.

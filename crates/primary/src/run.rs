@@ -4,21 +4,24 @@
 //! without a deadline: the machine's ticks find silent workers.
 
 mod carry;
+mod notes;
 mod relay;
 
 use crate::PrimaryError;
-use crate::account::{MachineReport, Progress, ThreadUse, report_stubs};
+use crate::account::{IoUse, MachineReport, Progress, report_stubs, take_account};
 use crate::aside::{AsideLines, Asides, bytes_of, copy_lines};
 use crate::bodies::{Bodies, Tile};
+use crate::log::{Log, Phase, Recorder};
 use crate::neighbours::Met;
 use crate::product::Watch;
-use bramble_link::{Arrived, ArrivedBody, Body, Frame, Landing, LinkError};
-use bramble_matrix::number::{nearest_f64, to_usize};
+use bramble_link::{Arrived, ArrivedBody, Body, Frame, Landing, LinkError, Meter, Section};
+use bramble_matrix::number::to_usize;
 use bramble_matrix::{Buffer, Lent, Output, Rect};
 use bramble_schedule::ProtocolError;
-use bramble_schedule::message::{Bye, Kind, ResultHead, decode_error, decode_number, encode_number};
+use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
 use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
 use carry::{read, write};
+pub(crate) use notes::Terms;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -83,6 +86,8 @@ struct Core {
     finished: Option<Instant>,
     failed: Option<String>,
     changed: Rc<Notify>,
+    meter: Rc<Meter>,
+    recorder: Recorder,
 }
 
 /// What a run gives back.
@@ -95,20 +100,24 @@ pub(crate) struct Ran {
     pub(crate) state: Primary,
     /// Most bytes of sums that were put aside.
     pub(crate) aside_bytes_max: usize,
+    /// What this thread's processor time went to, if that was asked.
+    pub(crate) io: Option<IoUse>,
+    pub(crate) log: Option<Log>,
 }
 
 /// Runs a plan on the sessions of its members, in their order, some of which have links with each other.
 pub(crate) async fn run(
     plan: bramble_plan::Plan,
-    steals: bool,
     operands: Operands,
     bodies: Bodies,
     output: Output,
     met: Met,
     watch: &dyn Watch,
+    mut terms: Terms,
 ) -> Result<Ran, PrimaryError> {
     let Met { sessions, neighbours, report: _ } = met;
     let machines = report_stubs(&plan, &sessions);
+    terms.recorder.peers(&sessions);
     let infos = sessions
         .iter()
         .zip(&plan.members)
@@ -126,7 +135,7 @@ pub(crate) async fn run(
     let state = Primary::new(plan, operands, infos);
     let core = Rc::new(RefCell::new(Core {
         tiles_left_in_row,
-        state: if steals { state } else { state.without_stealing() },
+        state: if terms.steals { state } else { state.without_stealing() },
         bodies,
         output: Arc::new(output),
         hints: JoinSet::new(),
@@ -140,6 +149,8 @@ pub(crate) async fn run(
         finished: None,
         failed: None,
         changed: changed.clone(),
+        meter: Rc::new(Meter::new(terms.account)),
+        recorder: terms.recorder,
     }));
     let (mut writers, mut readers) = (JoinSet::new(), JoinSet::new());
     for (index, session) in sessions.into_iter().enumerate() {
@@ -161,6 +172,7 @@ pub(crate) async fn run(
         writers.spawn_local(write(session.link.sender, frames, core.clone(), index, sent));
         readers.spawn_local(read(session.link.receiver, core.clone(), index, received));
     }
+    core.borrow_mut().recorder.phase(Phase::Computing);
     core.borrow_mut().happened(Event::Start);
     supervise(&core, &changed, watch).await;
     goodbyes(&core, &changed).await;
@@ -197,11 +209,7 @@ async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
     if core.borrow().failed.is_some() {
         return;
     }
-    for peer in &mut core.borrow_mut().peers {
-        if let Some(to) = &peer.to {
-            let _ = to.send(Frame::new(Kind::Bye.code(), Bye::default().encode(), Body::Empty));
-        }
-    }
+    core.borrow_mut().say_goodbye();
     let deadline = tokio::time::Instant::now() + GOODBYE;
     while core.borrow().peers.iter().any(|p| p.goodbye.is_none() && p.to.is_some()) {
         if tokio::time::timeout_at(deadline, changed.notified()).await.is_err() {
@@ -215,13 +223,17 @@ impl Core {
     fn happened(&mut self, event: Event) {
         self.pass_time();
         let now = self.clock;
-        let mut actions = VecDeque::from(self.state.handle(event, now));
+        let actions = self.meter.within(Section::Scheduling, || self.state.handle(event, now));
+        self.recorder.look(&self.state);
+        let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
             match action {
                 Action::Send(peer, message) => {
                     self.first_job.get_or_insert_with(Instant::now);
                     let whole_lines = self.peers[peer].shares_memory;
-                    match self.bodies.body(&message, &self.output, whole_lines) {
+                    self.recorder.given(peer, &message.head);
+                    let body = || self.bodies.body(&message, &self.output, whole_lines);
+                    match self.meter.within(Section::Encoding, body) {
                         Ok(body) => self.send(peer, Kind::Store, message.head.encode(), body),
                         Err(e) => self.fail(e.to_string()),
                     }
@@ -335,6 +347,7 @@ impl Core {
         match Kind::from_code(arrived.kind)? {
             Kind::Result => {
                 let head = ResultHead::decode(&arrived.head)?;
+                self.recorder.landing(peer, &head, || self.state.expect(peer, &head).ok());
                 self.keep(peer, &head, arrived.body)?;
                 self.happened(Event::Landed { peer, head });
             }
@@ -342,7 +355,14 @@ impl Core {
                 let bytes = decode_number(&arrived.head)?;
                 self.happened(Event::Credit { peer, bytes });
             }
-            Kind::Pong => self.happened(Event::Alive { peer }),
+            Kind::Pong => {
+                self.recorder.answered(peer, Pong::decode(&arrived.head)?);
+                self.happened(Event::Alive { peer });
+            }
+            Kind::Log => {
+                self.recorder.worked(peer, &arrived.head)?;
+                self.happened(Event::Alive { peer });
+            }
             Kind::Bye => {
                 self.peers[peer].goodbye = Some(Bye::decode(&arrived.head)?);
                 self.changed.notify_one();
@@ -446,21 +466,14 @@ impl Core {
             if !peer.shares_memory {
                 (machine.bytes_in, machine.bytes_out) = (peer.sent(), peer.received());
             }
-            let goodbye = peer.goodbye.unwrap_or_default();
-            machine.memory_bytes = goodbye.held_bytes_max;
-            (machine.relayed_bytes_in, machine.relayed_bytes_out) =
-                (goodbye.relayed_bytes_in, goodbye.relayed_bytes_out);
-            let account = |t: &bramble_schedule::message::ThreadReport| ThreadUse {
-                jobs: t.jobs,
-                busy_s: nearest_f64(t.busy_us) * 1e-6,
-            };
-            machine.threads = goodbye.threads.iter().map(account).collect();
+            take_account(machine, &peer.goodbye.unwrap_or_default(), self.meter.spent().is_some());
         }
         let seconds = finished.saturating_duration_since(first_job).as_secs_f64();
         let output = Arc::into_inner(self.output);
         let output = output.ok_or_else(|| PrimaryError::Failed("a hint outlived its product".to_owned()))?;
         let aside_bytes_max = self.asides.bytes_max();
-        Ok(Ran { output, seconds, first_job, machines, state: self.state, aside_bytes_max })
+        let (io, log) = (self.meter.spent().map(|spent| IoUse::of(&spent)), self.recorder.into_log());
+        Ok(Ran { output, seconds, first_job, machines, state: self.state, aside_bytes_max, io, log })
     }
 }
 

@@ -10,6 +10,7 @@ use crate::opening::{Opening, Session, dismiss, even_speeds, one_kernel, open};
 use crate::product::Ends;
 use bramble_matrix::DType;
 use bramble_plan::Machine;
+use bramble_schedule::message::Wants;
 use std::collections::BTreeMap;
 
 /// What machines are asked for.
@@ -61,6 +62,7 @@ pub async fn survey(
         memory_bytes: survey.memory_bytes.max(1),
         kernel: survey.kernel.clone(),
         name: survey.name.clone(),
+        wants: Wants::default(),
     };
     let (first, alike) = (survey.session_seed | 1, ends.alike);
     let local = open(ends.local, &opening, first).await?;

@@ -36,7 +36,23 @@ pub const SESSIONS_MAX: usize = 16;
 /// Least memory that is worth a session, where more was wanted.
 pub const GRANT_BYTES_MIN: u64 = 1 << 20;
 /// Threads in a goodbye.
-pub const THREADS_MAX: usize = 4000;
+pub const THREADS_MAX: usize = 2000;
+/// Bytes of a goodbye beside its threads, and of each of them.
+pub const BYE_BYTES: usize = 66;
+/// See `BYE_BYTES`.
+pub const BYE_THREAD_BYTES: usize = 32;
+/// Records of what threads did, in one message.
+pub const LOG_RECORDS_MAX: usize = 1024;
+/// Bytes of such a message before its records, and of each of them.
+pub const LOG_BYTES: usize = 10;
+/// See `LOG_BYTES`.
+pub const LOG_RECORD_BYTES: usize = 28;
+/// Records that a worker keeps until they can leave; what comes on top is lost, and counted.
+pub const LOG_WAITING_MAX: usize = 16 << 10;
+/// How often a worker sends what it has.
+pub const LOG_EVERY: Duration = Duration::from_millis(100);
+/// No clock has run for longer, in nanoseconds: more than a century, and sums of two fit 63 bits.
+pub const CLOCK_NS_MAX: u64 = 1 << 62;
 /// What matrices and jobs count for at least: that bounds how many a worker has to remember.
 pub use bramble_plan::{MATRIX_BYTES_MIN, USE_BYTES};
 
@@ -88,6 +104,8 @@ const _: () = {
             && STRANGER_HEAD_BYTES_MAX < HEAD_BYTES_MAX
     );
     assert!(LINK_WINDOW_BYTES >= 2 * CHUNK_BYTES_MAX);
-    assert!(26 + THREADS_MAX * 16 <= HEAD_BYTES_MAX);
+    assert!(BYE_BYTES + THREADS_MAX * BYE_THREAD_BYTES <= HEAD_BYTES_MAX);
+    assert!(LOG_BYTES + LOG_RECORDS_MAX * LOG_RECORD_BYTES <= HEAD_BYTES_MAX);
+    assert!(LOG_WAITING_MAX >= LOG_RECORDS_MAX && LOG_RECORDS_MAX < 1 << 16);
     assert!(SILENCE_MAX.as_secs() >= 4 * PING_AFTER.as_secs());
 };

@@ -16,6 +16,7 @@ mod meetings;
 mod memory;
 mod pool;
 mod quota;
+mod record;
 mod serve;
 mod session;
 mod speeds;

@@ -60,7 +60,7 @@ impl Meetings {
     }
 
     /// Waits for a neighbour from now on.
-    pub(crate) fn expect(&self, neighbour: &Neighbour) -> Expected {
+    pub(crate) fn open_to(&self, neighbour: &Neighbour) -> Expected {
         let (to, link) = oneshot::channel();
         let key = self.security.introduce(ClusterKey::from_bytes(neighbour.key));
         let ticket = neighbour.ticket;

@@ -6,12 +6,13 @@
 //!
 //! Deliberately absent: any order of the others but first come first served, and any knowledge of jobs and matrices.
 
+use bramble_link::thread_cpu_ns;
 use bramble_schedule::message::ThreadReport;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Work for a thread. What it returns goes to the pool's owner.
 pub(crate) type Task<R> = Box<dyn FnOnce() -> R + Send>;
@@ -36,7 +37,9 @@ struct Queue<R> {
 struct Shared<R> {
     queue: Mutex<Queue<R>>,
     more: Condvar,
-    accounts: Vec<(AtomicU64, AtomicU64)>,
+    accounts: Vec<Account>,
+    /// Whether the processor time of tasks is read, too.
+    reads_cpu: bool,
     pin_from: Option<usize>,
     done: Box<dyn Fn(Ended<R>) + Send + Sync>,
 }
@@ -46,21 +49,46 @@ pub(crate) struct Pool<R> {
     shared: Arc<Shared<R>>,
 }
 
-/// How a task ended.
-pub(crate) type Ended<R> = Result<R, String>;
+/// How a task ended, or its panic; where and when it ran.
+pub(crate) struct Ended<R> {
+    pub(crate) result: Result<R, String>,
+    pub(crate) thread: usize,
+    pub(crate) began: Instant,
+    pub(crate) took: Duration,
+}
+
+/// What a thread has done so far, nanoseconds.
+#[derive(Default)]
+struct Account {
+    began: OnceLock<Instant>,
+    jobs: AtomicU64,
+    busy_ns: AtomicU64,
+    cpu_ns: AtomicU64,
+}
+
+impl Account {
+    fn report(&self) -> ThreadReport {
+        let us = |ns: &AtomicU64| ns.load(Ordering::Relaxed) / 1000;
+        let busy_us = us(&self.busy_ns);
+        let since_us = self.began.get().map_or(0, |t| t.elapsed().as_micros() as u64);
+        let idle_us = since_us.saturating_sub(busy_us);
+        ThreadReport { jobs: self.jobs.load(Ordering::Relaxed), busy_us, idle_us, cpu_us: us(&self.cpu_ns) }
+    }
+}
 
 impl<R: Send + 'static> Pool<R> {
     /// A pool of up to `threads` threads, each calling `done` with what its tasks give. `pin_from` is the
-    /// first of the allowed cores to use.
+    /// first of the allowed cores to use, `reads_cpu` says that accounts tell of processor time.
     pub(crate) fn new(
         threads: usize,
         pin_from: Option<usize>,
+        reads_cpu: bool,
         done: impl Fn(Ended<R>) + Send + Sync + 'static,
     ) -> Self {
         let accounts = (0..threads).map(|_| Default::default()).collect();
         let queue = Mutex::new(Queue { tasks: VecDeque::new(), started: 0, idle: 0, closed: false });
         let done = Box::new(done);
-        Self { shared: Arc::new(Shared { queue, more: Condvar::new(), accounts, pin_from, done }) }
+        Self { shared: Arc::new(Shared { queue, more: Condvar::new(), accounts, reads_cpu, pin_from, done }) }
     }
 
     /// Queues a task in its turn, and starts a thread for it where none is idle and one may be. An error where the
@@ -87,11 +115,7 @@ impl<R: Send + 'static> Pool<R> {
 
     /// What each thread has done so far.
     pub(crate) fn accounts(&self) -> Vec<ThreadReport> {
-        let read = |(jobs, busy): &(AtomicU64, AtomicU64)| ThreadReport {
-            jobs: jobs.load(Ordering::Relaxed),
-            busy_us: busy.load(Ordering::Relaxed) / 1000,
-        };
-        self.shared.accounts.iter().map(read).collect()
+        self.shared.accounts.iter().map(Account::report).collect()
     }
 }
 
@@ -124,17 +148,23 @@ fn work<R>(shared: &Shared<R>, index: usize) {
     if let Some(first) = shared.pin_from {
         pin(first + index);
     }
+    let account = &shared.accounts[index];
+    account.began.get_or_init(Instant::now);
     while let Some(task) = next(shared) {
+        let cpu_before = if shared.reads_cpu { thread_cpu_ns() } else { 0 };
         let began = Instant::now();
         // A bug in a kernel must end the session with a name, not leave the primary waiting.
         let result = catch_unwind(AssertUnwindSafe(task)).map_err(|panic| {
             let text = panic.downcast_ref::<String>().cloned();
             text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default()
         });
-        let (jobs, busy) = &shared.accounts[index];
-        jobs.fetch_add(1, Ordering::Relaxed);
-        busy.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        (shared.done)(result);
+        let took = began.elapsed();
+        account.jobs.fetch_add(1, Ordering::Relaxed);
+        account.busy_ns.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+        if shared.reads_cpu {
+            account.cpu_ns.fetch_add(thread_cpu_ns() - cpu_before, Ordering::Relaxed);
+        }
+        (shared.done)(Ended { result, thread: index, began, took });
     }
 }
 
@@ -160,17 +190,25 @@ mod tests {
     #[test]
     fn every_task_is_done_and_a_panic_is_reported() {
         let (tx, rx) = mpsc::channel();
-        let pool = Pool::new(3, Some(0), move |r: Ended<usize>| tx.send(r).unwrap());
+        let pool = Pool::new(3, Some(0), true, move |r: Ended<usize>| tx.send(r).unwrap());
         for i in 0..100 {
             pool.submit(Box::new(move || if i == 50 { panic!("task {i}") } else { i }), Turn::InOrder)
                 .unwrap();
         }
-        let mut results: Vec<Ended<usize>> = rx.iter().take(100).collect();
+        let ended: Vec<Ended<usize>> = rx.iter().take(100).collect();
+        let accounts = pool.accounts();
+        for (thread, account) in accounts.iter().enumerate() {
+            let mine = || ended.iter().filter(|e| e.thread == thread);
+            assert_eq!(mine().count() as u64, account.jobs);
+            let busy: Duration = mine().map(|e| e.took).sum();
+            assert_eq!(busy.as_micros() as u64, account.busy_us);
+        }
+        let mut results: Vec<Result<usize, String>> = ended.into_iter().map(|e| e.result).collect();
         results.sort();
-        let want: Vec<Ended<usize>> =
+        let want: Vec<Result<usize, String>> =
             (0..100).filter(|i| *i != 50).map(Ok).chain([Err("task 50".to_owned())]).collect();
         assert_eq!(results, want);
-        assert_eq!(pool.accounts().iter().map(|a| a.jobs).sum::<u64>(), 100);
+        assert_eq!(accounts.iter().map(|a| a.jobs).sum::<u64>(), 100);
     }
 
     #[test]
@@ -178,7 +216,7 @@ mod tests {
         let (tx, rx) = mpsc::channel();
         let (begin, begun) = mpsc::channel::<()>();
         let (open, gate) = mpsc::channel::<()>();
-        let pool = Pool::new(1, None, move |r: Ended<usize>| tx.send(r).unwrap());
+        let pool = Pool::new(1, None, false, move |r: Ended<usize>| tx.send(r).unwrap());
         let held = move || begin.send(()).map_or(99, |()| gate.recv().map_or(99, |()| 0));
         pool.submit(Box::new(held), Turn::InOrder).unwrap();
         begun.recv().unwrap();
@@ -186,7 +224,7 @@ mod tests {
             pool.submit(Box::new(move || i), turn).unwrap();
         }
         open.send(()).unwrap();
-        let order: Vec<usize> = rx.iter().take(5).map(Result::unwrap).collect();
+        let order: Vec<usize> = rx.iter().take(5).map(|ended| ended.result.unwrap()).collect();
         assert_eq!(order, [0, 1, 2, 3, 4]);
     }
 }

@@ -11,7 +11,7 @@ use bramble_matrix::{DType, Layout};
 use bramble_schedule::limits::{PROTOCOL, lines_per_frame};
 use bramble_schedule::message::{
     Forward, Hello, Job, Join, Kind, MatrixHeader, Missing, Neighbour, Operation, PieceHead, Reached, Source,
-    StoreHead, Then, Welcome, decode_error, decode_number, encode_forwards,
+    StoreHead, Then, Wants, Welcome, decode_error, decode_number, encode_forwards,
 };
 use bramble_worker::Config;
 use std::net::SocketAddr;
@@ -89,6 +89,7 @@ impl Session {
             flops: 16.0,
             threads_max: 0,
             memory_bytes: 64 << 20,
+            wants: Wants::default(),
             kernel: "simd".to_owned(),
             version: "test".to_owned(),
             name: "test".to_owned(),

@@ -4,12 +4,12 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_link::{
-    Arrived, ArrivedBody, Body, Frame, Landing, Limits, Link, Place, Region, tcp_connect, tcp_link,
+    Arrived, ArrivedBody, Body, Frame, Landing, Limits, Link, Place, Region, clock_ns, tcp_connect, tcp_link,
 };
 use bramble_matrix::{DType, Generator, Layout};
 use bramble_schedule::message::{
-    Generated, Hello, Job, Kind, MatrixHeader, Operation, Source, StoreHead, Then, Welcome, decode_error,
-    decode_number,
+    Bye, Generated, Hello, Job, Kind, LogHead, MatrixHeader, Operation, Pong, Source, StoreHead, Then, Wants,
+    Welcome, Work, decode_error, decode_number, encode_number,
 };
 use bramble_worker::{Config, Ledger, WorkerError, serve_link};
 use std::sync::Arc;
@@ -34,6 +34,7 @@ fn hello(name: &str, memory_bytes: u64) -> Hello {
         flops: 16.0,
         threads_max: 0,
         memory_bytes,
+        wants: Wants::default(),
         kernel: "simd".to_owned(),
         version: "test".to_owned(),
         name: name.to_owned(),
@@ -150,6 +151,75 @@ fn run(test: impl Future<Output = ()>) {
         tokio::time::timeout(Duration::from_secs(30), test).await.expect("the test takes too long");
     });
     runtime.shutdown_background();
+}
+
+/// A 2 by 2 product in one session: the records of its jobs, and the goodbye.
+async fn told(wants: Wants) -> (Vec<LogHead>, Bye) {
+    let (config, ledger) = (config(512), Ledger::new());
+    let mut client = Client::connect(&config, &ledger).await;
+    client.greet(&Hello { wants, ..hello("curious", 1 << 20) }).await.unwrap();
+    client.store(vec![matrix(1, 1, Source::Data)], vec![], times(2.0)).await;
+    let rest = vec![matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+    client.store(rest, vec![JOB], times(5.0)).await;
+    client.send(Kind::Bye, Bye::default().encode(), Body::Empty).await;
+    let mut logs = Vec::new();
+    loop {
+        match client.receive().await {
+            (Kind::Log, arrived) => logs.push(LogHead::decode(&arrived.head).unwrap()),
+            (Kind::Bye, arrived) => return (logs, Bye::decode(&arrived.head).unwrap()),
+            (Kind::Credit | Kind::Result, _) => {}
+            (kind, _) => panic!("a message of kind {kind:?}"),
+        }
+    }
+}
+
+#[test]
+fn who_asks_hears_when_jobs_ran_and_what_the_processor_did() {
+    run(async {
+        let before = clock_ns();
+        // The goodbye may come before the job is done, and then nothing is told of it: as often as it takes.
+        let (logs, bye) = loop {
+            let told = told(Wants { log: true, account: true }).await;
+            if told.1.threads.iter().any(|t| t.jobs > 0) {
+                break told;
+            }
+        };
+        let [log] = &logs[..] else { panic!("{logs:?}") };
+        let [record] = log.records[..] else { panic!("{log:?}") };
+        assert_eq!((record.work, record.returns), (Work::Job(Operation::Multiply), true));
+        assert_eq!((record.matrix, record.step, log.dropped), (3, 0, 0));
+        assert!(record.start_ns >= before && record.start_ns + record.took_ns <= clock_ns(), "{record:?}");
+        let thread = bye.threads[usize::from(record.thread)];
+        assert_eq!((thread.jobs, thread.busy_us), (1, record.took_ns / 1000));
+        let io = bye.io;
+        let sections = [io.sending_us, io.receiving_us, io.encoding_us, io.scheduling_us];
+        assert!(io.cpu_us > 0 && sections.iter().sum::<u64>() <= io.cpu_us, "{io:?}");
+    });
+}
+
+#[test]
+fn who_does_not_ask_is_told_nothing() {
+    run(async {
+        let (logs, bye) = told(Wants::default()).await;
+        assert!(logs.is_empty());
+        assert_eq!(bye.io, Default::default());
+        assert!(bye.threads.iter().all(|t| t.cpu_us == 0));
+    });
+}
+
+#[test]
+fn an_answer_to_a_ping_has_the_clock() {
+    run(async {
+        let (config, ledger) = (config(512), Ledger::new());
+        let mut client = Client::connect(&config, &ledger).await;
+        client.greet(&hello("curious", 1 << 20)).await.unwrap();
+        let before = clock_ns();
+        client.send(Kind::Ping, encode_number(9), Body::Empty).await;
+        let (kind, arrived) = client.receive().await;
+        let pong = Pong::decode(&arrived.head).unwrap();
+        assert_eq!((kind, pong.nonce), (Kind::Pong, 9));
+        assert!((before..=clock_ns()).contains(&pong.clock_ns));
+    });
 }
 
 #[test]

@@ -9,7 +9,7 @@ use bramble_link::{
 };
 use bramble_matrix::{Element, Layout, Lent, Output, Rect, Shape, Span};
 use bramble_schedule::message::{
-    Bye, Hello, Job, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then, decode_error,
+    Bye, Hello, Job, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then, Wants, decode_error,
     decode_number,
 };
 use bramble_worker::{Config, Ledger, serve_link};
@@ -234,6 +234,7 @@ async fn computed<T: Element>(over: Over, work: &Work<T>, tiles: Option<&Tiles>)
         flops: 1e6,
         threads_max: 0,
         memory_bytes: work.charged_bytes(),
+        wants: Wants::default(),
         kernel: "simd".to_owned(),
         version: "test".to_owned(),
         name: "test".to_owned(),

@@ -78,6 +78,8 @@ impl World {
                 name: "w".to_owned(),
                 credit_bytes: m.memory_bytes,
                 shares_memory: shared >> m.machine & 1 == 1,
+                // Nobody relays here: what is sent to each has to be the whole of its panels.
+                neighbours: Vec::new(),
             })
             .collect();
         Self {
@@ -255,6 +257,8 @@ impl World {
             assert!(!self.over, "{action:?} after the end");
             match action {
                 Action::Send(peer, message) => self.send(peer, &message),
+                Action::Relay(peer, orders) => panic!("{peer} has nobody to pass {orders:?} on to"),
+                Action::Parted { peer, other } => assert!(peer < self.peers.len() && peer != other),
                 Action::Merge { peer, tile, rect } => self.c.merge(peer, tile, rect),
                 Action::Committed(rect) => self.c.commit(rect),
                 Action::Ping(peer, nonce) => {

@@ -4,6 +4,17 @@ use crate::bytes::Bytes;
 use bramble_matrix::{DType, Layout};
 use bramble_schedule::message::{Job, MatrixHeader, Operation, Source, StoreHead, Then};
 
+const SOURCES: [Source; 8] = [
+    Source::Data,
+    Source::Vacant,
+    Source::Generated,
+    Source::Partial,
+    Source::Relayed,
+    Source::Data,
+    Source::Relayed,
+    Source::Vacant,
+];
+
 /// A head of small numbers, so that they meet.
 pub(super) fn any_store(bytes: &mut Bytes<'_>) -> StoreHead {
     let counts = bytes.u8();
@@ -25,8 +36,7 @@ fn any_matrix(bytes: &mut Bytes<'_>) -> MatrixHeader {
         uses: u16::from(id / 16 % 4),
         dtype: DType::from_code(kind & 3).unwrap_or(DType::F64),
         layout: if kind & 4 == 0 { Layout::RowMajor } else { Layout::ColMajor },
-        source: [Source::Data, Source::Vacant, Source::Generated, Source::Partial]
-            [usize::from(kind >> 3 & 3)],
+        source: SOURCES[usize::from(kind >> 3 & 7)],
     }
 }
 
@@ -165,5 +175,12 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     }
     // An operand in two parts.
     seeds.push(vec![11, 6, 1, 0x11, 0x44, 0x20, 0, 5, 5, 1, 0x11, 0x44, 0x22, 0, 5]);
+    // One that another worker sends, to be passed on to two others; then that worker is gone, or its lines come.
+    let announced = [11, 6, 1, 0x31, 0x22, 0x23, 0x20, 6];
+    let orders = [7, 0x40, 0, 1, 1, 1, 7];
+    let (lost, lines, passed) = ([7, 4, 3], [7, 6, 1], [7, 2, 0]);
+    seeds.push([&announced[..], &orders, &lost, &[6, 1, 0x31, 0x22, 0x20, 0, 6], &passed].concat());
+    seeds.push([&announced[..], &orders, &lines, &lines, &passed].concat());
+    seeds.push([&announced[..], &lines, &orders, &passed, &lost].concat());
     seeds
 }

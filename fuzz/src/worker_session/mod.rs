@@ -1,7 +1,8 @@
 //! A worker's state machine, and a primary that says whatever it likes.
 //!
 //! The input is a list of things that a link allows: a store's head comes (built from decisions, or raw bytes),
-//! its body lands, a thread finishes a job or makes an operand, a tile leaves. What the worker asks for is honoured
+//! its body lands, a thread finishes a job or makes an operand, a tile leaves, operands are to be passed on to other workers or
+//! come from them. What the worker asks for is honoured
 //! as its shell does. Beside it runs a second book of what is stored, filled and computed.
 //!
 //! Promises: no panic; memory never beyond the grant; a job starts when, and only when, all that it needs is
@@ -9,13 +10,14 @@
 //! released; freed bytes are credited, to the byte.
 
 mod input;
+mod relay;
 
 use crate::bytes::Bytes;
 use crate::memory::within;
-use bramble_schedule::message::{Job, MatrixHeader, Source, StoreHead, Then};
+use bramble_schedule::message::{Forward, Job, MatrixHeader, Source, StoreHead, Then};
 use bramble_schedule::worker::{Action, Event, Run, Worker};
 use input::{any_store, product, sums};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) use input::seeds;
 
@@ -44,7 +46,7 @@ impl Stored {
         match self.header.source {
             Source::Vacant => true,
             Source::Generated => self.filled,
-            Source::Data | Source::Partial => self.landed == self.header.lines_total().0,
+            Source::Data | Source::Partial | Source::Relayed => self.landed == self.header.lines_total().0,
         }
     }
 
@@ -70,6 +72,11 @@ struct Session {
     running: Vec<Job>,
     filling: Vec<u32>,
     leaving: Vec<u32>,
+    /// Orders that are not carried out, and those that are being.
+    orders: Vec<Forward>,
+    passing: Vec<Forward>,
+    /// Other workers that are gone.
+    lost: BTreeSet<u32>,
 }
 
 /// See the head of this file.
@@ -87,6 +94,9 @@ pub fn worker_session(data: &[u8]) {
             running: Vec::new(),
             filling: Vec::new(),
             leaving: Vec::new(),
+            orders: Vec::new(),
+            passing: Vec::new(),
+            lost: BTreeSet::new(),
         };
         for _ in 0..EVENTS_MAX {
             if bytes.is_empty() || !session.step(&mut bytes) {
@@ -115,6 +125,7 @@ impl Session {
                 let tile = self.leaving.swap_remove(which % self.leaving.len());
                 self.handle(Event::Returned(tile))
             }
+            7 => self.relaying(bytes),
             // Bodies follow their heads, so the next head comes when this body has landed.
             _ if self.landing.is_some() => self.land(),
             3 => {
@@ -149,7 +160,7 @@ impl Session {
 
     fn land(&mut self) -> bool {
         let Some(store) = self.landing.take() else { return true };
-        for header in &store.matrices {
+        for header in store.matrices.iter().filter(|m| m.source != Source::Relayed) {
             self.book(header.id).landed += header.lines;
         }
         // A broken rule may come after jobs that were good, so their actions are lost with the session.
@@ -178,6 +189,7 @@ impl Session {
         self.worker.validate();
         assert_eq!(self.freed_bytes, 0, "what is freed is credited");
         self.nothing_is_forgotten();
+        self.no_order_is_forgotten();
         true
     }
 
@@ -201,14 +213,15 @@ impl Session {
             Action::Release(id) => {
                 let gone = self.stored.remove(&id).unwrap_or_else(|| panic!("{id} is released twice"));
                 let in_use = self.running.iter().any(|j| j.a == id || j.b == id || j.c == id);
-                assert!(
-                    !in_use && !self.filling.contains(&id) && !self.leaving.contains(&id),
-                    "{id} is in use"
-                );
+                let is_passed = self.passing.iter().any(|order| order.id == id);
+                let moves = self.filling.contains(&id) || self.leaving.contains(&id) || is_passed;
+                assert!(!in_use && !moves, "{id} is in use");
                 self.held_bytes -= gone.header.charged_bytes();
                 self.freed_bytes += gone.header.charged_bytes();
             }
             Action::Credit(bytes) => self.freed_bytes -= bytes,
+            Action::Pass(order) => self.pass(order),
+            Action::Missing(missing) => self.missing(missing),
         }
     }
 

@@ -181,6 +181,9 @@ pub(crate) struct MultiplyArgs {
     /// Print one JSON object instead of the report
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write what every thread and link did, and when, to this file; ui.perfetto.dev opens it
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) trace: Option<PathBuf>,
     /// For C = X times X transposed: print the rows most like these (numbers or labels)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) nearest: Vec<String>,
@@ -190,7 +193,7 @@ pub(crate) struct MultiplyArgs {
     /// No progress, no report
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// A line for each machine
+    /// A line for each machine, and what its threads were busy with
     #[arg(short, long)]
     pub(crate) verbose: bool,
     /// Refused with a sentence: a description computes nothing.

@@ -6,7 +6,10 @@ use crate::support::elements;
 use crate::worker::{Trust, within};
 use bramble_link::{ClusterKey, Security};
 use bramble_schedule::limits::PROTOCOL;
-use bramble_schedule::message::{Hello, Kind, ResultHead, StoreHead, Welcome, decode_number, encode_number};
+use bramble_schedule::message::{
+    Hello, Kind, LogHead, Operation, Pong, ResultHead, StoreHead, Welcome, Work, WorkRecord, decode_number,
+    encode_number,
+};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::process::Stdio;
@@ -82,6 +85,11 @@ fn welcomes(client: &mut Client, welcome: &[u8]) {
     client.session = Hello::decode(&came.head).unwrap().session;
 }
 
+/// The answer to a ping.
+fn pong(nonce: u64) -> Vec<u8> {
+    Pong { nonce, clock_ns: 1 << 30 }.encode()
+}
+
 /// Answers pings until the first store.
 fn first_store(client: &mut Client) -> StoreHead {
     loop {
@@ -90,7 +98,7 @@ fn first_store(client: &mut Client) -> StoreHead {
             return StoreHead::decode(&head).unwrap();
         }
         assert_eq!(kind, Kind::Ping.code());
-        client.send(Kind::Pong.code(), &encode_number(decode_number(&head).unwrap()), &[]);
+        client.send(Kind::Pong.code(), &pong(decode_number(&head).unwrap()), &[]);
     }
 }
 
@@ -184,7 +192,7 @@ fn answers_that_are_no_answers() {
     let outcome = against(|mut client| {
         welcomes(&mut client, &honest_welcome().encode());
         client.receive().unwrap();
-        client.send(Kind::Pong.code(), &encode_number(12345), &[]);
+        client.send(Kind::Pong.code(), &pong(12345), &[]);
         client.last_words();
     });
     assert_ends(&outcome, 5, "it answered a ping");
@@ -267,18 +275,27 @@ fn accounts_that_cannot_be() {
 }
 
 #[test]
+fn jobs_that_nobody_wants_to_hear_of() {
+    let work = Work::Job(Operation::Multiply);
+    let record = WorkRecord { work, returns: true, thread: 0, matrix: 1, step: 0, start_ns: 5, took_ns: 5 };
+    let log = LogHead { dropped: 0, records: vec![record] }.encode();
+    let unasked = after_first_tile(move |client, _, _, _| client.send(Kind::Log.code(), &log, &[]));
+    assert_ends(&unasked, 1, "nobody asked");
+}
+
+#[test]
 fn tiles_that_come_back_before_they_can_be_done() {
     let early = against(|mut client| {
         welcomes(&mut client, &honest_welcome().encode());
         loop {
             let Ok(came) = client.receive() else { return };
             match Kind::from_code(came.kind).unwrap() {
-                Kind::Ping => client.send(Kind::Pong.code(), &came.head, &[]),
+                Kind::Ping => client.send(Kind::Pong.code(), &pong(decode_number(&came.head).unwrap()), &[]),
                 Kind::Store => {
                     for tile in StoreHead::decode(&came.head).unwrap().matrices.iter().filter(|m| m.uses == 0)
                     {
                         // Its account first, and then a tile.
-                        client.send(12, &[0; 10], &[]);
+                        client.send(12, &[0; 50], &[]);
                         let count = (tile.rows * tile.cols) as usize;
                         client.send(4, &result(tile.id, 0, tile.rows), &elements(count));
                     }

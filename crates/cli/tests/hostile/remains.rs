@@ -103,7 +103,7 @@ fn questions_with_large_bodies_take_time_and_nothing_else() {
     let mut client = worker.session();
     for nonce in 0..100 {
         client.send(Kind::Ping.code(), &encode_number(nonce), &vec![7; 1 << 20]);
-        assert_eq!(client.receive_kind(Kind::Pong).head, encode_number(nonce));
+        assert_eq!(client.receive_kind(Kind::Pong).head[..8], encode_number(nonce));
     }
     assert!(worker.rss_bytes_max() < 64 << 20);
     drop(client);

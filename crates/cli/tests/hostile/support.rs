@@ -1,7 +1,9 @@
 //! Messages that tests send: hellos, matrices, jobs, stores; and numbers that look random.
 
 use bramble_matrix::{DType, Layout};
-use bramble_schedule::message::{Generated, Hello, Job, MatrixHeader, Operation, Source, StoreHead, Then};
+use bramble_schedule::message::{
+    Generated, Hello, Job, MatrixHeader, Operation, Source, StoreHead, Then, Wants,
+};
 
 /// The hello of every session here: f64, a product of no great size.
 pub(crate) fn hello() -> Hello {
@@ -13,6 +15,7 @@ pub(crate) fn hello() -> Hello {
         flops: 1e6,
         threads_max: 0,
         memory_bytes: u64::MAX,
+        wants: Wants::default(),
         kernel: "simd".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name: "hostile".to_owned(),

@@ -4,11 +4,12 @@
 //! the next is read.
 
 use super::Core;
-use bramble_link::{Frame, HEADER_BYTES, Landing, Place, Receiver, Sender};
+use bramble_link::{Frame, HEADER_BYTES, Landing, Place, Receiver, Section, Sender};
 use bramble_schedule::message::{Kind, ResultHead};
 use bramble_schedule::primary::Event;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// Sends what the core has for a worker, in order, and closes the link after the last of it.
@@ -19,12 +20,19 @@ pub(super) async fn write(
     peer: usize,
     sent: Rc<Cell<u64>>,
 ) {
+    let (meter, shares_memory) = (core.borrow().meter.clone(), core.borrow().peers[peer].shares_memory);
     while let Some(frame) = frames.recv().await {
-        let is_store = frame.kind == Kind::Store.code();
+        let kind = frame.kind;
+        let is_store = kind == Kind::Store.code();
         let bytes = frame.wire_bytes() - HEADER_BYTES;
-        let result = sender.send(frame).await;
+        let began = Instant::now();
+        if !shares_memory {
+            meter.seal(&frame);
+        }
+        let result = meter.timed(Section::Sending, sender.send(frame)).await;
         sent.set(sender.bytes_sent());
         let mut core = core.borrow_mut();
+        core.recorder.sent(peer, kind, bytes + HEADER_BYTES, began);
         match result {
             Ok(()) if is_store => core.happened(Event::Sent { peer, bytes }),
             Ok(()) => {}
@@ -43,10 +51,15 @@ pub(super) async fn read(
     received: Rc<Cell<u64>>,
 ) {
     let mut placer = Placer { core: core.clone(), peer };
+    let meter = core.borrow().meter.clone();
     loop {
-        let arrived = receiver.receive(&mut placer).await;
+        let before = receiver.bytes_received();
+        let arrived = meter.timed(Section::Receiving, receiver.receive(&mut placer)).await;
         received.set(receiver.bytes_received());
         let mut core = core.borrow_mut();
+        if let Ok(frame) = &arrived {
+            core.recorder.received(peer, frame.kind, receiver.bytes_received() - before);
+        }
         let result =
             arrived.map_err(|e| core.describe(e)).and_then(|a| core.arrived(peer, a).map_err(|e| e.0));
         if let Err(why) = result {
@@ -69,6 +82,8 @@ impl Place for Placer {
             return Err(format!("a message of kind {kind} came with a body"));
         }
         let head = ResultHead::decode(head).map_err(|e| e.0)?;
-        self.core.borrow_mut().place(self.peer, &head, body_bytes)
+        let mut core = self.core.borrow_mut();
+        core.recorder.arriving(self.peer);
+        core.place(self.peer, &head, body_bytes)
     }
 }

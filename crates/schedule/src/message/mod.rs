@@ -7,13 +7,15 @@
 //! Kind numbers 7 (free) and 8 (cancel) are reserved: operands carry the number of jobs that
 //! use them, which frees them, and closing the link cancels.
 
+mod log;
 mod relay;
 mod session;
 mod store;
 mod wire;
 
+pub use log::{LogHead, Pong, Wants, Work, WorkRecord};
 pub use relay::{Forward, Join, Missing, Neighbour, PieceHead, Reached, decode_forwards, encode_forwards};
-pub use session::{Bye, Hello, ThreadReport, Welcome};
+pub use session::{Bye, Hello, IoReport, ThreadReport, Welcome};
 pub use store::{Generated, Job, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then};
 pub use wire::{Reader, Writer};
 
@@ -53,6 +55,8 @@ pub enum Kind {
     Piece,
     /// Worker to primary: a matrix that another worker should have sent will not come from there.
     Missing,
+    /// When jobs ran, for a primary that asked.
+    Log,
 }
 
 impl Kind {
@@ -74,6 +78,7 @@ impl Kind {
             15 => Self::Join,
             16 => Self::Piece,
             17 => Self::Missing,
+            18 => Self::Log,
             _ => return Err(ProtocolError::new(format!("a message of unknown kind {code}"))),
         })
     }
@@ -96,11 +101,12 @@ impl Kind {
             Self::Join => 15,
             Self::Piece => 16,
             Self::Missing => 17,
+            Self::Log => 18,
         }
     }
 }
 
-/// A whole message of the kinds that are just one number: credit (bytes), ping and pong (nonce).
+/// A whole message of the kinds that are just one number: credit (bytes) and ping (nonce).
 pub fn encode_number(number: u64) -> Vec<u8> {
     number.to_le_bytes().to_vec()
 }

@@ -1,6 +1,6 @@
 //! The messages that open and close a session.
 
-use super::{Reader, Writer};
+use super::{Reader, Wants, Writer};
 use crate::ProtocolError;
 use crate::limits::{PROTOCOL, THREADS_MAX};
 use bramble_matrix::DType;
@@ -29,6 +29,8 @@ pub struct Hello {
     /// The most bytes of matrices that this product could use at a worker. It grants no more, so that what is
     /// left serves others.
     pub memory_bytes: u64,
+    /// What else is wanted beside results.
+    pub wants: Wants,
     /// Kernel to use, by name, or `auto`.
     pub kernel: String,
     /// Version of the program.
@@ -65,6 +67,25 @@ pub struct ThreadReport {
     pub jobs: u64,
     /// Microseconds spent in kernels.
     pub busy_us: u64,
+    /// Microseconds since it was started that it was not.
+    pub idle_us: u64,
+    /// Microseconds of processor time that it had; 0 where the primary did not ask.
+    pub cpu_us: u64,
+}
+
+/// What the processor time of the thread that moves and decides went to, microseconds; all 0 where the primary did not ask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoReport {
+    /// Giving bytes to the system, encryption with it.
+    pub sending_us: u64,
+    /// Taking bytes from it, checksums and decryption with it.
+    pub receiving_us: u64,
+    /// Making bodies and heads, and their checksums.
+    pub encoding_us: u64,
+    /// The session's state machine.
+    pub scheduling_us: u64,
+    /// All that the thread had while the session ran, the others above and other sessions with it.
+    pub cpu_us: u64,
 }
 
 /// Worker to primary at the end: its account. The primary's own goodbye has no threads.
@@ -74,6 +95,8 @@ pub struct Bye {
     pub threads: Vec<ThreadReport>,
     /// Most bytes of matrices that were held at once.
     pub held_bytes_max: u64,
+    /// The thread that is no compute thread.
+    pub io: IoReport,
     /// Bytes that came from other workers, with all that frames them.
     pub relayed_bytes_in: u64,
     /// Bytes that went to other workers.
@@ -116,6 +139,7 @@ impl Hello {
         w.f64(self.flops);
         w.u16(self.threads_max);
         w.u64(self.memory_bytes);
+        w.u8(self.wants.code());
         w.text(&self.kernel);
         w.text(&self.name);
         w.finish()
@@ -130,12 +154,25 @@ impl Hello {
             DType::from_code(r.u8()?).ok_or_else(|| ProtocolError::new("an element type that is unknown"))?;
         let (alpha, beta, flops) = (r.f64()?, r.f64()?, r.f64()?);
         let (threads_max, memory_bytes) = (r.u16()?, r.u64()?);
+        let wants = Wants::from_code(r.u8()?)?;
         let (kernel, name) = (r.text()?, r.text()?);
         r.end()?;
         if !flops.is_finite() || flops < 0.0 || memory_bytes == 0 {
             return Err(ProtocolError::new("a product of no sensible size"));
         }
-        Ok(Self { session, dtype, alpha, beta, flops, threads_max, memory_bytes, kernel, version, name })
+        Ok(Self {
+            session,
+            dtype,
+            alpha,
+            beta,
+            flops,
+            threads_max,
+            memory_bytes,
+            wants,
+            kernel,
+            version,
+            name,
+        })
     }
 }
 
@@ -176,11 +213,17 @@ impl Bye {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.u64(self.held_bytes_max);
+        let io = &self.io;
+        for us in [io.sending_us, io.receiving_us, io.encoding_us, io.scheduling_us, io.cpu_us] {
+            w.u64(us);
+        }
         // Nobody misses the accounts of more threads than any machine has.
         w.count(self.threads.len().min(THREADS_MAX));
         for thread in self.threads.iter().take(THREADS_MAX) {
             w.u64(thread.jobs);
             w.u64(thread.busy_us);
+            w.u64(thread.idle_us);
+            w.u64(thread.cpu_us);
         }
         w.u64(self.relayed_bytes_in);
         w.u64(self.relayed_bytes_out);
@@ -191,16 +234,24 @@ impl Bye {
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
         let mut r = Reader::new(head);
         let held_bytes_max = r.u64()?;
+        let io = IoReport {
+            sending_us: r.u64()?,
+            receiving_us: r.u64()?,
+            encoding_us: r.u64()?,
+            scheduling_us: r.u64()?,
+            cpu_us: r.u64()?,
+        };
         let count = r.u16()?;
         if usize::from(count) > THREADS_MAX {
             return Err(ProtocolError::new(format!("a goodbye of {count} threads")));
         }
         let mut threads = Vec::new();
         for _ in 0..count {
-            threads.push(ThreadReport { jobs: r.u64()?, busy_us: r.u64()? });
+            let (jobs, busy_us) = (r.u64()?, r.u64()?);
+            threads.push(ThreadReport { jobs, busy_us, idle_us: r.u64()?, cpu_us: r.u64()? });
         }
         let (relayed_bytes_in, relayed_bytes_out) = (r.u64()?, r.u64()?);
         r.end()?;
-        Ok(Self { threads, held_bytes_max, relayed_bytes_in, relayed_bytes_out })
+        Ok(Self { threads, held_bytes_max, io, relayed_bytes_in, relayed_bytes_out })
     }
 }

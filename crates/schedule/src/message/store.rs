@@ -180,6 +180,25 @@ pub enum Operation {
     Subtract,
 }
 
+impl Operation {
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Self::Multiply => 0,
+            Self::Add => 1,
+            Self::Subtract => 2,
+        }
+    }
+
+    pub(super) fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Multiply),
+            1 => Some(Self::Add),
+            2 => Some(Self::Subtract),
+            _ => None,
+        }
+    }
+}
+
 /// What becomes of a matrix after a job that wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
@@ -213,11 +232,7 @@ pub struct Job {
 
 impl Job {
     fn write(&self, w: &mut Writer) {
-        w.u8(match self.operation {
-            Operation::Multiply => 0,
-            Operation::Add => 1,
-            Operation::Subtract => 2,
-        });
+        w.u8(self.operation.code());
         w.u8(match self.then {
             Then::Continue => 0,
             Then::Return => 1,
@@ -233,19 +248,13 @@ impl Job {
 
     fn read(r: &mut Reader<'_>) -> Result<Self, ProtocolError> {
         let (operation, then, reserved) = (r.u8()?, r.u8()?, r.u16()?);
-        let kind = match operation {
-            0 => Some(Operation::Multiply),
-            1 => Some(Operation::Add),
-            2 => Some(Operation::Subtract),
-            _ => None,
-        };
         let after = match then {
             0 => Some(Then::Continue),
             1 => Some(Then::Return),
             2 => Some(Then::Close),
             _ => None,
         };
-        let (Some(kind), Some(then), 0) = (kind, after, reserved) else {
+        let (Some(kind), Some(then), 0) = (Operation::from_code(operation), after, reserved) else {
             return Err(ProtocolError::new(format!("a job of unknown operation {operation}, {then}")));
         };
         let (a, b, c) = (r.u32()?, r.u32()?, r.u32()?);

@@ -55,20 +55,45 @@ proptest! {
     }
 
     #[test]
-    fn openings_round_trip(session in any::<u32>(), dtype in dtype(), alpha in -1e9f64..1e9, threads in 1u16.., memory_bytes in 1u64.., name in "[a-z0-9.:é]{0,60}") {
-        let hello = Hello { session, dtype, alpha, beta: 0.5, flops: 1e9, threads_max: threads, memory_bytes, kernel: "auto".into(), version: "1.2".into(), name: name.clone() };
+    fn openings_round_trip(
+        session in any::<u32>(),
+        dtype in dtype(),
+        alpha in -1e9f64..1e9,
+        threads in 1u16..,
+        memory_bytes in 1u64..,
+        name in "[a-z0-9.:é]{0,60}",
+    ) {
+        let hello = Hello {
+            session,
+            dtype,
+            alpha,
+            beta: 0.5,
+            flops: 1e9,
+            threads_max: threads,
+            memory_bytes,
+            wants: Wants { log: true, account: false },
+            kernel: "auto".into(),
+            version: "1.2".into(),
+            name: name.clone(),
+        };
         prop_assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
-        let welcome = Welcome { threads, memory_bytes, gflops: 3.5, peak_gflops: 4.0, port: threads / 2, kernel: "simd".into(), version: "1.2".into(), name };
+        let (kernel, version) = ("simd".into(), "1.2".into());
+        let port = threads / 2;
+        let welcome = Welcome { threads, memory_bytes, gflops: 3.5, peak_gflops: 4.0, port, kernel, version, name };
         prop_assert_eq!(Welcome::decode(&welcome.encode()).unwrap(), welcome);
     }
 
     #[test]
-    fn results_and_goodbyes_round_trip(x in any::<[u32; 6]>(), held_bytes_max in any::<u64>(), threads in proptest::collection::vec(any::<(u64, u64)>(), 0..9)) {
+    fn results_and_goodbyes_round_trip(x in any::<[u32; 6]>(), held_bytes_max in any::<u64>(), threads in proptest::collection::vec(any::<[u64; 4]>(), 0..9), us in any::<[u64; 5]>()) {
         let [c, epoch, step_start, step_end, first_line, lines] = x;
         let head = ResultHead { c, epoch, step_start, step_end, first_line, lines };
         prop_assert_eq!(ResultHead::decode(&head.encode()).unwrap(), head);
-        let threads = threads.into_iter().map(|(jobs, busy_us)| ThreadReport { jobs, busy_us }).collect();
-        let bye = Bye { threads, held_bytes_max, relayed_bytes_in: held_bytes_max / 2, relayed_bytes_out: held_bytes_max / 3 };
+        let thread = |[jobs, busy_us, idle_us, cpu_us]: [u64; 4]| ThreadReport { jobs, busy_us, idle_us, cpu_us };
+        let threads = threads.into_iter().map(thread).collect();
+        let [sending_us, receiving_us, encoding_us, scheduling_us, cpu_us] = us;
+        let io = IoReport { sending_us, receiving_us, encoding_us, scheduling_us, cpu_us };
+        let (relayed_bytes_in, relayed_bytes_out) = (held_bytes_max / 2, held_bytes_max / 3);
+        let bye = Bye { threads, held_bytes_max, io, relayed_bytes_in, relayed_bytes_out };
         prop_assert_eq!(Bye::decode(&bye.encode()).unwrap(), bye);
     }
 
@@ -118,6 +143,7 @@ fn hello() -> Hello {
         flops: 1.0,
         threads_max: 0,
         memory_bytes: 1 << 30,
+        wants: Wants::default(),
         kernel: "auto".into(),
         version: "9.9".into(),
         name: "p".into(),
@@ -138,7 +164,7 @@ fn the_hello_of_the_page_is_this() {
     };
     let want = b"BRMB\x04\x00\x050.1.0\x77\x56\x34\x12\x00\
         \x00\x00\x00\x00\x00\x00\xf0\x3f\x00\x00\x00\x00\x00\x00\x00\x00\
-        \x00\x00\x00\x00\x00\x00\x30\x40\x00\x00\x80\x0a\x00\x00\x00\x00\x00\x00\x04auto\x06laptop";
+        \x00\x00\x00\x00\x00\x00\x30\x40\x00\x00\x80\x0a\x00\x00\x00\x00\x00\x00\x00\x04auto\x06laptop";
     assert_eq!(hello.encode(), want);
 }
 
@@ -196,7 +222,7 @@ fn a_goodbye_never_has_more_threads_than_a_frame_can_carry() {
     assert!(head.len() <= crate::limits::HEAD_BYTES_MAX);
     assert!(Bye::decode(&head).is_ok());
     let mut more = head.clone();
-    more[8..10].copy_from_slice(&u16::MAX.to_le_bytes());
+    more[48..50].copy_from_slice(&u16::MAX.to_le_bytes());
     assert!(Bye::decode(&more).is_err());
 }
 

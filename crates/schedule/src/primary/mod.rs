@@ -19,12 +19,14 @@ mod outgoing;
 mod pace;
 mod peer;
 mod relay;
+mod standing;
 mod steal;
 mod sums;
 mod walk;
 mod work;
 
 pub use outgoing::{Operands, Outgoing, Piece, Which};
+pub use standing::{Next, Standing};
 pub use steal::Moved;
 
 use crate::ProtocolError;
@@ -388,6 +390,11 @@ impl Primary {
     fn fail(&mut self, peer: usize, why: &str, actions: &mut Vec<Action>) {
         self.over = true;
         actions.push(Action::Fail(format!("worker {}: {why}", self.peers[peer].info.name)));
+    }
+
+    /// How a peer stands.
+    pub fn standing(&self, peer: usize) -> Standing {
+        self.peers[peer].standing()
     }
 
     /// Sums that wait for those of earlier steps, and tiles that have some of their steps.

@@ -76,7 +76,8 @@ pub(super) struct Stored {
     pub(super) lent: bool,
 }
 
-/// What one panel brings: matrices with a body, matrices without (vacant, or sent by another worker), and the jobs that have become possible.
+/// What one panel brings: matrices with a body, matrices without (vacant, or sent by another worker), and the jobs that
+/// have become possible.
 #[derive(Default)]
 pub(super) struct Delivery {
     pub(super) stored: Vec<Stored>,

@@ -1,8 +1,9 @@
 //! What the primary knows of one worker: its credit, what waits in its link, which tiles it owes.
 
 use super::PeerInfo;
-use super::outgoing::Outgoing;
+use super::outgoing::{Outgoing, small};
 use super::relay::Board;
+use super::standing::Standing;
 use super::walk::{Course, Walk, tile_number};
 use crate::ProtocolError;
 use crate::limits::{HELD_UP_AFTER, LINK_WINDOW_BYTES, PING_AFTER};
@@ -29,6 +30,9 @@ pub(super) struct Peer {
     orders: Vec<Forward>,
     /// When it last gave credit.
     last_credit: Duration,
+    /// Since the start: jobs that it was given, and tiles that it gave back whole.
+    jobs_given: u32,
+    tiles_back: u32,
 }
 
 /// How far a tile is.
@@ -65,6 +69,8 @@ impl Peer {
             pings: 0,
             orders: Vec::new(),
             last_credit: Duration::ZERO,
+            jobs_given: 0,
+            tiles_back: 0,
             info,
         }
     }
@@ -118,6 +124,7 @@ impl Peer {
         }
         self.in_link_bytes += message.wire_bytes();
         self.walk.pace.link_given(course.now);
+        self.jobs_given = self.jobs_given.saturating_add(small(to_u64(message.head.jobs.len())));
         Some(message)
     }
 
@@ -161,6 +168,7 @@ impl Peer {
             self.walk.pace.returned(charged_bytes(bytes, 0));
             self.tiles.remove(&head.c);
             self.walk.returned(head.c);
+            self.tiles_back = self.tiles_back.saturating_add(1);
         }
         whole
     }
@@ -194,6 +202,16 @@ impl Peer {
         }
         let what = format!("it misses matrix {}, which nobody was to pass on to it", missing.id);
         Err(ProtocolError::new(what))
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        Standing {
+            credit_left_bytes: self.credit_left,
+            in_link_bytes: to_u64(self.in_link_bytes),
+            jobs_given: self.jobs_given,
+            tiles_back: self.tiles_back,
+            next: self.walk.next_waits_for(),
+        }
     }
 
     pub(super) fn validate(&self) {

@@ -10,13 +10,15 @@
 //! the plan has room for sums (`Prediction::primary_memory_bytes`). Ids are names in one session: they are counted up. What
 //! others take is cut off where nothing was sent yet (`trim`).
 
+mod rest;
+
 use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
 use super::outgoing::{Delivery, Operands, Outgoing, Stored, rest_of};
 use super::pace::Pace;
 use super::relay::{Board, Given, Key, Role};
 use super::sums::PartialSums;
 use super::work::{Lot, Work};
-use bramble_matrix::number::{nearest_f64, to_u64, to_usize};
+use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Rect, Span};
 use bramble_plan::{Block, Order, Plan, Recipe, Sums};
 use std::collections::{BTreeMap, VecDeque};
@@ -44,6 +46,8 @@ pub(super) struct Walk {
     sending: Option<Sending>,
     /// The panel that comes next, where the credit did not cover it.
     refused: Option<Made>,
+    /// There was room for a block, but sums had to come first.
+    waits_for_sum: bool,
     /// The blocks that were begun and are not all back.
     out: Vec<OutBlock>,
     next_id: u32,
@@ -117,6 +121,7 @@ impl Walk {
             begun: 0,
             sending: None,
             refused: None,
+            waits_for_sum: false,
             out: Vec::new(),
             next_id: 0,
             ready: VecDeque::new(),
@@ -147,15 +152,14 @@ impl Walk {
         if self.sending.is_some() {
             return Some(());
         }
-        let at_once = course.plan.members[self.member].blocks_at_once;
         let may_begin = |lot: &Lot| {
-            // What was taken may come while the last own block is finished, whatever the plan had room for.
-            let planned = matches!(lot, Lot::Blocks { member, .. } if *member == self.member);
-            let limit = if planned { at_once } else { at_once.saturating_add(1) };
-            let work = if self.out.len() < limit { lot.first(course.plan) } else { None };
+            let work = if self.has_room_for(course, lot) { lot.first(course.plan) } else { None };
             work.filter(|work| is_reached(course, work) && self.has_room_for_sums(course, work))
         };
-        let (lot, work) = self.lots.iter().enumerate().find_map(|(at, lot)| Some((at, may_begin(lot)?)))?;
+        let found = self.lots.iter().enumerate().find_map(|(at, lot)| Some((at, may_begin(lot)?)));
+        let may_be_out = |lot: &Lot| self.has_room_for(course, lot) && lot.first(course.plan).is_some();
+        self.waits_for_sum = found.is_none() && self.lots.iter().any(may_be_out);
+        let (lot, work) = found?;
         let wave = match &self.lots[lot] {
             Lot::Blocks { member, numbers } if *member == self.member && board.relays(*member) => {
                 Some(numbers.start)
@@ -184,6 +188,14 @@ impl Walk {
         let others = others.filter(|(at, _)| *at != self.member && board.relays(*at));
         let theirs = others.filter_map(|(_, member)| member.block_at(wave));
         theirs.filter(|b| b.region == block.region && b.order == block.order).collect()
+    }
+
+    /// Whether a block of that lot may be out beside those that are.
+    fn has_room_for(&self, course: &Course<'_>, lot: &Lot) -> bool {
+        let at_once = course.plan.members[self.member].blocks_at_once;
+        // What was taken may come while the last own block is finished, whatever the plan had room for.
+        let planned = matches!(lot, Lot::Blocks { member, .. } if *member == self.member);
+        self.out.len() < if planned { at_once } else { at_once.saturating_add(1) }
     }
 
     /// Sums that come back are put aside until those of older blocks have come, so a worker that keeps one of those
@@ -258,16 +270,6 @@ impl Walk {
         (key, role)
     }
 
-    /// Whether every panel that was begun has been sent whole.
-    pub(super) fn is_between_panels(&self) -> bool {
-        self.ready.is_empty()
-    }
-
-    /// Whether the credit did not cover what comes next.
-    pub(super) fn is_refused(&self) -> bool {
-        self.refused.is_some()
-    }
-
     /// Makes the next panel of the block that is sent, or of the one after it.
     fn next_panel(&mut self, course: &Course<'_>, board: &Board) -> Option<Made> {
         self.enter_block(course, board)?;
@@ -340,69 +342,6 @@ impl Walk {
             rest_of(stored, lines, &mut self.rest);
         }
         is_short
-    }
-
-    /// What this machine has to do yet: region, tile and steps. What came back is left out.
-    pub(super) fn tasks(&self, plan: &Plan) -> Vec<(usize, u64, Span)> {
-        let mut tasks = Vec::new();
-        let mut add = |work: &Work, tiles: &mut dyn Iterator<Item = u32>| {
-            let region = &plan.regions[work.block.region];
-            for at in tiles {
-                let (tile, i, j, ..) = tile_number(region, &work.block, at);
-                tasks.push((work.block.region, tile, work.steps_of(i, j)));
-            }
-        };
-        for out in &self.out {
-            let is_back = |at: &u32| out.back[to_usize(at / 64)] >> (at % 64) & 1 == 1;
-            add(&out.work, &mut (0..out.tiles).filter(|at| !is_back(at)));
-        }
-        for work in self.lots.iter().flat_map(|lot| lot.works(plan)) {
-            let region = &plan.regions[work.block.region];
-            let (tiles, _, _) = block_ids(region, &Recipe::new(region.levels), &work.block);
-            add(&work, &mut (0..tiles));
-        }
-        tasks
-    }
-
-    /// The block that is being sent, if others may have cells of it: each cell one tile, whose sum of the first steps
-    /// lands in C.
-    pub(super) fn divisible(&self, plan: &Plan) -> Option<&Work> {
-        let (_, OutBlock { work, .. }) = self.sending.as_ref().zip(self.out.last())?;
-        let simple = plan.regions[work.block.region].levels == 0 && work.block.order == Order::Steps;
-        (simple && work.lands_in_c() && !work.together).then_some(work)
-    }
-
-    /// From which step on the block that is being sent can do with the cells `kept`: no job of the step before was sent
-    /// for the others, so that the last one they get can ask for their sums. `None` where that is past its end.
-    pub(super) fn free_from(&self, kept: Rect) -> Option<u64> {
-        let (sending, out) = self.sending.as_ref().zip(self.out.last())?;
-        let cells = out.work.cells_left();
-        let (rows, cols) = (sending.a_sent, sending.b_sent);
-        let sent = |kept: Span, all: Span, done: u64| kept.len() < all.len() && done > kept.len();
-        let some = rows > 0 && cols > 0;
-        let begun = some && (sent(kept.rows, cells.rows, rows) || sent(kept.cols, cells.cols, cols));
-        let from = (sending.step + if begun { 2 } else { 1 }).max(out.work.cut_from());
-        (from < out.work.block.steps.end).then_some(from)
-    }
-
-    /// Work of the block that is being sent in its steps before `from` that was not sent yet.
-    pub(super) fn work_before(&self, plan: &Plan, from: u64) -> f64 {
-        let Some((sending, out)) = self.sending.as_ref().zip(self.out.last()) else { return 0.0 };
-        let (region, step) = (out.work.block.region, sending.step);
-        let cells = out.work.cells_at(step);
-        let whole = nearest_f64(cells.rows.len() * cells.cols.len()).max(1.0);
-        let sent = nearest_f64(sending.a_sent * sending.b_sent) / whole;
-        let this = plan.work(region, cells, Span::new(step, step + 1)) * (1.0 - sent);
-        this + plan.work(region, out.work.cells_at(step + 1), Span::new(step + 1, from.max(step + 1)))
-    }
-
-    /// Takes cells from the block that is being sent: from a step on (see `free_from`) it has only `kept`.
-    pub(super) fn trim(&mut self, from: u64, kept: Rect) {
-        if let (Some(_), Some(out)) = (&self.sending, self.out.last_mut()) {
-            out.work.cut(from, kept);
-            // The panel that comes next may have jobs that now are the last of their tiles.
-            self.refused = None;
-        }
     }
 }
 

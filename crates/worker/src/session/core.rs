@@ -7,8 +7,9 @@ use super::relay::Neighbours;
 use crate::ledger::Grant;
 use crate::memory::{Operand, Parts, Returning, Store, Tile};
 use crate::pool::{Pool, Task, Turn};
+use crate::record::{Recorder, io_report};
 use bramble_kernel::{Kernel, KernelElement, Product, Sign, combine};
-use bramble_link::{Arrived, ArrivedBody, Body, Frame, Region};
+use bramble_link::{Arrived, ArrivedBody, Body, Frame, Meter, Region, Section};
 use bramble_matrix::number::to_usize;
 use bramble_matrix::{Buffer, DType, Generator, Lent, Rect, Span};
 use bramble_schedule::ProtocolError;
@@ -19,6 +20,7 @@ use bramble_schedule::message::{
 use bramble_schedule::worker::{Action, Event, Run, Worker};
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -56,6 +58,10 @@ pub(super) struct Core {
     pub(super) reserved: Option<StoreHead>,
     pub(super) heard: Instant,
     pub(super) neighbours: Neighbours,
+    /// What the processor time of this thread goes to, if the primary wants to know.
+    pub(super) meter: Rc<Meter>,
+    /// When jobs ran, the same.
+    pub(super) recorder: Recorder,
 }
 
 impl Core {
@@ -90,9 +96,15 @@ impl Core {
         Bye {
             threads: self.pool.accounts(),
             held_bytes_max: self.store.allocated_bytes_max(),
+            io: io_report(&self.meter),
             relayed_bytes_in: self.neighbours.bytes_in,
             relayed_bytes_out: self.neighbours.bytes_out,
         }
+    }
+
+    /// One event through the state machine.
+    pub(super) fn decide(&mut self, event: Event<'_>) -> Result<Vec<Action>, ProtocolError> {
+        self.meter.within(Section::Scheduling, || self.state.handle(event))
     }
 
     /// Checks a store's head and takes memory for its matrices.
@@ -101,7 +113,7 @@ impl Core {
             return Err(ProtocolError::new("a matrix of another element type than the session's").into());
         }
         self.neighbours.check(&store.matrices)?;
-        let actions = self.state.handle(Event::Announced(store))?;
+        let actions = self.decide(Event::Announced(store))?;
         self.act(actions)?;
         self.neighbours.announced.notify_waiters();
         Ok(())
@@ -122,7 +134,7 @@ impl Core {
                 store
             }
         };
-        let actions = self.state.handle(Event::Landed(&store))?;
+        let actions = self.decide(Event::Landed(&store))?;
         self.act(actions)
     }
 
@@ -140,7 +152,7 @@ impl Core {
         if others.iter().any(|other| other.body_bytes() > 0) {
             return Err(ProtocolError::new("two matrices with elements, and one body").into());
         }
-        let mut actions = self.state.handle(Event::Announced(store))?;
+        let mut actions = self.decide(Event::Announced(store))?;
         if header.source != Source::Generated {
             // The state counts it against the grant, but no memory is taken for it.
             actions.retain(|action| *action != Action::Reserve(*header));
@@ -297,7 +309,7 @@ impl Core {
             Some(Err(shared)) => self.store.part_with(&shared),
             None => {}
         }
-        let actions = self.state.handle(Event::Returned(tile))?;
+        let actions = self.decide(Event::Returned(tile))?;
         self.act(actions)
     }
 }

@@ -6,6 +6,7 @@
 
 mod core;
 mod greet;
+mod log;
 mod neighbours;
 mod relay;
 
@@ -18,14 +19,17 @@ use crate::machine::Config;
 use crate::meetings::Meetings;
 use crate::memory::{Operand, Store};
 use crate::pool::{Ended, Pool};
+use crate::record::Recorder;
 use bramble_kernel::Pick;
-use bramble_link::{Body, Frame, Landing, Link, LinkError, Place, Receiver, Sender, Slot, Vacant};
+use bramble_link::{
+    Body, Frame, Landing, Link, LinkError, Meter, Place, Receiver, Section, Sender, Slot, Vacant, clock_ns,
+};
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::{CHUNK_BYTES_MAX, PING_AFTER, SILENCE_MAX};
 use bramble_schedule::message::{
-    Hello, Kind, Neighbour, Reached, StoreHead, decode_error, decode_forwards, decode_number, encode_error,
-    encode_number,
+    Hello, Kind, Neighbour, Pong, Reached, StoreHead, decode_error, decode_forwards, decode_number,
+    encode_error,
 };
 use bramble_schedule::worker::{Event, Worker};
 use std::cell::{Cell, RefCell};
@@ -136,10 +140,12 @@ async fn run(
     // Introductions are bounded by `NEIGHBOURS_MAX`.
     let (introduced, introductions) = mpsc::unbounded_channel();
     let (done_tx, mut done) = mpsc::unbounded_channel();
-    let pool = Pool::new(session_threads(config, &hello), config.pin_from, move |result| {
+    let wants = hello.wants;
+    let pool = Pool::new(session_threads(config, &hello), config.pin_from, wants.account, move |result| {
         // The session may be over; then nobody wants the result.
         let _ = done_tx.send(result);
     });
+    let meter = Rc::new(Meter::new(wants.account));
     let core = Rc::new(RefCell::new(Core {
         state: Worker::new(grant.bytes()),
         store: Store::new(),
@@ -153,11 +159,13 @@ async fn run(
         reserved: None,
         heard: Instant::now(),
         neighbours: Neighbours::new(introduced),
+        meter: meter.clone(),
+        recorder: Recorder::new(wants.log),
     }));
     let watched = !link.shares_memory;
     let (sender, mut receiver) = (link.sender, link.receiver);
     let arriving = receiver.arriving();
-    let mut writing = std::pin::pin!(write(sender, leaving, core.clone()));
+    let mut writing = std::pin::pin!(write(sender, leaving, core.clone(), watched));
     let mut written = false;
     let result = tokio::select! {
         r = read(&mut *receiver, core.clone()) => r,
@@ -168,6 +176,7 @@ async fn run(
         r = collect(&mut done, core.clone()) => r,
         r = watch(core.clone(), arriving), if watched => r,
         r = neighbours(introductions, core.clone(), meetings) => r,
+        r = log::send_regularly(core.clone()), if wants.log => r,
     };
     let reason =
         result.as_ref().err().filter(|e| matches!(e, WorkerError::Protocol(_) | WorkerError::Here(_)));
@@ -192,8 +201,9 @@ async fn run(
 async fn read(receiver: &mut dyn Receiver, core: Rc<RefCell<Core>>) -> Result<(), WorkerError> {
     let mut placer = Placer(core.clone());
     let mut goodbye = false;
+    let meter = core.borrow().meter.clone();
     loop {
-        let arrived = match receiver.receive(&mut placer).await {
+        let arrived = match meter.timed(Section::Receiving, receiver.receive(&mut placer)).await {
             // After the goodbyes, the end of the link is the end, in whatever way.
             Err(LinkError::Closed | LinkError::Broken(_)) if goodbye => return Ok(()),
             Err(LinkError::Refused(why)) => return Err(ProtocolError::new(why).into()),
@@ -207,18 +217,19 @@ async fn read(receiver: &mut dyn Receiver, core: Rc<RefCell<Core>>) -> Result<()
                 if core.borrow().answers.get() >= ANSWERS_MAX {
                     return Err(ProtocolError::new("it asks, but does not take the answers").into());
                 }
-                core.borrow().send(Kind::Pong, encode_number(nonce), Body::Empty);
+                core.borrow().send(Kind::Pong, Pong { nonce, clock_ns: clock_ns() }.encode(), Body::Empty);
             }
             Kind::Bye if goodbye => return Err(ProtocolError::new("it says goodbye twice").into()),
             Kind::Bye => {
                 goodbye = true;
+                core.borrow_mut().send_log(true);
                 let report = core.borrow().report();
                 core.borrow().send(Kind::Bye, report.encode(), Body::Empty);
             }
             Kind::Relay => {
                 let forwards = decode_forwards(&arrived.head)?;
                 let mut core = core.borrow_mut();
-                let actions = core.state.handle(Event::Relay(&forwards))?;
+                let actions = core.decide(Event::Relay(&forwards))?;
                 core.act(actions)?;
             }
             Kind::Neighbour => core.borrow_mut().introduce(Neighbour::decode(&arrived.head)?)?,
@@ -236,7 +247,8 @@ async fn read(receiver: &mut dyn Receiver, core: Rc<RefCell<Core>>) -> Result<()
             | Kind::Pong
             | Kind::Join
             | Kind::Piece
-            | Kind::Missing => {
+            | Kind::Missing
+            | Kind::Log => {
                 let what = format!("a message of kind {} has no place here", arrived.kind);
                 return Err(ProtocolError::new(what).into());
             }
@@ -244,18 +256,25 @@ async fn read(receiver: &mut dyn Receiver, core: Rc<RefCell<Core>>) -> Result<()
     }
 }
 
-/// Sends what is ready, in order.
+/// Sends what is ready, in order. `moves_bytes` is a link that shares no memory.
 async fn write(
     mut sender: Box<dyn Sender>,
     mut leaving: mpsc::UnboundedReceiver<Leaving>,
     core: Rc<RefCell<Core>>,
+    moves_bytes: bool,
 ) -> Result<(), WorkerError> {
+    let meter = core.borrow().meter.clone();
     while let Some(Leaving { frame, last_of }) = leaving.recv().await {
         let is_answer = frame.as_ref().is_some_and(|f| f.kind == Kind::Pong.code());
         let frame = frame.unwrap_or_else(|| core.borrow().take_credit());
-        sender.send(frame).await?;
+        let kind = frame.kind;
+        if moves_bytes {
+            meter.seal(&frame);
+        }
+        meter.timed(Section::Sending, sender.send(frame)).await?;
         let mut core = core.borrow_mut();
         core.heard = Instant::now();
+        core.recorder.left(kind);
         core.answers.set(core.answers.get() - usize::from(is_answer));
         if let Some((tile, buffer)) = last_of {
             core.returned(tile, buffer)?;
@@ -271,16 +290,17 @@ async fn collect(
     done: &mut mpsc::UnboundedReceiver<Ended<Done>>,
     core: Rc<RefCell<Core>>,
 ) -> Result<(), WorkerError> {
-    while let Some(result) = done.recv().await {
+    while let Some(ended) = done.recv().await {
         let mut core = core.borrow_mut();
-        let actions = match result {
+        core.record(&ended);
+        let actions = match ended.result {
             Ok(Done::Ran(run, target)) => {
                 core.store.put_tile(run.job.c, target);
-                core.state.handle(Event::Finished(&run.job))?
+                core.decide(Event::Finished(&run.job))?
             }
             Ok(Done::Filled(header, buffer)) => {
                 core.store.put_operand(header.id, Operand::Owned(header, buffer));
-                core.state.handle(Event::Filled(header.id))?
+                core.decide(Event::Filled(header.id))?
             }
             Err(panic) => {
                 return Err(WorkerError::Here(format!("a compute thread failed: {panic}")));

@@ -15,7 +15,7 @@ use crate::meetings::{Expected, Meetings};
 use crate::memory::Operand;
 use bramble_link::{
     ArrivedBody, Body, ClusterKey, Frame, Landing, Limits, Link, LinkError, NoBodies, Place, Receiver,
-    Region, Sender, Until,
+    Region, Section, Sender, Until,
 };
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_schedule::limits::{NEIGHBOURS_DEADLINE, SILENCE_MAX, lines_per_frame};
@@ -41,7 +41,7 @@ pub(super) async fn neighbours(
         tokio::select! {
             Some(Introduction { neighbour, signals }) = introduced.recv() => {
                 // From this moment on, not from when its task gets its turn.
-                let expected = meetings.filter(|_| !neighbour.dials).map(|m| m.expect(&neighbour));
+                let expected = meetings.filter(|_| !neighbour.dials).map(|m| m.open_to(&neighbour));
                 let meetings = meetings.cloned();
                 links.spawn_local(keep(neighbour, expected, signals, core.clone(), meetings));
             }
@@ -155,8 +155,9 @@ async fn read(
 ) -> Result<String, WorkerError> {
     let mut placer = Placer { core: core.clone(), peer, out: out.clone() };
     let mut before = receiver.bytes_received();
+    let meter = core.borrow().meter.clone();
     loop {
-        let arrived = receiver.receive(&mut placer).await;
+        let arrived = meter.timed(Section::Receiving, receiver.receive(&mut placer)).await;
         // Where they have landed, the buffer is back in the store only now.
         let arrived = arrived.map(|a| (a.kind, a.head, !matches!(a.body, ArrivedBody::Empty)));
         let mut core = core.borrow_mut();
@@ -169,7 +170,7 @@ async fn read(
         let Ok(piece) = piece else { return Ok("it sent lines of nothing".to_owned()) };
         let now = receiver.bytes_received();
         core.neighbours.bytes_in += now - std::mem::replace(&mut before, now);
-        let actions = core.state.handle(Event::Piece(&piece))?;
+        let actions = core.decide(Event::Piece(&piece))?;
         core.act(actions)?;
     }
 }
@@ -206,6 +207,7 @@ async fn send(
         return Err(LinkError::Refused(format!("matrix {} is the memory of somebody else", forward.id)));
     };
     let (lines, line_bytes) = header.lines_total();
+    let meter = core.borrow().meter.clone();
     let mut first_line = 0;
     while first_line < lines {
         let count = lines_per_frame(line_bytes).min(lines - first_line);
@@ -214,7 +216,8 @@ async fn send(
         let body = Body::Shared(Region::new(operand.clone(), start, len, len, 1));
         let frame = Frame::new(Kind::Piece.code(), head.encode(), body);
         let bytes = to_u64(frame.wire_bytes());
-        sender.send(frame).await?;
+        meter.seal(&frame);
+        meter.timed(Section::Sending, sender.send(frame)).await?;
         core.borrow_mut().neighbours.bytes_out += bytes;
         first_line += count;
     }

@@ -116,7 +116,7 @@ impl Core {
         for forward in std::mem::take(&mut known.orders) {
             self.passed(&forward)?;
         }
-        let actions = self.state.handle(Event::PeerLost(peer))?;
+        let actions = self.decide(Event::PeerLost(peer))?;
         self.act(actions)
     }
 
@@ -128,7 +128,7 @@ impl Core {
                 known.signals.order.notify_one();
                 Ok(Vec::new())
             }
-            Some(_) => Ok(self.state.handle(Event::Passed(&forward))?),
+            Some(_) => Ok(self.decide(Event::Passed(&forward))?),
             None => {
                 let what =
                     format!("matrix {} is to go to worker {}, who is not known here", forward.id, forward.to);
@@ -147,7 +147,7 @@ impl Core {
     }
 
     fn passed(&mut self, forward: &Forward) -> Result<(), WorkerError> {
-        let actions = self.state.handle(Event::Passed(forward))?;
+        let actions = self.decide(Event::Passed(forward))?;
         self.act(actions)
     }
 

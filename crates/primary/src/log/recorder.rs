@@ -1,0 +1,273 @@
+//! Writes the event log while a product runs: one call at each place of the shell where something happens.
+//!
+//! Invariants: without a log nothing is done. Workers are not believed: a batch of records that nobody asked for, or of
+//! more jobs than the machine was given, breaks the protocol.
+
+use super::{ClockSample, Event, Frame, Log, Machine, Phase, What, ns};
+use crate::opening::Session;
+use bramble_link::clock_ns;
+use bramble_matrix::number::to_u64;
+use bramble_schedule::ProtocolError;
+use bramble_schedule::message::{LogHead, Pong, ResultHead, StoreHead, encode_number};
+use bramble_schedule::primary::{Destination, Primary, Standing};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Pings with larger numbers ask for the clock; the schedule's are counted from 1.
+const CLOCK_NONCES: u64 = 1 << 63;
+/// How often a clock is asked at the end. Answers of a link that is at rest differ little.
+const QUESTIONS: u64 = 3;
+
+/// See the head of this file.
+#[derive(Default)]
+pub(crate) struct Recorder(Option<Box<Recording>>);
+
+struct Recording {
+    log: Log,
+    peers: Vec<PeerBook>,
+}
+
+/// What is known of a peer.
+struct PeerBook {
+    machine: u16,
+    stands: Option<Standing>,
+    /// When the frame that is coming was seen.
+    arriving: Option<Instant>,
+    /// Things that it can have done: jobs, and matrices that it was to make.
+    work_given: u64,
+    work_seen: u64,
+    /// When its clock was asked, by nonce.
+    asked: BTreeMap<u64, u64>,
+}
+
+impl Recorder {
+    pub(crate) fn new(log: Option<Log>) -> Self {
+        Self(log.map(|log| Box::new(Recording { log, peers: Vec::new() })))
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Gives the log back.
+    pub(crate) fn into_log(self) -> Option<Log> {
+        self.0.map(|recording| recording.log)
+    }
+
+    pub(crate) fn phase(&mut self, phase: Phase) {
+        if let Some(recording) = &mut self.0 {
+            recording.log.phase(phase);
+        }
+    }
+
+    /// The machines that take part, in the order of the plan.
+    pub(crate) fn peers(&mut self, sessions: &[Session]) {
+        let Some(recording) = &mut self.0 else { return };
+        for session in sessions {
+            let own = session.link.shares_memory.then(|| ClockSample::same(clock_ns()));
+            let machine = recording.log.machine(Machine {
+                name: session.name.clone(),
+                link: session.link.name,
+                threads: session.welcome.threads,
+                clocks: [own.or(session.clock), None],
+                lost_records: 0,
+            });
+            recording.peers.push(PeerBook {
+                machine,
+                stands: None,
+                arriving: None,
+                work_given: 0,
+                work_seen: 0,
+                asked: BTreeMap::new(),
+            });
+        }
+    }
+
+    /// A store goes to a peer.
+    pub(crate) fn given(&mut self, peer: usize, store: &StoreHead) {
+        let Some(recording) = &mut self.0 else { return };
+        recording.peers[peer].work_given += to_u64(store.jobs.len() + store.matrices.len());
+    }
+
+    /// The schedule has decided something.
+    pub(crate) fn look(&mut self, state: &Primary) {
+        let Some(recording) = &mut self.0 else { return };
+        let at_ns = recording.log.time_ns(Instant::now());
+        for (index, book) in recording.peers.iter_mut().enumerate() {
+            let stands = state.standing(index);
+            if book.stands.replace(stands) != Some(stands) {
+                recording.log.append(Event { at_ns, machine: book.machine, what: What::Stands(stands) });
+            }
+        }
+    }
+
+    /// A link has taken a frame that it was given at that moment.
+    pub(crate) fn sent(&mut self, peer: usize, kind: u8, bytes: usize, began: Instant) {
+        let Some(recording) = &mut self.0 else { return };
+        let frame = Frame { kind, bytes: to_u64(bytes), took_ns: ns(began.elapsed()) };
+        recording.frame(peer, began, What::Sent(frame));
+    }
+
+    /// The head of a frame is there, its body is coming.
+    pub(crate) fn arriving(&mut self, peer: usize) {
+        if let Some(recording) = &mut self.0 {
+            recording.peers[peer].arriving = Some(Instant::now());
+        }
+    }
+
+    /// A frame is there.
+    pub(crate) fn received(&mut self, peer: usize, kind: u8, bytes: u64) {
+        let Some(recording) = &mut self.0 else { return };
+        let began = recording.peers[peer].arriving.take().unwrap_or_else(Instant::now);
+        let frame = Frame { kind, bytes, took_ns: ns(began.elapsed()) };
+        recording.frame(peer, began, What::Received(frame));
+    }
+
+    /// Lines of a tile are there; `place` says of the first of them where they belong.
+    pub(crate) fn landing(
+        &mut self,
+        peer: usize,
+        head: &ResultHead,
+        place: impl FnOnce() -> Option<Destination>,
+    ) {
+        let Some(recording) = &mut self.0 else { return };
+        if head.first_line == 0
+            && let Some(Destination { rect, .. }) = place()
+        {
+            let at_ns = recording.log.time_ns(Instant::now());
+            let what = What::Tile { matrix: head.c, row: rect.rows.start, col: rect.cols.start };
+            recording.log.append(Event { at_ns, machine: recording.peers[peer].machine, what });
+        }
+    }
+
+    /// What a worker says of its jobs.
+    pub(crate) fn worked(&mut self, peer: usize, head: &[u8]) -> Result<(), ProtocolError> {
+        let Some(recording) = &mut self.0 else {
+            return Err(ProtocolError::new("it tells of its jobs, and nobody asked"));
+        };
+        let batch = LogHead::decode(head)?;
+        let (book, log) = (&mut recording.peers[peer], &mut recording.log);
+        book.work_seen += to_u64(batch.records.len());
+        if book.work_seen > book.work_given {
+            return Err(ProtocolError::new("it tells of more jobs than it was given"));
+        }
+        if let Some(machine) = log.machines.get_mut(usize::from(book.machine)) {
+            machine.lost_records = batch.dropped;
+        }
+        for record in batch.records {
+            let threads = log.machines.get(usize::from(book.machine)).map_or(0, |m| m.threads);
+            if record.thread >= threads {
+                return Err(ProtocolError::new(format!("it tells of its thread {}", record.thread)));
+            }
+            let what = What::Computed {
+                work: record.work,
+                returns: record.returns,
+                thread: record.thread,
+                matrix: record.matrix,
+                step: record.step,
+                took_ns: record.took_ns,
+            };
+            let at_ns = log.time_of_clock(book.machine, record.start_ns);
+            log.append(Event { at_ns, machine: book.machine, what });
+        }
+        Ok(())
+    }
+
+    /// Heads of pings that ask a peer for its clock; none where there is no log, or one clock.
+    pub(crate) fn questions(&mut self, peer: usize) -> Vec<Vec<u8>> {
+        let Some(recording) = &mut self.0 else { return Vec::new() };
+        let book = &mut recording.peers[peer];
+        let machine = recording.log.machines.get(usize::from(book.machine));
+        if machine.is_none_or(|m| m.clocks[0].is_none_or(|clock| clock.uncertainty_ns == 0)) {
+            return Vec::new();
+        }
+        let nonces = (CLOCK_NONCES..).take(usize::try_from(QUESTIONS).unwrap_or(0));
+        nonces
+            .map(|nonce| {
+                book.asked.insert(nonce, clock_ns());
+                encode_number(nonce)
+            })
+            .collect()
+    }
+
+    /// An answer to any ping.
+    pub(crate) fn answered(&mut self, peer: usize, pong: Pong) {
+        let Some(recording) = &mut self.0 else { return };
+        let book = &mut recording.peers[peer];
+        let Some(asked_ns) = book.asked.remove(&pong.nonce) else { return };
+        let sample = ClockSample::of(asked_ns, clock_ns(), pong.clock_ns);
+        if let Some(machine) = recording.log.machines.get_mut(usize::from(book.machine)) {
+            machine.clocks[1] = Some(ClockSample::better(machine.clocks[1], sample));
+        }
+    }
+}
+
+impl Recording {
+    fn frame(&mut self, peer: usize, began: Instant, what: What) {
+        let at_ns = self.log.time_ns(began);
+        let machine = self.peers[peer].machine;
+        self.log.append(Event { at_ns, machine, what });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bramble_schedule::message::{Operation, Work, WorkRecord};
+
+    fn batch(thread: u16, count: usize) -> Vec<u8> {
+        let (work, start_ns) = (Work::Job(Operation::Multiply), clock_ns());
+        let record = WorkRecord { work, returns: false, thread, matrix: 1, step: 0, start_ns, took_ns: 9 };
+        LogHead { dropped: 2, records: vec![record; count] }.encode()
+    }
+
+    fn recorder() -> Recorder {
+        let mut log = Log::new(Instant::now(), tempfile::tempfile().unwrap());
+        let clocks = [Some(ClockSample::of(10, 20, 3)), None];
+        let machine = Machine { name: "pi".into(), link: "tcp", threads: 2, clocks, lost_records: 0 };
+        let machine = log.machine(machine);
+        let book = PeerBook {
+            machine,
+            stands: None,
+            arriving: None,
+            work_given: 3,
+            work_seen: 0,
+            asked: BTreeMap::new(),
+        };
+        Recorder(Some(Box::new(Recording { log, peers: vec![book] })))
+    }
+
+    #[test]
+    fn what_was_not_asked_for_or_cannot_be_is_refused() {
+        assert!(Recorder::default().worked(0, &batch(0, 1)).is_err());
+        assert!(recorder().worked(0, &batch(2, 1)).is_err(), "a thread that it does not have");
+        assert!(recorder().worked(0, &batch(0, 4)).is_err(), "more than it was given");
+        assert!(recorder().worked(0, &[0; 9]).is_err());
+        let mut good = recorder();
+        assert!(good.worked(0, &batch(1, 2)).is_ok() && good.worked(0, &batch(0, 1)).is_ok());
+        assert!(good.worked(0, &batch(0, 1)).is_err());
+        let mut count = 0;
+        let log = good.into_log().unwrap();
+        log.read(|_| {
+            count += 1;
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!((count, log.machines()[0].lost_records), (3, 2));
+    }
+
+    #[test]
+    fn a_clock_is_asked_a_few_times_and_the_best_answer_counts() {
+        assert!(Recorder::default().questions(0).is_empty());
+        let mut recorder = recorder();
+        let nonces: Vec<u64> =
+            recorder.questions(0).iter().map(|q| u64::from_le_bytes(q[..].try_into().unwrap())).collect();
+        assert_eq!(nonces.len(), 3);
+        let clock = |nonce| Pong { nonce, clock_ns: clock_ns() };
+        recorder.answered(0, clock(1));
+        assert_eq!(recorder.0.as_ref().unwrap().log.machines()[0].clocks[1], None, "the schedule's own ping");
+        nonces.iter().for_each(|nonce| recorder.answered(0, clock(*nonce)));
+        let last = recorder.0.as_ref().unwrap().log.machines()[0].clocks[1].unwrap();
+        assert!(last.offset_ns.unsigned_abs() <= last.uncertainty_ns, "it is one clock: {last:?}");
+    }
+}
