@@ -84,7 +84,7 @@ pub(crate) async fn introduce(
         }
     }
     let pairs = neighbours.iter().map(Vec::len).sum::<usize>() / 2;
-    let named = |(from, to, why): (usize, usize, String)| {
+    let named = |(from, to, why): Apart| {
         let name = |member: usize| names.get(member).cloned().unwrap_or_default();
         Unreachable { from: name(from), to: name(to), why }
     };
@@ -92,13 +92,12 @@ pub(crate) async fn introduce(
     Ok(Met { sessions, neighbours, report })
 }
 
+/// Two members that cannot be introduced, and why.
+type Apart = (usize, usize, String);
+
 /// Those who may have panels in common, with secrets of their own; and those of them who cannot be introduced: who, to
 /// whom, why.
-fn pairs(
-    plan: &Plan,
-    sessions: &[Session],
-    random: Random,
-) -> Result<(Vec<Pair>, Vec<(usize, usize, String)>), PrimaryError> {
+fn pairs(plan: &Plan, sessions: &[Session], random: Random) -> Result<(Vec<Pair>, Vec<Apart>), PrimaryError> {
     let no_random = |e| PrimaryError::Failed(format!("no random numbers: {e}"));
     let (mut pairs, mut not) = (Vec::new(), Vec::new());
     let mut counts = vec![0; sessions.len()];
