@@ -235,7 +235,7 @@ fn machines_that_do_as_they_said_keep_their_work() {
     // Parts that are even, and a machine that is not.
     let (with, without, ideal) = one_slow(0.8, 5, 8192, "reuse");
     assert!(with.seconds < 0.9 * without.seconds, "{} s and {} s", with.seconds, without.seconds);
-    assert!(with.seconds < 1.04 * ideal, "{} s, ideal {ideal}", with.seconds);
+    assert!(with.seconds < 1.1 * ideal, "{} s, ideal {ideal}", with.seconds);
 }
 
 #[test]

@@ -153,7 +153,7 @@ impl CellCharges {
                 let (all_a, column) = self.columns(size);
                 let columns = (TILES_A_THREAD * u64::from(threads))
                     .div_ceil(size.rows.max(1))
-                    .max(2 * group)
+                    .max(3 * group)
                     .min(size.cols);
                 all_a.saturating_add(column.saturating_mul(columns))
             }

@@ -22,7 +22,7 @@ const ROUNDS: usize = 4;
 const HALVES_GAIN: f64 = 0.97;
 /// Other orders than step by step are taken where they take less than this part of the time: what is left of a block by steps can
 /// be given to others.
-const ORDER_GAIN: f64 = 0.95;
+const ORDER_GAIN: f64 = 0.88;
 /// Beyond so many members two rounds have to do, cells are not moved, and who relays has the same parts as who does not.
 const MANY: usize = 64;
 

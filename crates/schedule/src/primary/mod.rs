@@ -353,10 +353,13 @@ impl Primary {
     }
 
     fn tick(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        // While something is on its way to anybody it is the network that is waited for.
+        let quiet = self.peers.iter().all(Peer::link_is_empty);
         for i in 0..self.peers.len() {
             let silence = self.peers[i].silence(now);
             let kept_bytes = self.board.kept_bytes(i);
-            if kept_bytes > 0 && self.peers[i].is_held_up(kept_bytes, now) && self.board.relieve(i) {
+            let is_held_up = kept_bytes > 0 && quiet && self.peers[i].is_held_up(kept_bytes, now);
+            if is_held_up && self.board.relieve(i) {
                 send_orders(&mut self.board, &mut self.peers, i, actions);
             }
             if self.peers[i].info.shares_memory {

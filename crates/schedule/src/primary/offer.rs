@@ -51,13 +51,13 @@ pub(super) struct Buyer<'a> {
 }
 
 impl Buyer<'_> {
-    /// What a walk can best spare for it.
-    pub(super) fn choose(&self, walk: &Walk) -> Option<Offer> {
-        if self.wanted <= 0.0 {
-            return None;
-        }
-        let lots = (0..walk.lots.len()).rev();
-        lots.filter_map(|at| self.of_lot(&walk.lots[at], at)).next().or_else(|| self.of_sending(walk))
+    /// What a walk can spare for it: blocks that were not begun, which cost least to move, and cells of the one that is sent.
+    pub(super) fn offers(&self, walk: &Walk) -> impl Iterator<Item = Offer> {
+        let wants = self.wanted > 0.0;
+        let lots = (0..walk.lots.len()).rev().filter(|_| wants);
+        let unbegun = lots.filter_map(|at| self.of_lot(&walk.lots[at], at)).next();
+        let cut = if wants { self.of_sending(walk) } else { None };
+        unbegun.into_iter().chain(cut)
     }
 
     fn of_lot(&self, lot: &Lot, at: usize) -> Option<Offer> {

@@ -20,6 +20,9 @@ const TRUST: f64 = 0.75;
 /// Operands come back at the ends of steps: so many steps may have been done that nobody has heard of.
 const UNHEARD: f64 = 1.5;
 
+/// A link that is busy for this part of the time is what its peer waits for.
+const LINK_BOUND: f64 = 0.9;
+
 /// See the head of this file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
@@ -174,6 +177,11 @@ impl Pace {
         let (busy_s, done) = (self.heard.0 - self.before.0, self.heard.1 - self.before.1);
         let seen = (done + trusted) / (busy_s + trusted / self.planned);
         seen.min((done + UNHEARD * self.step_max) / silent_s)
+    }
+
+    /// Whether the link has been busy nearly all the time: more work would only be more to wait for.
+    pub(super) fn is_link_bound(&self) -> bool {
+        self.link.busy_s > LINK_BOUND * self.seen.as_secs_f64()
     }
 
     /// Bytes a second of the link, where any were seen.

@@ -173,6 +173,11 @@ impl Peer {
         whole
     }
 
+    /// Whether nothing is on its way to it.
+    pub(super) fn link_is_empty(&self) -> bool {
+        self.in_link_bytes == 0
+    }
+
     /// Whether it gets no further because it keeps operands that count for so much for slower ones: it has no room for
     /// what comes next, has given back nothing for a while, and half of what it has is theirs. It is not said again at
     /// once.

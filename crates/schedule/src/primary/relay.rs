@@ -151,7 +151,8 @@ impl Board {
 
     fn kept_by(&self, member: usize) -> impl Iterator<Item = &Key> {
         let mine = self.kept.range((member, Key::LEAST)..).take_while(move |(holder, _)| *holder == member);
-        mine.map(|(_, key)| key)
+        // In the other orders most panels stay in any case, and nobody takes cells from a block.
+        mine.map(|(_, key)| key).filter(|key| !key.by_columns)
     }
 
     /// Frees a member of the oldest panels that it keeps for others, those of one step. False where it keeps none.

@@ -143,26 +143,28 @@ impl Primary {
     fn offer_for(&self, stands: &[Stand], pair: (usize, usize), level: f64, total_s: f64) -> Option<Offer> {
         let (victim, thief) = (&self.peers[pair.0], &self.peers[pair.1]);
         let (from, to) = (stands[pair.0], stands[pair.1]);
-        if thief.walk.lots.len() >= LOTS_MAX {
+        if thief.walk.lots.len() >= LOTS_MAX || thief.walk.pace.is_link_bound() {
             return None;
         }
         let keeps = (level * from.rate).max(from.fixed);
         let wanted = (from.left - keeps).min(level * to.rate - to.left);
         let buyer =
             Buyer { plan: &self.plan, recipes: &self.recipes, credit: thief.info.credit_bytes, wanted };
-        let offer = buyer.choose(&victim.walk)?;
         let seconds = |peer: &Peer, bytes: f64| match peer.walk.pace.link_rate() {
             Some(rate) if !peer.info.shares_memory => bytes / rate,
             _ => 0.0,
         };
-        let ready_s = offer.ready_s + seconds(victim, offer.tile_bytes);
-        if to.seconds() > 2.0 * ready_s + AHEAD * total_s {
-            return None;
-        }
-        let work_s = (offer.work / to.rate).max(seconds(thief, offer.panel_bytes));
-        let done_s = to.seconds().max(ready_s) + work_s + seconds(thief, offer.tile_bytes);
-        let rest_s = (from.left - offer.work) / from.rate;
-        (from.seconds() - done_s.max(rest_s) > GAIN * total_s).then_some(offer)
+        let is_worth_it = |offer: &Offer| {
+            let ready_s = offer.ready_s + seconds(victim, offer.tile_bytes);
+            if to.seconds() > 2.0 * ready_s + AHEAD * total_s {
+                return false;
+            }
+            let work_s = (offer.work / to.rate).max(seconds(thief, offer.panel_bytes));
+            let done_s = to.seconds().max(ready_s) + work_s + seconds(thief, offer.tile_bytes);
+            let rest_s = (from.left - offer.work) / from.rate;
+            from.seconds() - done_s.max(rest_s) > GAIN * total_s
+        };
+        buyer.offers(&victim.walk).find(is_worth_it)
     }
 
     /// Moves it.
