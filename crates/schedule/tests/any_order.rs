@@ -323,8 +323,8 @@ fn slowed(strategy: Cutting, shared: u8, reproducible: bool, slow: u32, seed: u3
         slow: vec![1, slow],
         steals: true,
         columns: u64::from(seed % 5),
-        relay: seed % 2 == 0,
-        breaks: seed % 3 == 0,
+        relay: seed.is_multiple_of(2),
+        breaks: seed.is_multiple_of(3),
     };
     let choices: Vec<u32> =
         (0..2000u32).map(|i| (i ^ seed).wrapping_mul(2_654_435_761).rotate_left(11)).collect();

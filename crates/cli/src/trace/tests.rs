@@ -102,8 +102,11 @@ fn ns(time: &Value) -> u64 {
     (time.as_f64().unwrap() * 1e3).round() as u64
 }
 
+/// (start, end, name).
+type Span = (u64, u64, String);
+
 /// Spans by track: (start, end, category).
-fn tracks(trace: &Value) -> BTreeMap<(u64, u64), Vec<(u64, u64, String)>> {
+fn tracks(trace: &Value) -> BTreeMap<(u64, u64), Vec<Span>> {
     let mut tracks: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for event in trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "X") {
         let (pid, tid) = (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap());

@@ -94,13 +94,16 @@ fn neighbour(peer: u32) -> Neighbour {
     Neighbour { peer, me: 0, dials: false, key: [7; 20], ticket, address: String::new() }
 }
 
+/// Kinds and heads, one after another.
+type Messages = Vec<(Kind, Vec<u8>)>;
+
 #[test]
 fn a_primary_that_orders_what_cannot_be_loses_its_session_and_no_more() {
     let worker = Worker::start(Trust::Keyless);
     let order = |id, to| encode_forwards(&[Forward { id, to, id_there: 1 }]);
     let relayed = MatrixHeader { source: Source::Relayed, first_line: 3, ..data(1, 2, 2, 1) };
     let unknown = Reached { peer: 5, is_there: false, why: String::new() };
-    let cases: [(&str, Vec<(Kind, Vec<u8>)>); 6] = [
+    let cases: [(&str, Messages); 6] = [
         ("is not stored here", vec![(Kind::Relay, order(1, 2))]),
         ("come from worker 3, who is not known", vec![(Kind::Store, store(&[relayed], &[]))]),
         ("worker 5 is not known", vec![(Kind::Reached, unknown.encode())]),

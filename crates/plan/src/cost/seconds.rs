@@ -214,7 +214,7 @@ impl Costs<'_> {
         let work = self.work(machine, load);
         let room = charges.room(share.block, share.order, member.memory_bytes);
         let mut at_once = room.blocks.min(member.blocks_at_once as u64).min(beside.blocks).max(1);
-        let (down, across, deep) = share.blocks_each_way();
+        let (_, across, deep) = share.blocks_each_way();
         if self.sums == Sums::Chained && deep > 1 {
             // The next sum of a tile begins when the one before is home; in between come the others of its row.
             at_once = at_once.min(across);
@@ -227,24 +227,7 @@ impl Costs<'_> {
         let compute_s = work / (speed * busy(products_at_once));
         let jobs = load.jobs.max(1) as f64;
         let Some(link) = machine.link else { return Alone { compute_s, ..Alone::default() } };
-        // Rounds: a step of a block, or in column order a column.
-        let (units, each) = match share.order {
-            Order::Steps => {
-                (down.saturating_mul(across).saturating_mul(share.steps.len()), share.block.steps)
-            }
-            Order::Columns(group) => {
-                let groups = |cols: u64| cols.div_ceil(group.max(1));
-                (
-                    down.saturating_mul(groups(share.cells.cols.len())).saturating_mul(deep),
-                    groups(share.block.cols),
-                )
-            }
-            // A row and a column of cells.
-            Order::Corner => {
-                let lines = share.block.rows.min(share.block.cols);
-                (share.blocks().saturating_mul(lines), lines)
-            }
-        };
+        let (units, each) = rounds(share);
         let (units, each) = (units.max(1) as f64, each.max(1) as f64);
         // With room for one block there may be room for more of its steps; two are there in any case.
         let units_at_once = at_once as f64 * if at_once == 1 { room.units as f64 } else { each.min(2.0) };
@@ -438,6 +421,26 @@ pub(crate) fn primary_rate(machines: &[Machine], members: &[Member]) -> f64 {
         // A measurement over all links may have been disturbed, but one link was that fast.
         Some(nic) => nic.max(fastest).min(rates().sum()),
         None => fastest,
+    }
+}
+
+/// Rounds of a share, and of one of its blocks: steps, groups of columns, or rows and columns at a time.
+fn rounds(share: &Share) -> (u64, u64) {
+    let (down, across, deep) = share.blocks_each_way();
+    match share.order {
+        Order::Steps => (down.saturating_mul(across).saturating_mul(share.steps.len()), share.block.steps),
+        Order::Columns(group) => {
+            let groups = |cols: u64| cols.div_ceil(group.max(1));
+            (
+                down.saturating_mul(groups(share.cells.cols.len())).saturating_mul(deep),
+                groups(share.block.cols),
+            )
+        }
+        // A row and a column of cells.
+        Order::Corner => {
+            let lines = share.block.rows.min(share.block.cols);
+            (share.blocks().saturating_mul(lines), lines)
+        }
     }
 }
 

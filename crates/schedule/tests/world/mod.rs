@@ -450,7 +450,7 @@ impl World {
                     end.passing.iter().filter(|(_, p)| !p.is_empty()).map(|(to, _)| *to).collect();
                 return self.pass(peer, to[which % to.len()], which);
             }
-            6 if self.breaks && which % 97 == 0 => {
+            6 if self.breaks && which.is_multiple_of(97) => {
                 let other = which / 97 % self.ends.len();
                 return other != peer && self.sever(peer, other);
             }
