@@ -98,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn relaying_round_trips(x in any::<[u32; 3]>(), ids in proptest::collection::vec(any::<[u32; 3]>(), 0..9), key in any::<[u8; 20]>(), ticket in any::<[u8; 16]>(), yes in any::<bool>(), text in "[a-z0-9.:]{0,60}") {
+    fn relaying_round_trips(x in any::<[u32; 3]>(), ids in proptest::collection::vec(any::<[u32; 3]>(), 0..9), key in any::<[u8; 20]>(), ticket in any::<[u8; 16]>(), yes in any::<bool>(), text in "[a-f0-9.:]{0,60}") {
         let forwards: Vec<_> = ids.into_iter().map(|[id, to, id_there]| Forward { id, to, id_there }).collect();
         prop_assert_eq!(decode_forwards(&encode_forwards(&forwards)).unwrap(), forwards);
         let neighbour = Neighbour { peer: x[0] / 2, me: x[0] / 2 + 1, dials: yes, key, ticket, address: text.clone() };

@@ -6,7 +6,7 @@
 //!
 //! Which panels are the same: those of the same wave (the number of the block among those that the member was given), region,
 //! order, side, step, and row or column of cells. Members walk blocks of a wave in the same order, so two of them need
-//! the panels that they share in the same order.
+//! the panels that they share in the same order. What another took from a member (`lost`) that member does not need.
 //!
 //! Invariants: whoever is to receive has been told to reserve the memory before anybody is ordered to send, and every
 //! matrix that is kept for others is kept by one use, which one order ends. Nobody waits for a neighbour for ever: a
@@ -17,6 +17,7 @@
 
 use super::outgoing::small_index;
 use crate::message::Forward;
+use bramble_matrix::{Rect, Span};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What names a panel of the plan. Older ones come first.
@@ -60,7 +61,7 @@ impl Role {
 }
 
 /// A panel that not all have who need it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Shared {
     /// Who passes it on, if anybody does, and the first of its ids there.
     holder: Option<(usize, u32)>,
@@ -68,7 +69,34 @@ struct Shared {
     matrices: u32,
     bytes: u64,
     /// Members that still need it.
-    left: u32,
+    waiting: Vec<usize>,
+}
+
+/// What a member had to do by the plan and others now do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loss {
+    /// The blocks.
+    pub(super) waves: Span,
+    /// From which step on.
+    pub(super) from: u64,
+    /// The cells that it still has from there.
+    pub(super) kept: Rect,
+}
+
+impl Loss {
+    /// Blocks that were taken whole.
+    pub(super) fn whole(waves: Span) -> Self {
+        let none = Span::new(0, 0);
+        Self { waves, from: 0, kept: Rect::new(none, none) }
+    }
+
+    /// Whether a panel is no longer needed.
+    fn covers(&self, key: &Key) -> bool {
+        let Rect { rows, cols } = self.kept;
+        let is_kept = if key.is_b { cols.contains(key.index) } else { rows.contains(key.index) };
+        let nothing_kept = rows.is_empty() || cols.is_empty();
+        self.waves.contains(key.wave) && key.step >= self.from && (nothing_kept || !is_kept)
+    }
 }
 
 /// A panel as a member has been given it.
@@ -93,11 +121,18 @@ pub(super) struct Board {
     /// The same by who keeps them.
     kept: BTreeSet<(usize, Key)>,
     orders: Vec<(usize, Forward)>,
+    /// By member.
+    losses: Vec<Vec<Loss>>,
 }
 
 impl Board {
     pub(super) fn new(neighbours: Vec<BTreeSet<usize>>) -> Self {
-        Self { relays: neighbours.iter().map(|n| !n.is_empty()).collect(), neighbours, ..Self::default() }
+        Self {
+            relays: neighbours.iter().map(|n| !n.is_empty()).collect(),
+            losses: vec![Vec::new(); neighbours.len()],
+            neighbours,
+            ..Self::default()
+        }
     }
 
     /// Whether a member passes anything on.
@@ -105,29 +140,66 @@ impl Board {
         self.relays.get(member).is_some_and(|relays| *relays)
     }
 
-    /// How a member comes to a panel that `others` need besides (asked only where nobody has it yet).
-    pub(super) fn role(&self, member: usize, key: &Key, others: impl FnOnce() -> u32) -> Role {
+    /// How a member comes to a panel that by the plan `mates` need besides (asked only where nobody has it yet).
+    pub(super) fn role(&self, member: usize, key: &Key, mates: impl Iterator<Item = usize>) -> Role {
         if !self.relays(member) {
             return Role::ALONE;
         }
-        let Some(shared) = self.panels.get(key) else { return Role::first(others()) };
+        let Some(shared) = self.panels.get(key) else {
+            return Role::first(small_index(self.waiting(key, mates).count()));
+        };
         let neighbours = &self.neighbours[member];
         let from = shared.holder.map(|(holder, _)| holder).filter(|holder| neighbours.contains(holder));
-        Role::later(from, shared.left - 1)
+        Role::later(from, small_index(shared.waiting.iter().filter(|other| **other != member).count()))
     }
 
-    /// A member has been given a panel.
-    pub(super) fn begun(&mut self, member: usize, key: Key, role: Role, given: Given) {
+    /// Those of some members that still have to be given a panel.
+    fn waiting(&self, key: &Key, mates: impl Iterator<Item = usize>) -> impl Iterator<Item = usize> {
+        mates.filter(|mate| !self.losses[*mate].iter().any(|loss| loss.covers(key)))
+    }
+
+    /// A member has been given a panel, in the role that it was told.
+    pub(super) fn begun(
+        &mut self,
+        member: usize,
+        key: Key,
+        (role, mates): (Role, impl Iterator<Item = usize>),
+        given: Given,
+    ) {
         let Given { first_id, matrices, bytes } = given;
-        if !role.is_first
-            && let Some(shared) = self.panels.remove(&key)
-        {
+        let mut waiting: Vec<usize> = Vec::new();
+        if role.is_first {
+            waiting.extend(self.waiting(&key, mates));
+        } else if let Some(shared) = self.panels.remove(&key) {
             self.take_from_holder(&key, &shared, role.from.map(|_| (member, first_id)));
+            waiting.extend(shared.waiting.iter().filter(|other| **other != member));
         }
-        if role.others > 0 {
+        if !waiting.is_empty() {
             let holder = Some((member, first_id));
-            self.panels.insert(key, Shared { holder, matrices, bytes, left: role.others });
+            self.panels.insert(key, Shared { holder, matrices, bytes, waiting });
             self.kept.insert((member, key));
+        }
+    }
+
+    /// Others now do what was a member's: what was kept for it alone is forgotten.
+    pub(super) fn lost(&mut self, member: usize, loss: Loss) {
+        if !self.relays(member) {
+            return;
+        }
+        self.losses[member].push(loss);
+        let mut unneeded = Vec::new();
+        for (key, shared) in &mut self.panels {
+            if loss.covers(key) {
+                shared.waiting.retain(|other| *other != member);
+            }
+            if shared.waiting.is_empty() {
+                unneeded.push(*key);
+            }
+        }
+        for key in unneeded {
+            if let Some(shared) = self.panels.remove(&key) {
+                self.take_from_holder(&key, &shared, None);
+            }
         }
     }
 
@@ -161,7 +233,7 @@ impl Board {
         let Some(oldest) = keys.peek().copied() else { return false };
         let keys: Vec<Key> = keys.take_while(|k| (k.wave, k.step) == (oldest.wave, oldest.step)).collect();
         for key in keys {
-            let Some(shared) = self.panels.get(&key).copied() else { continue };
+            let Some(shared) = self.panels.remove(&key) else { continue };
             self.take_from_holder(&key, &shared, None);
             self.panels.insert(key, Shared { holder: None, ..shared });
         }
@@ -191,7 +263,7 @@ impl Board {
     pub(super) fn validate(&self) {
         assert!(self.orders.is_empty(), "orders were left behind");
         for (key, shared) in &self.panels {
-            assert!(shared.left > 0 && shared.matrices > 0, "{key:?} is needed by nobody");
+            assert!(!shared.waiting.is_empty() && shared.matrices > 0, "{key:?} is needed by nobody");
             if let Some((holder, _)) = shared.holder {
                 assert!(self.kept.contains(&(holder, *key)), "{key:?} is kept by {holder}");
             }
@@ -210,6 +282,12 @@ impl Key {
 mod tests {
     use super::*;
 
+    const MATES: [usize; 3] = [0, 1, 2];
+
+    fn nobody() -> impl Iterator<Item = usize> {
+        std::iter::empty()
+    }
+
     fn board(members: usize) -> Board {
         Board::new((0..members).map(|me| (0..members).filter(|o| *o != me).collect()).collect())
     }
@@ -226,19 +304,19 @@ mod tests {
     fn a_panel_goes_along_a_chain_and_is_then_forgotten() {
         let mut board = board(3);
         let panel = key(0, 0);
-        assert_eq!(board.role(1, &panel, || 2), Role::first(2));
-        board.begun(1, panel, Role::first(2), given(10, 2));
-        assert_eq!(board.role(0, &panel, || unreachable!()), Role::later(Some(1), 1));
-        board.begun(0, panel, Role::later(Some(1), 1), given(20, 2));
+        assert_eq!(board.role(1, &panel, [0, 2].into_iter()), Role::first(2));
+        board.begun(1, panel, (Role::first(2), MATES.into_iter().filter(|m| *m != 1)), given(10, 2));
+        assert_eq!(board.role(0, &panel, nobody()), Role::later(Some(1), 1));
+        board.begun(0, panel, (Role::later(Some(1), 1), nobody()), given(20, 2));
         let orders = board.take_orders();
         let passed = |id, to, id_there| Forward { id, to, id_there };
         assert_eq!(orders[&1], [passed(10, 0, 20), passed(11, 0, 21)]);
-        assert_eq!(board.role(2, &panel, || unreachable!()), Role::later(Some(0), 0));
-        board.begun(2, panel, Role::later(Some(0), 0), given(30, 2));
+        assert_eq!(board.role(2, &panel, nobody()), Role::later(Some(0), 0));
+        board.begun(2, panel, (Role::later(Some(0), 0), nobody()), given(30, 2));
         assert_eq!(board.take_orders()[&0], [passed(20, 2, 30), passed(21, 2, 31)]);
         board.validate();
         assert!(board.panels.is_empty());
-        assert_eq!(board.role(2, &panel, || 0), Role::ALONE);
+        assert_eq!(board.role(2, &panel, nobody()), Role::ALONE);
     }
 
     #[test]
@@ -246,12 +324,32 @@ mod tests {
         let mut board = board(3);
         assert!(board.part(0, 1) && !board.part(1, 0));
         let panel = key(0, 0);
-        board.begun(0, panel, Role::first(2), given(5, 1));
-        assert_eq!(board.role(1, &panel, || unreachable!()), Role::later(None, 1));
-        board.begun(1, panel, Role::later(None, 1), given(6, 1));
+        board.begun(0, panel, (Role::first(2), MATES.into_iter().filter(|m| *m != 0)), given(5, 1));
+        assert_eq!(board.role(1, &panel, nobody()), Role::later(None, 1));
+        board.begun(1, panel, (Role::later(None, 1), nobody()), given(6, 1));
         assert_eq!(board.take_orders()[&0], [Forward { id: 5, to: Forward::NOBODY, id_there: 0 }]);
-        assert_eq!(board.role(2, &panel, || unreachable!()), Role::later(Some(1), 0));
-        board.begun(2, panel, Role::later(Some(1), 0), given(7, 1));
+        assert_eq!(board.role(2, &panel, nobody()), Role::later(Some(1), 0));
+        board.begun(2, panel, (Role::later(Some(1), 0), nobody()), given(7, 1));
+        assert!(board.panels.is_empty() && board.kept.is_empty());
+    }
+
+    #[test]
+    fn what_others_have_taken_from_a_member_is_not_kept_for_it() {
+        let mut board = board(3);
+        board.begun(0, key(0, 0), (Role::first(2), MATES.into_iter().skip(1)), given(1, 1));
+        board.begun(0, key(1, 0), (Role::first(1), [2].into_iter()), given(2, 1));
+        board.begun(0, key(1, 1), (Role::first(1), [2].into_iter()), given(3, 1));
+        let kept = Rect::new(Span::new(1, 2), Span::new(0, 3));
+        board.lost(2, Loss { waves: Span::new(0, 1), from: 0, kept });
+        assert_eq!(board.take_orders()[&0], [Forward { id: 2, to: Forward::NOBODY, id_there: 0 }]);
+        assert_eq!(board.role(2, &key(1, 1), nobody()), Role::later(Some(0), 0));
+        // What comes later is not kept in the first place.
+        assert_eq!(board.role(0, &key(2, 0), MATES.into_iter().skip(1)), Role::first(1));
+        board.lost(1, Loss::whole(Span::new(0, 1)));
+        assert_eq!(board.take_orders()[&0], [Forward { id: 1, to: Forward::NOBODY, id_there: 0 }]);
+        board.lost(2, Loss::whole(Span::new(0, 1)));
+        assert_eq!(board.take_orders()[&0], [Forward { id: 3, to: Forward::NOBODY, id_there: 0 }]);
+        board.validate();
         assert!(board.panels.is_empty() && board.kept.is_empty());
     }
 
@@ -260,16 +358,21 @@ mod tests {
         let mut board = board(2);
         for step in 0..3 {
             for index in 0..2 {
-                board.begun(0, key(step, index), Role::first(1), given((step * 2 + index) as u32, 1));
+                board.begun(
+                    0,
+                    key(step, index),
+                    (Role::first(1), [1].into_iter()),
+                    given((step * 2 + index) as u32, 1),
+                );
             }
         }
         assert!(board.relieve(0) && !board.relieve(1));
         let given_up: Vec<u32> = board.take_orders()[&0].iter().map(|f| f.id).collect();
         assert_eq!(given_up, [0, 1]);
         board.validate();
-        assert_eq!(board.role(1, &key(0, 1), || unreachable!()), Role::later(None, 0));
-        board.begun(1, key(0, 1), Role::later(None, 0), given(9, 1));
-        assert_eq!(board.role(1, &key(1, 0), || unreachable!()), Role::later(Some(0), 0));
+        assert_eq!(board.role(1, &key(0, 1), nobody()), Role::later(None, 0));
+        board.begun(1, key(0, 1), (Role::later(None, 0), nobody()), given(9, 1));
+        assert_eq!(board.role(1, &key(1, 0), nobody()), Role::later(Some(0), 0));
         assert!(board.take_orders().is_empty());
     }
 }

@@ -15,8 +15,9 @@
 
 use super::offer::{Buyer, Offer, Take};
 use super::peer::Peer;
+use super::relay::Loss;
 use super::work::{Lot, Work};
-use super::{Action, Primary};
+use super::{Action, Primary, send_orders};
 use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Rect, Span};
 use bramble_plan::Plan;
@@ -118,6 +119,8 @@ impl Primary {
         let wait = Duration::try_from_secs_f64(total_s * LOOK).unwrap_or(Duration::MAX);
         self.stealing.next_look = now.saturating_add(wait.max(Duration::from_micros(100)));
         if self.stealing.moves.len() > before {
+            // What members kept for those that lost work.
+            send_orders(&mut self.board, &mut self.peers, self.next_peer, actions);
             self.serve(now, actions);
         }
     }
@@ -169,47 +172,65 @@ impl Primary {
 
     /// Moves it.
     fn take(&mut self, from: usize, to: usize, offer: Offer) {
+        let (lot, loss) = self.take_from(from, offer.take);
+        if let Some(loss) = loss {
+            self.board.lost(from, loss);
+        }
         let victim = &mut self.peers[from].walk;
-        let lot = match offer.take {
-            Take::Blocks { lot, first } => match &mut victim.lots[lot] {
-                Lot::Blocks { member, numbers } => {
-                    let taken = Lot::Blocks { member: *member, numbers: Span::new(first, numbers.end) };
-                    *numbers = Span::new(numbers.start, first);
-                    taken
-                }
-                Lot::One(_) => unreachable!("a single block has no numbers"),
-            },
-            Take::Lot(lot) => {
-                victim.lots.remove(lot).unwrap_or_else(|| unreachable!("the lot was offered a moment ago"))
-            }
-            Take::Part { lot, kept, taken } => {
-                let last = victim.lots[lot].last(&self.plan);
-                let work = last.unwrap_or_else(|| unreachable!("the block was offered a moment ago"));
-                let rest = Lot::One(work.piece(kept, work.block.steps.start));
-                match &mut victim.lots[lot] {
-                    Lot::One(_) => victim.lots[lot] = rest,
-                    Lot::Blocks { numbers, .. } => {
-                        *numbers = Span::new(numbers.start, numbers.end - 1);
-                        victim.lots.insert(lot + 1, rest);
-                    }
-                }
-                Lot::One(work.piece(taken, work.block.steps.start))
-            }
-            Take::Cells { from, kept, taken } => match victim.divisible(&self.plan) {
-                Some(work) => {
-                    let piece = work.piece(taken, from);
-                    victim.trim(from, kept);
-                    Lot::One(piece)
-                }
-                None => unreachable!("the cells were offered a moment ago"),
-            },
-        };
         victim.lots.retain(|lot| !matches!(lot, Lot::Blocks { numbers, .. } if numbers.is_empty()));
         victim.pace.given -= offer.work;
         let thief = &mut self.peers[to].walk;
         thief.pace.given += offer.work;
         thief.lots.push_back(lot.clone());
         self.stealing.moves.push((from, to, lot));
+    }
+
+    /// Takes something from a walk: what, and what of its member's own part of the plan that is (a block of which it
+    /// keeps cells is no longer one of its own: the others need not wait for it).
+    fn take_from(&mut self, from: usize, take: Take) -> (Lot, Option<Loss>) {
+        let victim = &mut self.peers[from].walk;
+        let own = |member: usize, numbers: Span| (member == from).then(|| Loss::whole(numbers));
+        match take {
+            Take::Blocks { lot, first } => match &mut victim.lots[lot] {
+                Lot::Blocks { member, numbers } => {
+                    let taken = Span::new(first, numbers.end);
+                    *numbers = Span::new(numbers.start, first);
+                    (Lot::Blocks { member: *member, numbers: taken }, own(*member, taken))
+                }
+                Lot::One(_) => unreachable!("a single block has no numbers"),
+            },
+            Take::Lot(lot) => {
+                let lot = victim.lots.remove(lot);
+                let lot = lot.unwrap_or_else(|| unreachable!("the lot was offered a moment ago"));
+                let loss = match &lot {
+                    Lot::Blocks { member, numbers } => own(*member, *numbers),
+                    Lot::One(_) => None,
+                };
+                (lot, loss)
+            }
+            Take::Part { lot, kept, taken } => {
+                let last = victim.lots[lot].last(&self.plan);
+                let work = last.unwrap_or_else(|| unreachable!("the block was offered a moment ago"));
+                let rest = Lot::One(work.piece(kept, work.block.steps.start));
+                let mut loss = None;
+                match &mut victim.lots[lot] {
+                    Lot::One(_) => victim.lots[lot] = rest,
+                    Lot::Blocks { member, numbers } => {
+                        loss = own(*member, Span::new(numbers.end - 1, numbers.end));
+                        *numbers = Span::new(numbers.start, numbers.end - 1);
+                        victim.lots.insert(lot + 1, rest);
+                    }
+                }
+                (Lot::One(work.piece(taken, work.block.steps.start)), loss)
+            }
+            Take::Cells { from: step, kept, taken } => match victim.divisible(&self.plan) {
+                Some(work) => {
+                    let piece = work.piece(taken, step);
+                    (Lot::One(piece), victim.trim(step, kept))
+                }
+                None => unreachable!("the cells were offered a moment ago"),
+            },
+        }
     }
 
     /// How often something moved.

@@ -105,7 +105,7 @@ struct Sending {
     /// Its number among the member's own blocks; nothing where it was another's.
     wave: Option<u64>,
     /// Members that relay, and may need the same panels, with their blocks of this wave.
-    mates: Vec<Block>,
+    mates: Vec<(usize, Block)>,
 }
 
 impl Walk {
@@ -183,11 +183,11 @@ impl Walk {
     }
 
     /// The blocks that other members who relay have in this wave, where panels of theirs can be the same.
-    fn mates(&self, course: &Course<'_>, board: &Board, wave: u64, block: &Block) -> Vec<Block> {
+    fn mates(&self, course: &Course<'_>, board: &Board, wave: u64, block: &Block) -> Vec<(usize, Block)> {
         let others = course.plan.members.iter().enumerate();
         let others = others.filter(|(at, _)| *at != self.member && board.relays(*at));
-        let theirs = others.filter_map(|(_, member)| member.block_at(wave));
-        theirs.filter(|b| b.region == block.region && b.order == block.order).collect()
+        let theirs = others.filter_map(|(at, member)| Some((at, member.block_at(wave)?)));
+        theirs.filter(|(_, b)| b.region == block.region && b.order == block.order).collect()
     }
 
     /// Whether a block of that lot may be out beside those that are.
@@ -230,7 +230,9 @@ impl Walk {
         self.next_id = self.next_id.wrapping_add(made.id_count);
         if let Some(key) = made.key {
             let (first_id, bytes) = (made.ids.panels, made.delivery.operand_bytes());
-            board.begun(self.member, key, made.role, Given { first_id, matrices: made.matrices, bytes });
+            let mates = self.sending.iter().flat_map(|sending| sending.others(key));
+            let given = Given { first_id, matrices: made.matrices, bytes };
+            board.begun(self.member, key, (made.role, mates), given);
         }
         let number = self.out.last().map_or(0, |out| out.number);
         for stored in &made.delivery.relayed {
@@ -266,7 +268,7 @@ impl Walk {
         (block, panel): (&Block, Panel),
     ) -> (Option<Key>, Role) {
         let key = sending.key(block, panel).filter(|_| !is_generated(course.operands, panel));
-        let role = key.map_or(Role::ALONE, |key| board.role(self.member, &key, || sending.others(&key)));
+        let role = key.map_or(Role::ALONE, |key| board.role(self.member, &key, sending.others(key)));
         (key, role)
     }
 
@@ -379,11 +381,11 @@ impl Sending {
         Some(Key { wave: self.wave?, step: self.step, region: block.region, by_columns, is_b, index })
     }
 
-    /// How many other members need it.
-    fn others(&self, key: &Key) -> u32 {
-        let side = |block: &Block| if key.is_b { block.cells.cols } else { block.cells.rows };
-        let needs = |b: &&Block| b.steps.contains(key.step) && side(b).contains(key.index);
-        u32::try_from(self.mates.iter().filter(needs).count()).unwrap_or(u32::MAX)
+    /// Other members that need it by the plan.
+    fn others(&self, key: Key) -> impl Iterator<Item = usize> {
+        let side = move |block: &Block| if key.is_b { block.cells.cols } else { block.cells.rows };
+        let needs = move |b: &Block| b.steps.contains(key.step) && side(b).contains(key.index);
+        self.mates.iter().filter(move |(_, block)| needs(block)).map(|(member, _)| *member)
     }
 
     /// The next panel, and the cells on the other side that then have both.

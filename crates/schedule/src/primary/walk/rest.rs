@@ -3,6 +3,7 @@
 //! Invariants: only what was not sent is taken (`trim`), and only where `free_from` says so.
 
 use super::{OutBlock, Walk, block_ids, tile_number};
+use crate::primary::relay::Loss;
 use crate::primary::standing::Next;
 use crate::primary::work::Work;
 use bramble_matrix::number::{nearest_f64, to_usize};
@@ -93,11 +94,13 @@ impl Walk {
     }
 
     /// Takes cells from the block that is being sent: from a step on (see `free_from`) it has only `kept`.
-    pub(in crate::primary) fn trim(&mut self, from: u64, kept: Rect) {
-        if let (Some(_), Some(out)) = (&self.sending, self.out.last_mut()) {
-            out.work.cut(from, kept);
-            // The panel that comes next may have jobs that now are the last of their tiles.
-            self.refused = None;
-        }
+    /// What that is of the plan, where it is one of the member's own.
+    pub(in crate::primary) fn trim(&mut self, from: u64, kept: Rect) -> Option<Loss> {
+        let (sending, out) = self.sending.as_ref().zip(self.out.last_mut())?;
+        out.work.cut(from, kept);
+        // The panel that comes next may have jobs that now are the last of their tiles.
+        self.refused = None;
+        let wave = sending.wave?;
+        Some(Loss { waves: Span::new(wave, wave + 1), from, kept })
     }
 }
