@@ -30,5 +30,5 @@ pub use error::KernelError;
 pub use name::{Choice, KernelName};
 pub use peak::peak;
 pub use pick::{Pick, open, pick};
-pub use rate::{job_rate, rate};
+pub use rate::{Clock, job_rate, rate};
 pub use simd::bits_class;

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bramble_matrix::DType;
 
@@ -65,7 +65,8 @@ pub fn pick(choice: Choice, dtype: DType, flops: f64) -> Result<Pick, KernelErro
 fn auto(dtype: DType, flops: f64) -> Pick {
     let simd: Arc<dyn Kernel> = Arc::new(Simd);
     let mut present = vec![Arc::clone(&simd)];
-    let worth = || flops / (rate(&*simd, dtype, ESTIMATE) * 1e9) >= WORTH_COMPARING;
+    let start = Instant::now();
+    let worth = || flops / (rate(&*simd, dtype, ESTIMATE, &|| start.elapsed()) * 1e9) >= WORTH_COMPARING;
     if dtype.is_float() && flops >= WORTH_ESTIMATING && worth() {
         // A library that is missing or unfit is no failure here: it was not asked for by name.
         present

@@ -2,6 +2,9 @@
 //!
 //! Place in the flow: `pick` compares kernels with it; workers report their speed by it.
 //!
+//! Rates are by a clock of the caller's choice: the wall's says what a thread got done, its own processor time what it
+//! would have without others in its way.
+//!
 //! Deliberately absent: threads. To learn what a machine does with all its cores busy (shared caches,
 //! memory and clock), call [`rate`] on all of them at once.
 
@@ -13,6 +16,9 @@ use crate::{Kernel, KernelElement, Product};
 
 /// Edges of the trial products, largest first.
 const EDGES: [usize; 6] = [512, 384, 256, 192, 128, 64];
+
+/// Tells the time, from any moment on.
+pub type Clock<'a> = &'a dyn Fn() -> Duration;
 
 /// Operands of one trial product, small numbers that stay finite and normal.
 struct Trial<T> {
@@ -34,44 +40,46 @@ impl<T: KernelElement> Trial<T> {
     }
 
     /// Seconds of one product.
-    fn seconds(&mut self, kernel: &dyn Kernel) -> f64 {
+    fn seconds(&mut self, kernel: &dyn Kernel, clock: Clock<'_>) -> f64 {
         let edge = self.edge;
         let (a, b) = (View::row_major(&self.a, edge, edge), View::row_major(&self.b, edge, edge));
         let c = ViewMut::row_major(&mut self.c, edge, edge);
         let product = T::any(Product::new(T::ONE, a, b, T::ZERO, c));
-        let start = Instant::now();
+        let start = clock();
         kernel.multiply(product);
-        start.elapsed().as_secs_f64().max(1e-9)
+        clock().saturating_sub(start).as_secs_f64().max(1e-9)
     }
 }
 
 /// The largest edge whose product takes at most `seconds`, judged by a small warm one.
 fn fitting_edge<T: KernelElement>(kernel: &dyn Kernel, seconds: f64) -> usize {
     let mut small = Trial::<T>::new(64);
-    let once = (0..3).map(|_| small.seconds(kernel)).fold(f64::INFINITY, f64::min);
+    let start = Instant::now();
+    let wall = || start.elapsed();
+    let once = (0..3).map(|_| small.seconds(kernel, &wall)).fold(f64::INFINITY, f64::min);
     let cost = |edge: usize| once * (edge as f64 / 64.0).powi(3);
     EDGES.into_iter().find(|&edge| cost(edge) <= seconds).unwrap_or(64)
 }
 
 /// Gflop/s (2 m n k operations; Gop/s for integers) of one thread, warm, over about `seconds_budget`
 /// seconds (at least one product). Panics for a type that the kernel does not support.
-pub fn rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64) -> f64 {
+pub fn rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64, clock: Clock<'_>) -> f64 {
     match dtype {
-        DType::F32 => rate_of::<f32>(kernel, seconds_budget),
-        DType::F64 => rate_of::<f64>(kernel, seconds_budget),
-        DType::I32 => rate_of::<i32>(kernel, seconds_budget),
-        DType::I64 => rate_of::<i64>(kernel, seconds_budget),
+        DType::F32 => rate_of::<f32>(kernel, seconds_budget, clock),
+        DType::F64 => rate_of::<f64>(kernel, seconds_budget, clock),
+        DType::I32 => rate_of::<i32>(kernel, seconds_budget, clock),
+        DType::I64 => rate_of::<i64>(kernel, seconds_budget, clock),
     }
 }
 
-fn rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64) -> f64 {
+fn rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock: Clock<'_>) -> f64 {
     let start = Instant::now();
     let edge = fitting_edge::<T>(kernel, seconds_budget / 8.0);
     let mut trial = Trial::<T>::new(edge);
-    trial.seconds(kernel); // Memory is touched and caches are filled before the clock counts.
+    trial.seconds(kernel, clock); // Memory is touched and caches are filled before the clock counts.
     let (mut products, mut seconds) = (0u32, 0.0);
     while products == 0 || start.elapsed().as_secs_f64() < seconds_budget {
-        seconds += trial.seconds(kernel);
+        seconds += trial.seconds(kernel, clock);
         products += 1;
     }
     f64::from(products) * trial.flops() / seconds / 1e9
@@ -84,16 +92,16 @@ const JOB_SETS: usize = 4;
 
 /// Gflop/s of one thread at the jobs of a large product: tiles that are added to, and operands that come from memory.
 /// Takes about `seconds_budget` and 10 MiB. Panics for a type that the kernel does not support.
-pub fn job_rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64) -> f64 {
+pub fn job_rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64, clock: Clock<'_>) -> f64 {
     match dtype {
-        DType::F32 => job_rate_of::<f32>(kernel, seconds_budget),
-        DType::F64 => job_rate_of::<f64>(kernel, seconds_budget),
-        DType::I32 => job_rate_of::<i32>(kernel, seconds_budget),
-        DType::I64 => job_rate_of::<i64>(kernel, seconds_budget),
+        DType::F32 => job_rate_of::<f32>(kernel, seconds_budget, clock),
+        DType::F64 => job_rate_of::<f64>(kernel, seconds_budget, clock),
+        DType::I32 => job_rate_of::<i32>(kernel, seconds_budget, clock),
+        DType::I64 => job_rate_of::<i64>(kernel, seconds_budget, clock),
     }
 }
 
-fn job_rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64) -> f64 {
+fn job_rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock: Clock<'_>) -> f64 {
     let (edge, depth) = JOB;
     let sets = |elements: usize, by: usize| -> Vec<Vec<T>> {
         let one = |set: usize| (0..elements).map(|i| T::from_f64((i * by % 17 + set) as f64 - 8.0)).collect();
@@ -108,9 +116,9 @@ fn job_rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64) -> f6
         let (left, right) = (jobs.len() / JOB_SETS % JOB_SETS, jobs.len() % JOB_SETS);
         let tile = ViewMut::row_major(&mut c[right], edge, edge);
         let (a, b) = (View::row_major(&a[left], edge, depth), View::row_major(&b[right], depth, edge));
-        let began = Instant::now();
+        let began = clock();
         kernel.multiply(T::any(Product::new(T::ONE, a, b, T::ONE, tile)));
-        jobs.push(began.elapsed().as_secs_f64());
+        jobs.push(clock().saturating_sub(began).as_secs_f64());
     }
     // The median: some jobs are held up by a processor quota, whose share is reckoned with elsewhere, or by others.
     jobs.sort_by(f64::total_cmp);
@@ -130,18 +138,19 @@ pub(crate) fn compare(kernels: &[&dyn Kernel], dtype: DType, budget: Duration) -
 
 fn compare_of<T: KernelElement>(kernels: &[&dyn Kernel], budget: Duration) -> Vec<f64> {
     let start = Instant::now();
+    let wall = || start.elapsed();
     let Some(&first) = kernels.first() else { return Vec::new() };
     // Five turns and the warming one.
     let edge = fitting_edge::<T>(first, budget.as_secs_f64() / (6 * kernels.len()) as f64).clamp(128, 384);
     let mut trial = Trial::<T>::new(edge);
     for kernel in kernels {
-        trial.seconds(*kernel);
+        trial.seconds(*kernel, &wall);
     }
     let mut best = vec![f64::INFINITY; kernels.len()];
     let mut turns = 0;
     while turns < 3 || start.elapsed() < budget {
         for (best, kernel) in best.iter_mut().zip(kernels) {
-            *best = best.min(trial.seconds(*kernel));
+            *best = best.min(trial.seconds(*kernel, &wall));
         }
         turns += 1;
     }

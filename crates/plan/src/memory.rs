@@ -16,6 +16,8 @@ use bramble_matrix::Rect;
 pub(crate) const EDGE_MAX: u64 = 1024;
 /// Steps of panels that a machine with enough memory is sent ahead.
 const STEPS_AHEAD: u64 = 3;
+/// Groups of columns that a machine with enough memory is sent ahead, done column by column.
+const GROUPS_AHEAD: u64 = 6;
 /// Tiles for each thread that a machine should have at once, so that none waits for the link.
 const TILES_A_THREAD: u64 = 4;
 /// Most blocks at a machine at once.
@@ -153,7 +155,7 @@ impl CellCharges {
                 let (all_a, column) = self.columns(size);
                 let columns = (TILES_A_THREAD * u64::from(threads))
                     .div_ceil(size.rows.max(1))
-                    .max(3 * group)
+                    .max(GROUPS_AHEAD * group)
                     .min(size.cols);
                 all_a.saturating_add(column.saturating_mul(columns))
             }

@@ -3,14 +3,15 @@
 //! Place in the flow: after the welcomes, before the plan.
 //!
 //! Invariants: bytes travel as those of a product do, in frames of the session, over the same cipher. Every wait has a
-//! deadline that names the machine.
+//! deadline that names the machine. What a shaper on the way lets through at once after a pause (a token bucket) does not
+//! count: a measurement follows directly on as much that is not measured.
 //!
 //! Deliberately absent: the way back, which is taken to be as fast.
 
 use crate::PrimaryError;
 use crate::log::ClockSample;
 use crate::opening::Session;
-use bramble_link::{Body, Frame, Link, NoBodies, Region, clock_ns};
+use bramble_link::{Body, CHUNK_BYTES_MAX, Frame, Link, NoBodies, Region, clock_ns};
 use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::LinkRate;
 use bramble_schedule::message::{Kind, Pong, encode_number};
@@ -25,6 +26,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const QUICK: Duration = Duration::from_millis(20);
 /// The first look at a link.
 const FIRST_BYTES: usize = 64 << 10;
+/// On a link that takes longer than this for those one look has to do.
+const SLOW: Duration = Duration::from_secs(1);
 /// What all links together carry, about, when they are measured at once.
 const TOGETHER: Duration = Duration::from_millis(40);
 /// Links that are measured by themselves in the same moment: one, unless there are so many that turns take too long.
@@ -55,7 +58,9 @@ pub(crate) async fn measure(sessions: &mut Vec<Session>) -> Result<Option<f64>, 
     if sessions.iter().filter(|s| s.rate.is_some()).count() < 2 {
         return Ok(None);
     }
-    together(sessions).await.map(Some)
+    together(sessions).await?;
+    let (one, other) = (together(sessions).await?, together(sessions).await?);
+    Ok(Some(one.max(other)))
 }
 
 /// Does something with all sessions at once; gives what came of it in their order.
@@ -88,7 +93,7 @@ async fn together(sessions: &mut Vec<Session>) -> Result<f64, PrimaryError> {
     let each = |mut session: Session| async move {
         let Some(rate) = session.rate else { return (0, Ok(session)) };
         let share = rate.bytes_per_s * TOGETHER.as_secs_f64();
-        let bytes = (share as usize).clamp(1 << 10, bramble_link::CHUNK_BYTES_MAX);
+        let bytes = (share as usize).clamp(1 << 10, CHUNK_BYTES_MAX);
         let name = session.name.clone();
         // On a fast link one body is over at once: several, one after the other.
         let times = ((share / nearest_f64(to_u64(bytes))) as u64).clamp(1, 8);
@@ -144,19 +149,25 @@ async fn rate(link: &mut Link) -> Result<(LinkRate, ClockSample), String> {
         let (trip, sample) = asked(link, nonce, 0).await?;
         (round_trip, clock) = (round_trip.min(trip), ClockSample::better(Some(clock), sample));
     }
-    let mut bytes = FIRST_BYTES;
-    let mut best = ping(link, 4, bytes).await?;
-    if best > round_trip + QUICK / 8 {
+    let mut first = ping(link, 4, FIRST_BYTES).await?;
+    if first > round_trip + QUICK / 8 {
         // It may have been held up just then: a processor quota, a neighbour's burst.
-        best = best.min(ping(link, 5, bytes).await?);
+        first = first.min(ping(link, 5, FIRST_BYTES).await?);
     }
-    if best < round_trip + QUICK {
-        bytes = bramble_link::CHUNK_BYTES_MAX;
-        best = ping(link, 6, bytes).await?.min(ping(link, 7, bytes).await?);
-    }
+    let (bytes, best) = match first.saturating_sub(round_trip) {
+        over if over > SLOW => (FIRST_BYTES, first),
+        over if over > QUICK => (FIRST_BYTES, steady(link, FIRST_BYTES).await?),
+        _ => (CHUNK_BYTES_MAX, steady(link, CHUNK_BYTES_MAX).await?),
+    };
     let seconds = best.saturating_sub(round_trip).as_secs_f64().max(1e-6);
     let bytes_per_s = nearest_f64(to_u64(bytes)) / seconds;
     Ok((LinkRate { bytes_per_s, round_trip_s: round_trip.as_secs_f64() }, clock))
+}
+
+/// The better of two pings after another of the same size.
+async fn steady(link: &mut Link, bytes: usize) -> Result<Duration, String> {
+    ping(link, 6, bytes).await?;
+    Ok(ping(link, 7, bytes).await?.min(ping(link, 8, bytes).await?))
 }
 
 async fn ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<Duration, String> {

@@ -5,6 +5,8 @@ use crate::speeds::{Effort, Speed};
 use bramble_kernel::{Choice, Kernel, Pick};
 use bramble_matrix::DType;
 use bramble_matrix::number::to_u64;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
 
 /// How a worker is to run.
 #[derive(Clone, Debug)]
@@ -61,17 +63,19 @@ pub fn host_name() -> String {
 }
 
 /// Speed of `threads` threads running the kernel at the same time, and their cores' peak. Takes some 40 milliseconds with
-/// all effort.
+/// all effort. Where a quota limits them (`sustained` reckons with it) only time on a processor counts: how much of so
+/// few milliseconds they are held back says nothing.
 pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: Effort) -> Speed {
     const SECONDS: f64 = 0.004;
     const JOBS_SECONDS: f64 = 0.03;
+    let clock = clock(is_limited(threads, quota::cpus()));
     let one = |seconds: f64| {
         let kernel = pick.kernel.clone();
-        move || (bramble_kernel::rate(&*kernel, dtype, seconds), bramble_kernel::peak(dtype))
+        move || (bramble_kernel::rate(&*kernel, dtype, seconds, &clock), bramble_kernel::peak(dtype))
     };
     let jobs = || {
         let kernel = pick.kernel.clone();
-        move || (bramble_kernel::job_rate(&*kernel, dtype, JOBS_SECONDS), bramble_kernel::peak(dtype))
+        move || (bramble_kernel::job_rate(&*kernel, dtype, JOBS_SECONDS, &clock), bramble_kernel::peak(dtype))
     };
     let rates: Vec<(f64, f64)> = match effort {
         Effort::Peak => {
@@ -100,9 +104,25 @@ pub(crate) fn sustained(speed: Speed, threads: usize) -> Speed {
 }
 
 fn within_quota(speed: Speed, threads: usize, cpus: Option<f64>) -> Speed {
-    let wanted = u32::try_from(threads.max(1)).map_or(f64::MAX, f64::from);
-    let share = cpus.map_or(1.0, |cpus| (cpus / wanted).min(1.0));
+    let share = share(threads, cpus);
     Speed { gflops: speed.gflops * share, peak_gflops: speed.peak_gflops * share }
+}
+
+/// The part of the time that so many threads may run.
+fn share(threads: usize, cpus: Option<f64>) -> f64 {
+    let wanted = u32::try_from(threads.max(1)).map_or(f64::MAX, f64::from);
+    cpus.map_or(1.0, |cpus| (cpus / wanted).min(1.0))
+}
+
+fn is_limited(threads: usize, cpus: Option<f64>) -> bool {
+    share(threads, cpus) < 1.0
+}
+
+/// The calling thread's processor time, or the time of day, from any moment on.
+fn clock(own: bool) -> impl Fn() -> Duration + Copy + Send {
+    let id = if own { ClockId::ThreadCPUTime } else { ClockId::Monotonic };
+    // Neither is ever negative.
+    move || Duration::try_from(clock_gettime(id)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -117,6 +137,16 @@ mod tests {
         assert_eq!((cut(4, None), cut(4, Some(4.0)), cut(4, Some(16.0))), (80.0, 80.0, 80.0));
         assert_eq!((cut(4, Some(1.0)), cut(1, Some(0.5)), cut(2, Some(1.5))), (20.0, 40.0, 60.0));
         assert_eq!(within_quota(speed, 8, Some(2.0)).peak_gflops, 25.0);
+    }
+
+    #[test]
+    fn time_off_the_processor_counts_only_by_the_wall_clock() {
+        let (wall, own) = (clock(is_limited(1, None)), clock(is_limited(4, Some(2.0))));
+        let before = (wall(), own());
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(wall() - before.0 >= Duration::from_millis(20));
+        assert!(own() - before.1 < Duration::from_millis(20));
+        assert!(!is_limited(2, Some(2.0)));
     }
 
     #[test]
