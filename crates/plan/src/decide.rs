@@ -5,7 +5,7 @@
 //! simpler plan is taken: alone before a team, fewer machines before more, `reuse` before the others.
 
 use crate::search::{Found, Search, unusable};
-use crate::{Cut, GridError, Machine, Plan, Problem, Region, Strategy, Sums};
+use crate::{Cut, GridError, Machine, Order, Plan, Problem, Region, Strategy, Sums};
 
 /// Who may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,8 +131,38 @@ pub enum PlanError {
     },
 }
 
+/// What smaller tiles have to gain.
+const FINER_GAIN: f64 = 0.98;
+
 /// Chooses. `primary` is this machine's own cores; `workers` may be empty.
 pub fn decide(
+    problem: &Problem,
+    cut: Cut,
+    primary: &Machine,
+    workers: &[Machine],
+    wish: &Wish,
+) -> Result<Decision, PlanError> {
+    let with = |cut: Cut| decide_with(problem, cut, primary, workers, wish);
+    let decision = with(cut)?;
+    match finer(cut, &decision.plan, wish).map(with) {
+        Some(Ok(other)) if other.plan.predicted.seconds < decision.plan.predicted.seconds * FINER_GAIN => {
+            Ok(other)
+        }
+        _ => Ok(decision),
+    }
+}
+
+/// Half the edge of the tiles, where nobody asked for another and it may pay: where tiles go home while panels come, those
+/// of the last panel end the product, and smaller panels have fewer. Never where bits shall not depend on the machines.
+fn finer(cut: Cut, plan: &Plan, wish: &Wish) -> Option<Cut> {
+    let grid = &plan.regions.first()?.grid;
+    let go_home_early = plan.members.iter().flat_map(|m| &m.shares).any(|s| s.order != Order::Steps);
+    let has_halves = grid.tile_rows == grid.tile_cols && grid.tile_rows.is_multiple_of(512);
+    let may = cut.tile.is_none() && !wish.reproducible && go_home_early && has_halves;
+    may.then(|| Cut { tile: Some(grid.tile_rows / 2), depth: Some(grid.depth) })
+}
+
+fn decide_with(
     problem: &Problem,
     cut: Cut,
     primary: &Machine,

@@ -63,6 +63,10 @@ struct Alone {
     trip_s: f64,
     /// From when the first bytes come until its threads are busy.
     start_s: f64,
+    /// In which its threads wait for panels that come before their work.
+    idle_s: f64,
+    /// By which its results come home later than if they came evenly from the start on.
+    quiet_s: f64,
     /// From the last job until the last tile is home, with the link for itself.
     tail_s: f64,
     /// Results that come home at the end: of the last step, from so long before the last job on; and of those the ones
@@ -74,12 +78,12 @@ struct Alone {
 impl Alone {
     /// Until its last job is done.
     fn done_s(&self) -> f64 {
-        let kernels_s = self.start_s + self.compute_s;
+        let kernels_s = self.start_s + self.idle_s + self.compute_s;
         self.trip_s + (kernels_s.max(self.there_s).max(self.rounds_s) + self.stalls_s).max(self.late_s)
     }
 
     fn all_s(&self) -> f64 {
-        let results_s = self.empty_s + self.home_s;
+        let results_s = self.empty_s + self.quiet_s + self.home_s;
         (self.done_s() + self.tail_s).max(self.trip_s + results_s.max(self.start_s + self.sends_s))
     }
 }
@@ -124,16 +128,16 @@ impl Costs<'_> {
                 (there.done_s(at, one.compute_s) + one.lag_s).max(there.end_s(at) + one.job_s) + one.chain_s;
             alone.push(Alone { late_s: if links[at].is_some() { late_s } else { 0.0 }, ..one });
         }
-        let (mut start_s, mut tail_s) = (0.0f64, 0.0f64);
+        let (mut first_s, mut tail_s) = (0.0f64, 0.0f64);
         let mut longest = Longest::default();
         let loop_s = self.loop_s(p, members, loads);
         let cores_s = self.cores_s(p, members, loop_s);
         for alone in &alone {
-            start_s = start_s.max(alone.trip_s + alone.start_s);
+            first_s = first_s.max(alone.trip_s + alone.start_s + alone.quiet_s);
             tail_s = tail_s.max(alone.trip_s + alone.tail_s);
         }
         longest.consider(p.bytes_sent as f64 / primary + tail_s, Limit::Egress);
-        longest.consider(p.bytes_received as f64 / primary + start_s, Limit::Ingress);
+        longest.consider(p.bytes_received as f64 / primary + first_s, Limit::Ingress);
         for ((member, alone), cost) in members.iter().zip(&alone).zip(&mut p.machines) {
             let machine = &self.machines[member.machine];
             cost.compute_s = alone.compute_s;
@@ -174,6 +178,8 @@ impl Costs<'_> {
             all.job_s = all.job_s.max(one.job_s);
             all.trip_s = all.trip_s.max(one.trip_s);
             all.start_s = all.start_s.max(one.start_s);
+            all.idle_s = all.idle_s.max(one.idle_s);
+            all.quiet_s = all.quiet_s.max(one.quiet_s);
             all.chain_s = all.chain_s.max(one.chain_s);
             all.empty_s = all.empty_s.max(one.empty_s);
             all.tail_s = all.tail_s.max(one.tail_s);
@@ -258,7 +264,13 @@ impl Costs<'_> {
         // So many pairs of panels until there is a product for each thread; half of them are busy meanwhile.
         let pairs = (threads / charges.products_of(1) as f64).sqrt().ceil().min(products.sqrt()).max(1.0);
         let start_s = pair * (pairs + 1.0) / 2.0 / rates.first + chain_s / 2.0;
-        let start_s = start_s + self.idle_s(share, load, rates, (units, unit_s * units));
+        let net_s = load.out as f64 / rates.out;
+        let idle_s = self.idle_s(share, load, rates, (units, unit_s * units));
+        let quiet_s = match share.order {
+            Order::Steps => 0.0,
+            Order::Columns(_) => idle_s,
+            Order::Corner => behind_s(net_s, load.back as f64 / rates.back),
+        };
         let all_blocks = share.blocks().max(1) as f64;
         let last_back = match share.order {
             Order::Steps => load.results as f64 / all_blocks,
@@ -284,6 +296,8 @@ impl Costs<'_> {
             job_s: work / jobs * threads / speed,
             trip_s: link.round_trip_s,
             start_s,
+            idle_s,
+            quiet_s,
             chain_s,
             tail_s: tail_s(link.bytes_per_s),
             last_step: (lead_s, last_back),
@@ -303,9 +317,7 @@ impl Costs<'_> {
                 let first = self.resident_bytes(share) * (1.0 - 1.0 / units) + load.out as f64 / units;
                 (first / rates.out - work_s / units).max(0.0)
             }
-            // The part f of all panels makes f * f of the work possible: the worst moment is at f = net / (2 work).
-            Order::Corner if net_s < 2.0 * work_s => net_s * net_s / (4.0 * work_s),
-            Order::Corner => net_s - work_s,
+            Order::Corner => behind_s(net_s, work_s),
         }
     }
 
@@ -391,6 +403,12 @@ impl Costs<'_> {
 /// part f of the panels is there, f² of the tiles have both of theirs: they cannot leave evenly.
 fn after_s(step_s: f64, home_s: f64) -> f64 {
     if 2.0 * home_s <= step_s { 0.0 } else { home_s - step_s + step_s * step_s / (4.0 * home_s) }
+}
+
+/// The part f of all panels, which come in `net_s`, makes f² of what takes `work_s` possible: by how much that ends later
+/// than if it could begin at once. The worst moment is at f = net / (2 work).
+fn behind_s(net_s: f64, work_s: f64) -> f64 {
+    if net_s < 2.0 * work_s { net_s * net_s / (4.0 * work_s) } else { net_s - work_s }
 }
 
 /// The longest of all that was considered; what is hardly longer than something before takes no credit for it.
