@@ -120,9 +120,9 @@ fn job_rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock
         kernel.multiply(T::any(Product::new(T::ONE, a, b, T::ONE, tile)));
         jobs.push(clock().saturating_sub(began).as_secs_f64());
     }
-    // The median: some jobs are held up by a processor quota, whose share is reckoned with elsewhere, or by others.
+    // The lower quartile: some jobs are held up by a processor quota, whose share is reckoned with elsewhere, or by others.
     jobs.sort_by(f64::total_cmp);
-    2.0 * (edge * edge * depth) as f64 / jobs[jobs.len() / 2].max(1e-9) / 1e9
+    2.0 * (edge * edge * depth) as f64 / jobs[jobs.len() / 4].max(1e-9) / 1e9
 }
 
 /// Gflop/s of each kernel at its best, in turns of one product each so that a disturbance hits all alike,

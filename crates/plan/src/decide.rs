@@ -131,6 +131,11 @@ pub enum PlanError {
     },
 }
 
+/// Machines with the same number of threads, whose peaks (measured in microseconds) and speeds (in milliseconds) differ by no
+/// more than these parts, are of one kind.
+const PEAK_DOUBT: f64 = 0.03;
+/// See `PEAK_DOUBT`.
+const SPEED_DOUBT: f64 = 0.3;
 /// What smaller tiles have to gain.
 const FINER_GAIN: f64 = 0.98;
 
@@ -173,7 +178,7 @@ fn decide_with(
     // A primary whose speed is not known is taken for a very slow one.
     let gflops = if unusable(&primary).is_some() { 1e-3 } else { primary.gflops };
     let mut machines = vec![Machine { gflops, ..primary }];
-    machines.extend(workers.iter().cloned());
+    machines.extend(with_even_speeds(workers));
     let regions = regions(problem, cut, wish)?;
     let search = Search::new(problem, &machines, wish, &regions);
     let mut found = Found::default();
@@ -187,6 +192,39 @@ fn decide_with(
     let left_out = search.left_out(&best, alone);
     let sentence = search.sentence(&best, &found, alone);
     Ok(Decision { alone, left_out, sentence, considered: found.considered(), plan: best })
+}
+
+/// The workers, where those of one kind have the same speed, and links: what was measured of each differs by what was in its way just
+/// then. Equal machines get equal parts, which share the most panels.
+fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
+    let mut even = workers.to_vec();
+    let mut left: Vec<usize> = (0..workers.len()).collect();
+    left.sort_by(|a, b| workers[*a].gflops.total_cmp(&workers[*b].gflops));
+    while let Some(first) = left.first().map(|at| &workers[*at]) {
+        let is_alike = |at: &usize| {
+            let other = &workers[*at];
+            let apart = (other.peak_gflops - first.peak_gflops).abs();
+            std::ptr::eq(first, other)
+                || first.threads == other.threads
+                    && apart <= first.peak_gflops * PEAK_DOUBT
+                    && other.gflops <= first.gflops * (1.0 + SPEED_DOUBT)
+        };
+        let (alike, rest): (Vec<usize>, Vec<usize>) = left.iter().partition(|at| is_alike(at));
+        let mean = |of: &dyn Fn(&Machine) -> f64| {
+            alike.iter().map(|at| of(&workers[*at])).sum::<f64>() / alike.len() as f64
+        };
+        let rate = |m: &Machine| m.link.map_or(f64::NAN, |link| link.bytes_per_s);
+        let (speed, link) = (mean(&|m| m.gflops), mean(&rate));
+        for at in &alike {
+            even[*at].gflops = speed;
+            let near = (rate(&even[*at]) - link).abs() <= link * SPEED_DOUBT;
+            if let Some(own) = even[*at].link.as_mut().filter(|_| near) {
+                own.bytes_per_s = link;
+            }
+        }
+        left = rest;
+    }
+    even
 }
 
 /// The most memory that any one worker could use, whichever plan is chosen.

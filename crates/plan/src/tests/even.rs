@@ -38,3 +38,17 @@ fn cells_are_not_moved_where_links_are_what_is_short() {
     assert_eq!(shares(&plan(20.0)), 1);
     assert!(shares(&plan(1e5)) > 1);
 }
+
+#[test]
+fn machines_of_one_kind_have_equal_parts_whatever_was_in_the_way_of_their_measurement() {
+    let p = problem(8192, 8192, 8192);
+    let kind = |gflops, peak_gflops| Machine { peak_gflops, ..machine("w", gflops, 8 << 30, 1e4) };
+    let parts = |workers: &[Machine]| -> Vec<f64> {
+        let plan = planned(&p, Cut::default(), workers, "reuse");
+        (0..plan.members.len()).map(|at| plan.part_of_work(at)).collect()
+    };
+    assert_eq!(parts(&[kind(46.0, 60.0), kind(52.0, 60.8), kind(50.0, 59.2), kind(47.0, 60.0)]), [0.25; 4]);
+    // Another kind, and one with something else to do.
+    assert!(parts(&[kind(46.0, 60.0), kind(52.0, 70.0)]) != [0.5; 2]);
+    assert!(parts(&[kind(36.0, 60.0), kind(52.0, 60.0)]) != [0.5; 2]);
+}

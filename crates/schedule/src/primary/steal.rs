@@ -8,7 +8,7 @@
 //! Invariants: what moves was not begun, so each (tile, step) still has one owner; the kernel calls for a tile are the
 //! same, in the same order, whoever makes them, so C's bits are those of the plan. A piece fits the memory of who takes it.
 //! Decisions are a function of the events and their times. Moves are damped: they are looked for at most a hundred times
-//! or so in a product, each has to be worth a part of the whole time with what it costs, and who has enough to do for
+//! or so in a product, who will be last has to be so beyond doubt, each has to be worth a part of the whole time with what it costs, and who has enough to do for
 //! long is given nothing.
 //!
 //! Deliberately absent: taking back what was sent. What is in a peer's window (about two steps) it does itself.
@@ -26,11 +26,14 @@ use std::time::Duration;
 
 /// Who will be done so much of the whole time before another may take from it.
 const GAP: f64 = 0.03;
+/// By how much of it a peer's remaining time may be wrong: equal machines do not take from each other what they then have to
+/// give back.
+const DOUBT: f64 = 0.1;
 /// What a move has to gain, of the whole time.
 const GAIN: f64 = 0.01;
 /// How often moves are looked for, of the whole time.
 const LOOK: f64 = 0.01;
-/// Who still has work for so much of the whole time (and as long again as it would have to wait) is given nothing yet:
+/// Who still has work for so much of the whole time (and for as long as it would have to wait) is given nothing yet:
 /// later more is known, and smaller pieces can be cut.
 const AHEAD: f64 = 0.15;
 /// Lots that a peer may have, and pairs of peers that are tried for one move.
@@ -130,7 +133,10 @@ impl Primary {
         let mut order: Vec<usize> = (0..stands.len()).filter(|p| stands[*p].rate > 0.0).collect();
         order.sort_by(|a, b| stands[*b].seconds().total_cmp(&stands[*a].seconds()).then(a.cmp(b)));
         let level = level(stands);
-        let gap = |from: usize, to: usize| stands[from].seconds() - stands[to].seconds() > GAP * total_s;
+        let surely = |from: usize, to: usize| {
+            stands[from].seconds() * (1.0 - DOUBT) - stands[to].seconds() * (1.0 + DOUBT)
+        };
+        let gap = |from: usize, to: usize| surely(from, to) > GAP * total_s;
         for from in order.iter().take(TRIES_MAX).copied() {
             let thieves = order.iter().rev().take(TRIES_MAX).copied();
             for to in thieves.take_while(|to| gap(from, *to)) {
@@ -159,7 +165,7 @@ impl Primary {
         };
         let is_worth_it = |offer: &Offer| {
             let ready_s = offer.ready_s + seconds(victim, offer.tile_bytes);
-            if to.seconds() > 2.0 * ready_s + AHEAD * total_s {
+            if to.seconds() > ready_s + AHEAD * total_s {
                 return false;
             }
             let work_s = (offer.work / to.rate).max(seconds(thief, offer.panel_bytes));
