@@ -1,7 +1,8 @@
 """Bramble's products on a cluster in one machine: against the bound, the network's least, the workers' own speeds, and
 one worker.
 
-  compute  four equal workers at 1 Gbit/s: time against the bound that no plan can beat
+  compute  four equal workers at 1 Gbit/s: time against what each takes for its part by itself, with its operands at hand,
+           and against the bound that no plan can beat (the peak of the cores, which no kernel reaches)
   network  the same at 200 Mbit/s: bytes that leave and reach the primary against |A| + |B| and |C|, and the bound
   mixed    a fast, two middling, a slow worker: speed against the sum of what each does alone, and against equal shares
   scaling  one to five workers by the strategies of a table for five Raspberry Pis: how many times as fast as one
@@ -16,10 +17,11 @@ import os
 import signal
 import statistics
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import lab
 import lab_peers
-from common import ITEM_BYTES, arguments, in_turns, parse, record, scratch, spread, table
+from common import ITEM_BYTES, arguments, bramble, environment, in_turns, parse, record, scratch, spread, table
 from lab import Cluster, Machine, measured, operands
 
 QUICK_N = 768
@@ -36,24 +38,49 @@ def described(n, dtype, cores, mbit):
     return f"n = {n}, {dtype}, workers of {'/'.join(f'{part:g}' for part in cores)} processors, {mbit:g} Mbit/s"
 
 
-def against_bound(args, case, mbit_default):
+def by_themselves(args, cluster, n, dtype):
+    """All workers at once compute so many rows of C each, without a network: what they can do together at most."""
+    a, b = operands(args.folder, n // cluster.workers, n, n, dtype)
+
+    def one(worker):
+        return bramble(args, "multiply", a, b, "--threads", "1", *ALWAYS, env=environment(),
+                       prefix=[*cluster.at(worker), "env", "-u", "BRAMBLE_HOSTS"])
+
+    figures = {}
+    with lab.load(figures), ThreadPoolExecutor(cluster.workers) as pool:
+        reports = list(pool.map(one, range(1, cluster.workers + 1)))
+    return {"gflops": sum(report["gflops"] for report in reports),
+            "seconds": max(report["seconds"] for report in reports), **figures}
+
+
+OWN = "each worker's part by itself"
+
+
+def against_bound(args, case, n_default, mbit_default):
     """One product by each strategy; time against the bound, bytes against what has to be moved at least."""
-    n, dtype, cores, mbit = settings(args, 8192, "f32", [0.25] * 4, mbit_default)
+    n, dtype, cores, mbit = settings(args, n_default, "f32", [0.25] * 4, mbit_default)
     a, b = operands(args.folder, n, n, n, dtype)
     matrix = n * n * ITEM_BYTES[dtype]
     with Cluster(args, [Machine(part, mbit) for part in cores], mbit) as cluster:
-        taken = in_turns({
+        contestants = {
             strategy: lambda strategy=strategy: measured(
                 lambda: cluster.multiply(a, b, "--strategy", strategy, *args.words, *ALWAYS))
             for strategy in args.strategies
-        }, args.rounds)
+        }
+        if case == "compute":
+            contestants[OWN] = lambda: by_themselves(args, cluster, n, dtype)
+        taken = in_turns(contestants, args.rounds, warm_up=0)
     rows = []
-    for strategy, rounds in taken.items():
+    own = taken.get(OWN, [])
+    for strategy in args.strategies:
+        rounds = taken[strategy]
+        slower = [each["gflops"] / one["gflops"] for one, each in zip(rounds, own)]
+
         def over(name, of, rounds=rounds):
             return [one[name] / of(one) for one in rounds]
 
         rows.append([
-            strategy, spread([one["seconds"] for one in rounds]), rounds[-1]["bound_by"],
+            strategy, spread([one["seconds"] for one in rounds]), spread(slower) if slower else "", rounds[-1]["bound_by"],
             spread(over("seconds", lambda one: one["bound_s"])), spread(over("predicted_s", lambda one: one["seconds"])),
             f"{statistics.median(over('sent', lambda _: 2 * matrix)):.3f}",
             f"{statistics.median(over('received', lambda _: matrix)):.3f}",
@@ -61,14 +88,17 @@ def against_bound(args, case, mbit_default):
         ])
     about = described(n, dtype, cores, mbit)
     record(args, "lab_products", f"{case}: {about}", taken, n=n, dtype=dtype, worker_cores=cores, mbit=mbit)
-    table(f"{case}: {about}", ["strategy", "seconds: median (range)", "bound by", "seconds : bound", "predicted : seconds",
+    table(f"{case}: {about}", ["strategy", "seconds: median (range)", "seconds : by themselves", "bound by",
+                               "seconds : bound", "predicted : seconds",
                                "sent : (A + B)", "received : C", "Gflop/s"], rows)
+    if own:
+        print(f"\nBy themselves, with their operands at hand, the workers do {spread([one['gflops'] for one in own])} Gflop/s.")
     print("\n" + lab.said(taken.values()))
 
 
 def mixed(args):
     """A product of unequal workers, what each of them does alone, and equal shares."""
-    n, dtype, cores, mbit = settings(args, 8192, "f32", [0.4, 0.2, 0.2, 0.1], 1000)
+    n, dtype, cores, mbit = settings(args, 12_288, "f32", [0.4, 0.2, 0.2, 0.1], 1000)
     a, b = operands(args.folder, n, n, n, dtype)
 
     def part(cluster, worker, rows):
@@ -88,7 +118,7 @@ def mixed(args):
                 cluster, worker, n * speed / sum(cores))
         slowest = cores.index(min(cores)) + 1
         contestants["equal shares"] = lambda: part(cluster, slowest, n / len(cores))
-        taken = in_turns(contestants, args.rounds)
+        taken = in_turns(contestants, args.rounds, warm_up=0)
     about = described(n, dtype, cores, mbit)
     record(args, "lab_products", f"mixed: {about}", taken, n=n, dtype=dtype, worker_cores=cores, mbit=mbit)
     show_mixed(args, about, taken, len(cores))
@@ -116,7 +146,7 @@ def show_mixed(args, about, taken, workers):
 def scaling(args):
     """One worker, then more, by each strategy. The side is a multiple of five tiles and the links are as fast for the
     workers as a Raspberry Pi's are for it, so that computing binds by every strategy."""
-    n, dtype, cores, mbit = settings(args, 5120, "f32", [0.05] * 5, 2500)
+    n, dtype, cores, mbit = settings(args, 5120, "f32", [0.1] * 5, 2500)
     a, b = operands(args.folder, n, n, n, dtype)
     strategies = args.strategies if args.named else ["row:4", "row:8", "square:4", "square:8", "reuse"]
     counts = range(1, len(cores) + 1)
@@ -140,8 +170,8 @@ def scaling(args):
 
 
 CASES = {
-    "compute": lambda args: against_bound(args, "compute", 1000),
-    "network": lambda args: against_bound(args, "network", 200),
+    "compute": lambda args: against_bound(args, "compute", 16_384, 1000),
+    "network": lambda args: against_bound(args, "network", 8192, 200),
     "mixed": mixed,
     "scaling": scaling,
     "peers": lab_peers.peers,

@@ -28,12 +28,12 @@ use std::time::Duration;
 const GAP: f64 = 0.03;
 /// By how much of it a peer's remaining time may be wrong: equal machines do not take from each other what they then have to
 /// give back.
-const DOUBT: f64 = 0.1;
+const DOUBT: f64 = 0.05;
 /// What a move has to gain, of the whole time.
 const GAIN: f64 = 0.01;
 /// How often moves are looked for, of the whole time.
 const LOOK: f64 = 0.01;
-/// Who still has work for so much of the whole time (and for as long as it would have to wait) is given nothing yet:
+/// Who still has work for so much of the whole time (and as long again as it would have to wait) is given nothing yet:
 /// later more is known, and smaller pieces can be cut.
 const AHEAD: f64 = 0.15;
 /// Lots that a peer may have, and pairs of peers that are tried for one move.
@@ -165,7 +165,7 @@ impl Primary {
         };
         let is_worth_it = |offer: &Offer| {
             let ready_s = offer.ready_s + seconds(victim, offer.tile_bytes);
-            if to.seconds() > ready_s + AHEAD * total_s {
+            if to.seconds() > 2.0 * ready_s + AHEAD * total_s {
                 return false;
             }
             let work_s = (offer.work / to.rate).max(seconds(thief, offer.panel_bytes));
