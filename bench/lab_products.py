@@ -144,9 +144,11 @@ def show_mixed(args, about, taken, workers):
 
 
 def scaling(args):
-    """One worker, then more, by each strategy. The side is a multiple of five tiles and the links are as fast for the
-    workers as a Raspberry Pi's are for it, so that computing binds by every strategy."""
-    n, dtype, cores, mbit = settings(args, 5120, "f32", [0.1] * 5, 2500)
+    """One worker, then more, by each strategy. The side is a multiple of five times the largest aggregate. The kernel is the
+    slow one, so that a part of a processor is to its network what a Raspberry Pi's cores are to theirs: with vectors of
+    512 bits it computes a hundred times as fast, and moving bytes costs it as much as before."""
+    n, dtype, cores, mbit = settings(args, 1920, "f32", [0.2] * 5, 1000)
+    args.words = args.words or ["--kernel", "reference", "--tile", "48", "--panel", "192"]
     a, b = operands(args.folder, n, n, n, dtype)
     strategies = args.strategies if args.named else ["row:4", "row:8", "square:4", "square:8", "reuse"]
     counts = range(1, len(cores) + 1)
@@ -162,7 +164,7 @@ def scaling(args):
         seconds = [[each["seconds"] for each in taken[f"{strategy}, {count}"]] for count in counts]
         times = [statistics.median(first / now for first, now in zip(one, each, strict=True)) for each in seconds]
         rows.append([strategy, *(f"{statistics.median(each):.4g}" for each in seconds), *(f"{t:.2f}" for t in times[1:])])
-    about = described(n, dtype, cores, mbit)
+    about = " ".join([described(n, dtype, cores, mbit), *args.words])
     record(args, "lab_products", f"scaling: {about}", taken, n=n, dtype=dtype, worker_cores=cores, mbit=mbit)
     table(f"scaling: {about}", ["strategy", *(f"seconds, {count}" for count in counts),
                                 *(f"{count} workers: times as fast" for count in counts[1:])], rows)

@@ -107,7 +107,7 @@ impl Team {
             }
             Self::Cluster(cluster) => cluster.meet().await?,
         };
-        let (local, threads) = own_threads(args, is_local);
+        let (local, threads) = own_threads(args, is_local, !workers.is_empty());
         Ok(Gathered {
             ends: Ends { local, workers, alike: is_local },
             missing,
@@ -139,7 +139,7 @@ impl Gathered {
 }
 
 /// This machine's own threads as a worker, and how many they are.
-fn own_threads(args: &TeamArgs, is_local: bool) -> (End, usize) {
+fn own_threads(args: &TeamArgs, is_local: bool, has_others: bool) -> (End, usize) {
     let threads =
         if is_local { default_threads() } else { args.threads.map_or_else(default_threads, usize::from) };
     let memory_bytes = match args.memory {
@@ -152,6 +152,7 @@ fn own_threads(args: &TeamArgs, is_local: bool) -> (End, usize) {
         kernel: None,
         // Worker processes of the same cores come and go; pinning is for a machine of one's own.
         pin_from: (!is_local && threads <= default_threads()).then_some(0),
+        gives_way: has_others,
         name: host_name(),
     };
     let (here, there) = thread_pair("primary", "this machine");

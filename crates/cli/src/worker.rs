@@ -24,6 +24,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
         memory_bytes: args.memory.unwrap_or_else(available_memory),
         kernel: args.kernel,
         pin_from: (!args.no_pin).then_some(args.pin_from),
+        gives_way: true,
         name: host_name(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()

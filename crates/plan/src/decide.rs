@@ -135,7 +135,7 @@ pub enum PlanError {
 /// more than these parts, are of one kind.
 const PEAK_DOUBT: f64 = 0.03;
 /// See `PEAK_DOUBT`.
-const SPEED_DOUBT: f64 = 0.3;
+const SPEED_DOUBT: f64 = 0.5;
 /// What smaller tiles have to gain.
 const FINER_GAIN: f64 = 0.98;
 

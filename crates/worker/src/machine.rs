@@ -19,6 +19,8 @@ pub struct Config {
     pub kernel: Option<Choice>,
     /// First core to pin compute threads to, counted among the allowed ones; `None` does not pin.
     pub pin_from: Option<usize>,
+    /// Whether compute threads let the thread that moves bytes go first.
+    pub gives_way: bool,
     /// What to call this worker.
     pub name: String,
 }

@@ -1,7 +1,7 @@
 //! Compute threads: one a core, pinned, all taking tasks greedily from one queue.
 //!
 //! Invariants: a task that is urgent is taken before all others; a task runs on one thread, start to end; a
-//! thread that finishes says so at once; tasks that nobody has begun are dropped when the pool is. A task that
+//! thread that finishes says so at once; where asked to, threads give way to the one that moves bytes; tasks that nobody has begun are dropped when the pool is. A task that
 //! panics is reported, never lost. A thread is started when there is work for it: small products need few.
 //!
 //! Deliberately absent: any order of the others but first come first served, and any knowledge of jobs and matrices.
@@ -13,6 +13,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+
+/// How threads sit on their machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hosting {
+    /// The first of the allowed cores to pin them to; `None` does not pin.
+    pub(crate) pin_from: Option<usize>,
+    /// Whether whoever else of this process wants a processor has it first.
+    pub(crate) gives_way: bool,
+}
 
 /// Work for a thread. What it returns goes to the pool's owner.
 pub(crate) type Task<R> = Box<dyn FnOnce() -> R + Send>;
@@ -40,7 +49,7 @@ struct Shared<R> {
     accounts: Vec<Account>,
     /// Whether the processor time of tasks is read, too.
     reads_cpu: bool,
-    pin_from: Option<usize>,
+    hosting: Hosting,
     done: Box<dyn Fn(Ended<R>) + Send + Sync>,
 }
 
@@ -77,18 +86,17 @@ impl Account {
 }
 
 impl<R: Send + 'static> Pool<R> {
-    /// A pool of up to `threads` threads, each calling `done` with what its tasks give. `pin_from` is the
-    /// first of the allowed cores to use, `reads_cpu` says that accounts tell of processor time.
+    /// A pool of up to `threads` threads, each calling `done` with what its tasks give; `reads_cpu` says that accounts tell of processor time.
     pub(crate) fn new(
         threads: usize,
-        pin_from: Option<usize>,
+        hosting: Hosting,
         reads_cpu: bool,
         done: impl Fn(Ended<R>) + Send + Sync + 'static,
     ) -> Self {
         let accounts = (0..threads).map(|_| Default::default()).collect();
         let queue = Mutex::new(Queue { tasks: VecDeque::new(), started: 0, idle: 0, closed: false });
         let done = Box::new(done);
-        Self { shared: Arc::new(Shared { queue, more: Condvar::new(), accounts, reads_cpu, pin_from, done }) }
+        Self { shared: Arc::new(Shared { queue, more: Condvar::new(), accounts, reads_cpu, hosting, done }) }
     }
 
     /// Queues a task in its turn, and starts a thread for it where none is idle and one may be. An error where the
@@ -145,8 +153,12 @@ fn next<R>(shared: &Shared<R>) -> Option<Task<R>> {
 }
 
 fn work<R>(shared: &Shared<R>, index: usize) {
-    if let Some(first) = shared.pin_from {
+    if let Some(first) = shared.hosting.pin_from {
         pin(first + index);
+    }
+    if shared.hosting.gives_way {
+        // Of this thread alone, on Linux. Not being able to is no error: then all take turns.
+        let _ = rustix::process::nice(GIVES_WAY_BY);
     }
     let account = &shared.accounts[index];
     account.began.get_or_init(Instant::now);
@@ -167,6 +179,9 @@ fn work<R>(shared: &Shared<R>, index: usize) {
         (shared.done)(Ended { result, thread: index, began, took });
     }
 }
+
+/// How much nicer a thread is that gives way: when both want a processor it has a quarter of it.
+const GIVES_WAY_BY: i32 = 5;
 
 /// Binds the calling thread to the `index`-th of the cores that it may use. Not being able to is no error:
 /// the thread then runs wherever the system puts it.
@@ -190,7 +205,10 @@ mod tests {
     #[test]
     fn every_task_is_done_and_a_panic_is_reported() {
         let (tx, rx) = mpsc::channel();
-        let pool = Pool::new(3, Some(0), true, move |r: Ended<usize>| tx.send(r).unwrap());
+        let pool =
+            Pool::new(3, Hosting { pin_from: Some(0), gives_way: true }, true, move |r: Ended<usize>| {
+                tx.send(r).unwrap()
+            });
         for i in 0..100 {
             pool.submit(Box::new(move || if i == 50 { panic!("task {i}") } else { i }), Turn::InOrder)
                 .unwrap();
@@ -216,7 +234,7 @@ mod tests {
         let (tx, rx) = mpsc::channel();
         let (begin, begun) = mpsc::channel::<()>();
         let (open, gate) = mpsc::channel::<()>();
-        let pool = Pool::new(1, None, false, move |r: Ended<usize>| tx.send(r).unwrap());
+        let pool = Pool::new(1, Hosting::default(), false, move |r: Ended<usize>| tx.send(r).unwrap());
         let held = move || begin.send(()).map_or(99, |()| gate.recv().map_or(99, |()| 0));
         pool.submit(Box::new(held), Turn::InOrder).unwrap();
         begun.recv().unwrap();

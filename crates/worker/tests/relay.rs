@@ -51,7 +51,8 @@ fn run(test: impl Future<Output = ()>) {
 /// Starts a worker that listens.
 async fn worker(security: Security) -> SocketAddr {
     let name = "worker".to_owned();
-    let config = Config { threads: 1, memory_bytes: 256 << 20, kernel: None, pin_from: None, name };
+    let config =
+        Config { threads: 1, memory_bytes: 256 << 20, kernel: None, pin_from: None, gives_way: true, name };
     let (tell, address) = oneshot::channel();
     tokio::task::spawn_local(async move {
         let ready = move |address| tell.send(address).unwrap();

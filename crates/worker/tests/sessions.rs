@@ -22,7 +22,7 @@ const NUMBER: u32 = 0x1234_5677;
 
 fn config(memory_mib: u64) -> Config {
     let name = "worker".to_owned();
-    Config { threads: 2, memory_bytes: memory_mib << 20, kernel: None, pin_from: None, name }
+    Config { threads: 2, memory_bytes: memory_mib << 20, kernel: None, pin_from: None, gives_way: true, name }
 }
 
 fn hello(name: &str, memory_bytes: u64) -> Hello {

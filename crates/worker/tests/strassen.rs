@@ -208,7 +208,8 @@ enum Over {
 /// Both ends of a link; the far one serves a session.
 async fn worker(over: Over) -> Link {
     let name = "worker".to_owned();
-    let config = Config { threads: 2, memory_bytes: 64 << 20, kernel: None, pin_from: None, name };
+    let config =
+        Config { threads: 2, memory_bytes: 64 << 20, kernel: None, pin_from: None, gives_way: true, name };
     let (near, far) = match over {
         Over::Thread => thread_pair("primary", "worker"),
         Over::Tcp => {

@@ -18,8 +18,14 @@ fn security(byte: u8) -> Security {
 
 /// A worker's end of a session, all that it may use.
 async fn served(link: Link) -> String {
-    let config =
-        Config { threads: 1, memory_bytes: 128 << 20, kernel: None, pin_from: None, name: "w".to_owned() };
+    let config = Config {
+        threads: 1,
+        memory_bytes: 128 << 20,
+        kernel: None,
+        pin_from: None,
+        gives_way: true,
+        name: "w".to_owned(),
+    };
     let ledger = Ledger::new();
     serve_link(link, None, &config, &ledger).await.unwrap_err().to_string()
 }

@@ -18,7 +18,7 @@ use crate::ledger::{Grant, Ledger};
 use crate::machine::Config;
 use crate::meetings::Meetings;
 use crate::memory::{Operand, Store};
-use crate::pool::{Ended, Pool};
+use crate::pool::{Ended, Hosting, Pool};
 use crate::record::Recorder;
 use bramble_kernel::Pick;
 use bramble_link::{
@@ -141,7 +141,8 @@ async fn run(
     let (introduced, introductions) = mpsc::unbounded_channel();
     let (done_tx, mut done) = mpsc::unbounded_channel();
     let wants = hello.wants;
-    let pool = Pool::new(session_threads(config, &hello), config.pin_from, wants.account, move |result| {
+    let hosting = Hosting { pin_from: config.pin_from, gives_way: config.gives_way };
+    let pool = Pool::new(session_threads(config, &hello), hosting, wants.account, move |result| {
         // The session may be over; then nobody wants the result.
         let _ = done_tx.send(result);
     });
