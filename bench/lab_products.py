@@ -1,8 +1,8 @@
 """Bramble's products on a cluster in one machine: against the bound, the network's least, the workers' own speeds, and
 one worker.
 
-  compute  four equal workers at 1 Gbit/s: time against what each takes for its part by itself, with its operands at hand,
-           and against the bound that no plan can beat (the peak of the cores, which no kernel reaches)
+  compute  four equal workers at 1 Gbit/s: time against what they take for the same jobs with nothing else to do, and
+           against the bound that no plan can beat (the peak of the cores, which no kernel reaches)
   network  the same at 200 Mbit/s: bytes that leave and reach the primary against |A| + |B| and |C|, and the bound
   mixed    a fast, two middling, a slow worker: speed against the sum of what each does alone, and against equal shares
   scaling  one to five workers by the strategies of a table for five Raspberry Pis: how many times as fast as one
@@ -13,15 +13,17 @@ Needs Linux, root, iproute2. Operands are files of the primary in the page cache
 tile.
 """
 
+import json
 import os
 import signal
 import statistics
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import lab
 import lab_peers
-from common import ITEM_BYTES, arguments, bramble, environment, in_turns, parse, record, scratch, spread, table
+from common import ITEM_BYTES, ROOT, arguments, in_turns, parse, record, scratch, spread, table
 from lab import Cluster, Machine, measured, operands
 
 QUICK_N = 768
@@ -38,37 +40,45 @@ def described(n, dtype, cores, mbit):
     return f"n = {n}, {dtype}, workers of {'/'.join(f'{part:g}' for part in cores)} processors, {mbit:g} Mbit/s"
 
 
-def by_themselves(args, cluster, n, dtype):
-    """All workers at once compute so many rows of C each, without a network: what they can do together at most."""
-    a, b = operands(args.folder, n // cluster.workers, n, n, dtype)
+def can_do_jobs(args):
+    """Whether the program is there; without it what needs it is left out."""
+    return os.access(args.jobs, os.X_OK)
+
+
+def by_themselves(args, cluster, kernel, tile, depth, rows, cols):
+    """All workers at once do jobs as those of the product, with a block of C and the panels of two steps in memory and nothing
+    else to do (crates/kernel/examples/jobs.rs): what they can compute together at most."""
+    command = [args.jobs, tile, depth, rows, cols, 2 if args.quick else 12, kernel]
 
     def one(worker):
-        return bramble(args, "multiply", a, b, "--threads", "1", *ALWAYS, env=environment(),
-                       prefix=[*cluster.at(worker), "env", "-u", "BRAMBLE_HOSTS"])
+        done = subprocess.run([*cluster.at(worker), *map(str, command)], capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)["gflops"]
 
     figures = {}
     with lab.load(figures), ThreadPoolExecutor(cluster.workers) as pool:
-        reports = list(pool.map(one, range(1, cluster.workers + 1)))
-    return {"gflops": sum(report["gflops"] for report in reports),
-            "seconds": max(report["seconds"] for report in reports), **figures}
+        speeds = list(pool.map(one, range(1, cluster.workers + 1)))
+    return {"gflops": sum(speeds), "speeds": speeds, **figures}
 
 
-OWN = "each worker's part by itself"
+OWN = "the workers' jobs by themselves"
 
 
 def against_bound(args, case, n_default, mbit_default):
     """One product by each strategy; time against the bound, bytes against what has to be moved at least."""
     n, dtype, cores, mbit = settings(args, n_default, "f32", [0.25] * 4, mbit_default)
+    edge, words = 128 if args.quick else 1024, args.words
+    if case == "compute" and not words:
+        words = ["--tile", edge, "--panel", 512]
     a, b = operands(args.folder, n, n, n, dtype)
     matrix = n * n * ITEM_BYTES[dtype]
     with Cluster(args, [Machine(part, mbit) for part in cores], mbit) as cluster:
         contestants = {
             strategy: lambda strategy=strategy: measured(
-                lambda: cluster.multiply(a, b, "--strategy", strategy, *args.words, *ALWAYS))
+                lambda: cluster.multiply(a, b, "--strategy", strategy, *words, *ALWAYS))
             for strategy in args.strategies
         }
-        if case == "compute":
-            contestants[OWN] = lambda: by_themselves(args, cluster, n, dtype)
+        if case == "compute" and can_do_jobs(args):
+            contestants[OWN] = lambda: by_themselves(args, cluster, "simd", edge, 512, n // edge // 2, n // edge // 2)
         taken = in_turns(contestants, args.rounds, warm_up=0)
     rows = []
     own = taken.get(OWN, [])
@@ -92,7 +102,7 @@ def against_bound(args, case, n_default, mbit_default):
                                "seconds : bound", "predicted : seconds",
                                "sent : (A + B)", "received : C", "Gflop/s"], rows)
     if own:
-        print(f"\nBy themselves, with their operands at hand, the workers do {spread([one['gflops'] for one in own])} Gflop/s.")
+        print(f"\nWith nothing else to do the workers do {spread([one['gflops'] for one in own])} Gflop/s.")
     print("\n" + lab.said(taken.values()))
 
 
@@ -148,26 +158,35 @@ def scaling(args):
     slow one, so that a part of a processor is to its network what a Raspberry Pi's cores are to theirs: with vectors of
     512 bits it computes a hundred times as fast, and moving bytes costs it as much as before."""
     n, dtype, cores, mbit = settings(args, 1920, "f32", [0.2] * 5, 1000)
-    args.words = args.words or ["--kernel", "reference", "--tile", "48", "--panel", "192"]
+    words = args.words or ["--kernel", "reference", "--tile", 48, "--panel", 192]
     a, b = operands(args.folder, n, n, n, dtype)
     strategies = args.strategies if args.named else ["row:4", "row:8", "square:4", "square:8", "reuse"]
     counts = range(1, len(cores) + 1)
     with Cluster(args, [Machine(part, mbit) for part in cores], mbit) as cluster:
-        taken = in_turns({
+        contestants = {
             f"{strategy}, {count}": lambda strategy=strategy, count=count: measured(lambda: cluster.multiply(
-                a, b, "--strategy", strategy, *args.words, *ALWAYS, only=list(range(1, count + 1))))
+                a, b, "--strategy", strategy, *words, *ALWAYS, only=list(range(1, count + 1))))
             for strategy in strategies for count in counts
-        }, args.rounds, warm_up=0)
+        }
+        if can_do_jobs(args):
+            contestants[OWN] = lambda: by_themselves(args, cluster, "reference", 48, 192, n // 48 // len(cores), n // 48)
+        taken = in_turns(contestants, args.rounds, warm_up=0)
+    own = [one["gflops"] for one in taken.get(OWN, [])]
     rows = []
     for strategy in strategies:
         one = [each["seconds"] for each in taken[f"{strategy}, 1"]]
         seconds = [[each["seconds"] for each in taken[f"{strategy}, {count}"]] for count in counts]
         times = [statistics.median(first / now for first, now in zip(one, each, strict=True)) for each in seconds]
-        rows.append([strategy, *(f"{statistics.median(each):.4g}" for each in seconds), *(f"{t:.2f}" for t in times[1:])])
-    about = " ".join([described(n, dtype, cores, mbit), *args.words])
+        reached = [one["gflops"] / whole for one, whole in zip(taken[f"{strategy}, {counts[-1]}"], own)]
+        rows.append([strategy, *(f"{statistics.median(each):.4g}" for each in seconds), *(f"{t:.2f}" for t in times[1:]),
+                     f"{statistics.median(reached):.3f}" if reached else ""])
+    about = " ".join([described(n, dtype, cores, mbit), *map(str, words)])
     record(args, "lab_products", f"scaling: {about}", taken, n=n, dtype=dtype, worker_cores=cores, mbit=mbit)
     table(f"scaling: {about}", ["strategy", *(f"seconds, {count}" for count in counts),
-                                *(f"{count} workers: times as fast" for count in counts[1:])], rows)
+                                *(f"{count} workers: times as fast" for count in counts[1:]),
+                                f"{counts[-1]}: of what they do by themselves"], rows)
+    if own:
+        print(f"\nWith nothing else to do they do {spread(own)} Gflop/s together.")
     print("\n" + lab.said(taken.values()))
 
 
@@ -192,6 +211,8 @@ def main():
     lab_peers.arguments(parser)
     parser.add_argument("--case", choices=[*CASES, "all"], default="all")
     parser.add_argument("--strategies", default="", help="of Bramble, as in reuse,cuboid (reuse; in scaling five)")
+    parser.add_argument("--jobs", default=ROOT / "target" / "release" / "examples" / "jobs", help="the program that does jobs alone: "
+                        "cargo build --release -p bramble-kernel --example jobs (without it that is left out)")
     parser.add_argument("--words", default="", help="more options of bramble multiply, as in '--tile 512'")
     args = parse(parser)
     args.named, args.words = bool(args.strategies), args.words.split()
