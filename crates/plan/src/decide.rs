@@ -133,7 +133,7 @@ pub enum PlanError {
 
 /// Machines with the same number of threads, whose peaks (measured in microseconds) and speeds (in milliseconds) differ by no
 /// more than these parts, are of one kind.
-const PEAK_DOUBT: f64 = 0.03;
+const PEAK_DOUBT: f64 = 0.08;
 /// See `PEAK_DOUBT`.
 const SPEED_DOUBT: f64 = 0.5;
 /// What smaller tiles have to gain.
