@@ -164,7 +164,7 @@ fn finer(cut: Cut, plan: &Plan, wish: &Wish) -> Option<Cut> {
     let go_home_early = plan.members.iter().flat_map(|m| &m.shares).any(|s| s.order != Order::Steps);
     let has_halves = grid.tile_rows == grid.tile_cols && grid.tile_rows.is_multiple_of(512);
     let may = cut.tile.is_none() && !wish.reproducible && go_home_early && has_halves;
-    may.then(|| Cut { tile: Some(grid.tile_rows / 2), depth: Some(grid.depth) })
+    may.then_some(Cut { tile: Some(grid.tile_rows / 2), depth: Some(grid.depth) })
 }
 
 fn decide_with(
@@ -194,8 +194,8 @@ fn decide_with(
     Ok(Decision { alone, left_out, sentence, considered: found.considered(), plan: best })
 }
 
-/// The workers, where those of one kind have the same speed, and links: what was measured of each differs by what was in its way just
-/// then. Equal machines get equal parts, which share the most panels.
+/// The workers, where those of one kind have the same speed, and links: what was measured of each differs by what was in its
+/// way just then. Equal machines get equal parts, which share the most panels.
 fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
     let mut even = workers.to_vec();
     let mut left: Vec<usize> = (0..workers.len()).collect();

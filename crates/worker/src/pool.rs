@@ -1,8 +1,8 @@
 //! Compute threads: one a core, pinned, all taking tasks greedily from one queue.
 //!
 //! Invariants: a task that is urgent is taken before all others; a task runs on one thread, start to end; a
-//! thread that finishes says so at once; where asked to, threads give way to the one that moves bytes; tasks that nobody has begun are dropped when the pool is. A task that
-//! panics is reported, never lost. A thread is started when there is work for it: small products need few.
+//! thread that finishes says so at once; where asked to, threads give way to the one that moves bytes; tasks that
+//! nobody has begun are dropped when the pool is. A task that panics is reported, never lost. A thread is started when there is work for it: small products need few.
 //!
 //! Deliberately absent: any order of the others but first come first served, and any knowledge of jobs and matrices.
 
@@ -86,7 +86,8 @@ impl Account {
 }
 
 impl<R: Send + 'static> Pool<R> {
-    /// A pool of up to `threads` threads, each calling `done` with what its tasks give; `reads_cpu` says that accounts tell of processor time.
+    /// A pool of up to `threads` threads, each calling `done` with what its tasks give; `reads_cpu` says that accounts tell
+    /// of processor time.
     pub(crate) fn new(
         threads: usize,
         hosting: Hosting,

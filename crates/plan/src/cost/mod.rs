@@ -8,6 +8,7 @@ mod bytes;
 mod flow;
 mod relay;
 mod seconds;
+mod waits;
 
 use crate::memory::CellCharges;
 use crate::winograd::Recipe;

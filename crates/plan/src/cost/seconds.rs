@@ -3,6 +3,7 @@
 //! Place in the flow: after the bytes. The page (docs/cost-model.md) has the same formulas in the same order.
 
 use super::flow::{Flow, first_rates, queue_s};
+use super::waits::{after_s, behind_s, lag_s, rounds};
 use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, LOOP_S_PER_BYTE, flops_an_addition};
 use super::{Costs, Limit, Load, MachineCost, Prediction};
 use crate::{Machine, Member, Order, Share, Sums};
@@ -399,18 +400,6 @@ impl Costs<'_> {
     }
 }
 
-/// What of the results of a step that takes so long is still on its way home after it, where they need `home_s`. When a
-/// part f of the panels is there, f² of the tiles have both of theirs: they cannot leave evenly.
-fn after_s(step_s: f64, home_s: f64) -> f64 {
-    if 2.0 * home_s <= step_s { 0.0 } else { home_s - step_s + step_s * step_s / (4.0 * home_s) }
-}
-
-/// The part f of all panels, which come in `net_s`, makes f² of what takes `work_s` possible: by how much that ends later
-/// than if it could begin at once. The worst moment is at f = net / (2 work).
-fn behind_s(net_s: f64, work_s: f64) -> f64 {
-    if net_s < 2.0 * work_s { net_s * net_s / (4.0 * work_s) } else { net_s - work_s }
-}
-
 /// The longest of all that was considered; what is hardly longer than something before takes no credit for it.
 #[derive(Default)]
 struct Longest {
@@ -442,36 +431,6 @@ pub(crate) fn primary_rate(machines: &[Machine], members: &[Member]) -> f64 {
     }
 }
 
-/// Rounds of a share, and of one of its blocks: steps, groups of columns, or rows and columns at a time.
-fn rounds(share: &Share) -> (u64, u64) {
-    let (down, across, deep) = share.blocks_each_way();
-    match share.order {
-        Order::Steps => (down.saturating_mul(across).saturating_mul(share.steps.len()), share.block.steps),
-        Order::Columns(group) => {
-            let groups = |cols: u64| cols.div_ceil(group.max(1));
-            (
-                down.saturating_mul(groups(share.cells.cols.len())).saturating_mul(deep),
-                groups(share.block.cols),
-            )
-        }
-        // A row and a column of cells.
-        Order::Corner => {
-            let lines = share.block.rows.min(share.block.cols);
-            (share.blocks().saturating_mul(lines), lines)
-        }
-    }
-}
-
-/// Jobs of a step become possible as the square of the part of its panels that have come. Where a step comes in
-/// `there_s` and computes in `step_s`, it is done that long after its last panel.
-fn lag_s(there_s: f64, step_s: f64) -> f64 {
-    if step_s <= 0.0 || there_s >= 2.0 * step_s {
-        return 0.0;
-    }
-    let more_s = there_s * there_s / (4.0 * step_s);
-    more_s + (step_s - there_s).min(0.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -498,12 +457,5 @@ mod tests {
         assert_eq!(first_rates(&links, 100.0), [f64::INFINITY, 45.0, 10.0, 45.0]);
         assert_eq!(first_rates(&links, 30.0)[1..], [10.0; 3]);
         assert_eq!(first_rates(&links, 1000.0)[1..], [100.0, 10.0, 100.0]);
-    }
-
-    #[test]
-    fn work_lags_behind_panels_most_where_both_take_equally_long() {
-        assert_eq!(lag_s(4.0, 4.0), 1.0);
-        assert_eq!((lag_s(8.0, 4.0), lag_s(0.0, 4.0), lag_s(1.0, 0.0)), (0.0, 0.0, 0.0));
-        assert!(lag_s(6.0, 4.0) < 1.0 && lag_s(2.0, 4.0) < 1.0);
     }
 }

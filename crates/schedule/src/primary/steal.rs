@@ -8,8 +8,8 @@
 //! Invariants: what moves was not begun, so each (tile, step) still has one owner; the kernel calls for a tile are the
 //! same, in the same order, whoever makes them, so C's bits are those of the plan. A piece fits the memory of who takes it.
 //! Decisions are a function of the events and their times. Moves are damped: they are looked for at most a hundred times
-//! or so in a product, who will be last has to be so beyond doubt, each has to be worth a part of the whole time with what it costs, and who has enough to do for
-//! long is given nothing.
+//! or so in a product, who will be last has to be so beyond doubt, each has to be worth a part of the whole time with what
+//! it costs, and who has enough to do for long is given nothing.
 //!
 //! Deliberately absent: taking back what was sent. What is in a peer's window (about two steps) it does itself.
 
