@@ -2,7 +2,8 @@
 //!
 //! Invariants: a task that is urgent is taken before all others; a task runs on one thread, start to end; a
 //! thread that finishes says so at once; where asked to, threads give way to the one that moves bytes; tasks that
-//! nobody has begun are dropped when the pool is. A task that panics is reported, never lost. A thread is started when there is work for it: small products need few.
+//! nobody has begun are dropped when the pool is. A task that panics is reported, never lost. A thread is started when
+//! there is work for it: small products need few.
 //!
 //! Deliberately absent: any order of the others but first come first served, and any knowledge of jobs and matrices.
 
