@@ -180,7 +180,7 @@ fn who_asks_hears_when_jobs_ran_and_what_the_processor_did() {
         // The goodbye may come before the job is done, and then nothing is told of it: as often as it takes.
         let (logs, bye) = loop {
             let told = told(Wants { log: true, account: true }).await;
-            if told.1.threads.iter().any(|t| t.jobs > 0) {
+            if !told.0.is_empty() && told.1.threads.iter().any(|t| t.jobs > 0) {
                 break told;
             }
         };

@@ -7,8 +7,8 @@ use crate::worker::{Trust, within};
 use bramble_link::{ClusterKey, Security};
 use bramble_schedule::limits::PROTOCOL;
 use bramble_schedule::message::{
-    Hello, Kind, LogHead, Operation, Pong, ResultHead, StoreHead, Welcome, Work, WorkRecord, decode_number,
-    encode_number,
+    Bye, Hello, Kind, LogHead, Operation, Pong, ResultHead, StoreHead, Welcome, Work, WorkRecord,
+    decode_number, encode_number,
 };
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -295,7 +295,7 @@ fn tiles_that_come_back_before_they_can_be_done() {
                     for tile in StoreHead::decode(&came.head).unwrap().matrices.iter().filter(|m| m.uses == 0)
                     {
                         // Its account first, and then a tile.
-                        client.send(12, &[0; 50], &[]);
+                        client.send(Kind::Bye.code(), &Bye::default().encode(), &[]);
                         let count = (tile.rows * tile.cols) as usize;
                         client.send(4, &result(tile.id, 0, tile.rows), &elements(count));
                     }
