@@ -152,7 +152,8 @@ def test_the_primarys_link_bounds_all(cluster):
     cluster.write_text(LAPTOP + "link_mb_s = 1\n" + PI)
     slow = planned("--size", "9000x9000x9000", "--cluster", cluster, "--strategy", "reuse")
     assert slow["predicted"]["seconds"] > 20 * fast["predicted"]["seconds"]
-    assert slow["predicted"]["by"] in ("egress", "link")
+    # Both directions are full at the end: C comes home by columns while B leaves.
+    assert slow["predicted"]["by"] in ("egress", "ingress", "link")
 
 
 @pytest.mark.parametrize("change, culprits", [
