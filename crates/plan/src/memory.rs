@@ -141,7 +141,7 @@ impl CellCharges {
     }
 
     /// What a machine of so many threads that has `blocks` blocks in all would best be given of such ones: (blocks at
-    /// once, bytes).
+    /// once, bytes of each).
     pub(crate) fn ideal(&self, size: BlockSize, order: Order, blocks: u64, threads: u32) -> (u64, u64) {
         let products = self.products_of(size.rows.saturating_mul(size.cols)).max(1);
         let ahead =
@@ -161,7 +161,7 @@ impl CellCharges {
             }
             Order::Corner => self.need(size, order),
         };
-        (ahead, one.saturating_mul(ahead))
+        (ahead, one)
     }
 }
 

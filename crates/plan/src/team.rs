@@ -213,12 +213,21 @@ fn members(
 fn set_memory(costs: &Costs<'_>, member: &mut Member) {
     let machine = &costs.machines[member.machine];
     let blocks = member.shares.iter().map(Share::blocks).fold(0, u64::saturating_add);
-    let (mut at_once, mut bytes) = (1, 0);
+    let mut at_once = 1;
+    // (bytes of a block, how many there are of it), the largest first.
+    let mut sizes: Vec<(u64, u64)> = Vec::with_capacity(member.shares.len());
     for share in &member.shares {
         let charges = &costs.charges[share.region];
-        let (ahead, ideal) = charges.ideal(share.block, share.order, blocks, machine.threads);
+        let (ahead, bytes) = charges.ideal(share.block, share.order, blocks, machine.threads);
         at_once = at_once.max(ahead);
-        bytes = bytes.max(ideal);
+        sizes.push((bytes, share.blocks()));
+    }
+    sizes.sort_by_key(|size| std::cmp::Reverse(size.0));
+    // Not so many of the largest: a machine with one large block and a strip is not sent ever more of the one.
+    let (mut bytes, mut left) = (0u64, at_once);
+    for (size, count) in sizes {
+        let count = count.min(left);
+        (bytes, left) = (bytes.saturating_add(size.saturating_mul(count)), left - count);
     }
     member.memory_bytes = bytes.min(machine.memory_bytes);
     member.blocks_at_once = usize::try_from(at_once).unwrap_or(usize::MAX);

@@ -26,7 +26,7 @@ pub const FORWARDS_MAX: usize = 4096;
 pub const NEIGHBOURS_MAX: usize = 64;
 /// A worker that has no room and has given none back for that long is relieved of what it keeps for others, if that is half
 /// of what it has.
-pub const HELD_UP_AFTER: Duration = Duration::from_millis(500);
+pub const HELD_UP_AFTER: Duration = Duration::from_millis(200);
 /// Two workers must have found each other by then; whoever has not is served by the primary.
 pub const NEIGHBOURS_DEADLINE: Duration = Duration::from_secs(3);
 /// Rows or columns of a stored matrix. A line has to fit a frame besides: at most `CHUNK_BYTES_MAX` bytes.
