@@ -53,7 +53,10 @@ pub(crate) struct End {
     flops_per_s: f64,
     pace: Pace,
     additions_first: bool,
-    queue: VecDeque<Task>,
+    /// By what they wait for their turn with, and how many came before.
+    queue: BTreeMap<(u32, u64), Task>,
+    urgent: Vec<Task>,
+    came: u64,
     pub(crate) running: u32,
     /// What it has, with headers.
     held: BTreeMap<u32, MatrixHeader>,
@@ -81,7 +84,9 @@ impl End {
             flops_per_s: machine.gflops * 1e9,
             pace,
             additions_first,
-            queue: VecDeque::new(),
+            queue: BTreeMap::new(),
+            urgent: Vec::new(),
+            came: 0,
             running: 0,
             held: BTreeMap::new(),
             lent: BTreeSet::new(),
@@ -160,9 +165,14 @@ impl End {
         if self.running >= self.threads {
             return None;
         }
-        let task = self.queue.pop_front()?;
+        let task = self.urgent.pop().or_else(|| self.queue.pop_first().map(|(_, task)| task))?;
         self.running += 1;
         Some((task, self.seconds(&task)))
+    }
+
+    fn put(&mut self, number: u32, task: Task) {
+        self.queue.insert((number, self.came), task);
+        self.came += 1;
     }
 
     fn header(&self, id: u32) -> &MatrixHeader {
@@ -200,14 +210,14 @@ impl End {
                 }
                 Action::Fill(id) => {
                     self.report.fills += 1;
-                    self.queue.push_back(Task::Fill(id));
+                    self.put(id, Task::Fill(id));
                 }
                 Action::Start(run) => {
                     self.report.jobs += 1;
                     if self.additions_first && run.job.operation != Operation::Multiply {
-                        self.queue.push_front(Task::Run(run));
+                        self.urgent.push(Task::Run(run));
                     } else {
-                        self.queue.push_back(Task::Run(run));
+                        self.put(run.job.order(), Task::Run(run));
                     }
                 }
                 Action::Return { tile, epoch, step_start, step_end } => {

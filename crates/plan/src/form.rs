@@ -33,6 +33,9 @@ pub enum Order {
     /// From a corner: all panels of a row of cells, then all of a column, in turn. All stay, and a tile is returned as soon as
     /// its row and its column have come.
     Corner,
+    /// Step by step until so many steps are left; these column by column, so that only the last column is returned after all
+    /// else is done. What comes before them can be divided as by steps.
+    Ending(u64),
 }
 
 /// How sums over parts of k come together.
@@ -61,6 +64,16 @@ impl Block {
     /// Number of cells.
     pub fn count(&self) -> u64 {
         self.cells.rows.len().saturating_mul(self.cells.cols.len())
+    }
+
+    /// From which step on it is done column by column; its end where it never is.
+    pub fn by_columns_from(&self) -> u64 {
+        let last = match self.order {
+            Order::Steps | Order::Corner => 0,
+            Order::Columns(_) => self.steps.len(),
+            Order::Ending(last) => last.min(self.steps.len()),
+        };
+        self.steps.end - last
     }
 }
 

@@ -1,8 +1,8 @@
 //! What a block needs at its machine, and how large blocks may be.
 //!
 //! Invariants: a block is never larger than what lets it end: its tiles, and the panels of two whole steps (one
-//! computing, one arriving), or in column order all panels of A and a column's of B, fit the machine's memory
-//! together. One whole step is the least that cannot deadlock: a panel is freed only when every panel that it meets in
+//! computing, one arriving), or in column order all panels of A and a column's of B (of the last steps, where only
+//! they go by columns, and then two of B's), fit the machine's memory together. One whole step is the least that cannot deadlock: a panel is freed only when every panel that it meets in
 //! that step has come. All sizes are as they are charged (`charged_bytes`), so what is planned is what is counted.
 //!
 //! `reuse` takes blocks as large as memory allows, about square: the maximum re-use scheme of Pineau, Robert, Vivien and
@@ -93,7 +93,18 @@ impl CellCharges {
                 all_a.saturating_add(column.saturating_mul(size.cols.min(group.saturating_mul(2))))
             }
             Order::Corner => c.saturating_add(a.saturating_add(b).saturating_mul(size.steps)),
+            Order::Ending(last) => {
+                let by_steps = a.saturating_add(b).saturating_mul(size.steps.min(2));
+                c.saturating_add(by_steps.max(self.last_steps(size, last, 2)))
+            }
         }
+    }
+
+    /// Panels of the last steps, done column by column: all of A, and those of so many columns.
+    fn last_steps(&self, size: BlockSize, last: u64, columns: u64) -> u64 {
+        let (a, _, _) = self.block(size.rows, size.cols);
+        let (_, b, _) = self.block(size.rows, 1);
+        a.saturating_add(b.saturating_mul(columns.min(size.cols))).saturating_mul(last.min(size.steps))
     }
 
     /// Most columns of a block with so many rows that fit the memory, steps in order.
@@ -114,7 +125,7 @@ impl CellCharges {
     pub(crate) fn room(&self, size: BlockSize, order: Order, memory_bytes: u64) -> Room {
         let need = self.need(size, order).max(1);
         let (fixed, unit, units) = match order {
-            Order::Steps => {
+            Order::Steps | Order::Ending(_) => {
                 let (a, b, c) = self.block(size.rows, size.cols);
                 (c, a.saturating_add(b), size.steps)
             }
@@ -160,6 +171,11 @@ impl CellCharges {
                 all_a.saturating_add(column.saturating_mul(columns))
             }
             Order::Corner => self.need(size, order),
+            Order::Ending(last) => {
+                let (a, b, c) = self.block(size.rows, size.cols);
+                let by_steps = a.saturating_add(b).saturating_mul(size.steps.min(STEPS_AHEAD));
+                c.saturating_add(by_steps.max(self.last_steps(size, last, GROUPS_AHEAD)))
+            }
         };
         (ahead, one)
     }

@@ -23,6 +23,12 @@ const HALVES_GAIN: f64 = 0.97;
 /// Other orders than step by step are taken where they take less than this part of the time: what is left of a block by steps can
 /// be given to others.
 const ORDER_GAIN: f64 = 0.88;
+/// The same where only the last steps are done in another.
+const ENDING_GAIN: f64 = 0.98;
+/// How much longer it may take than other orders than by steps.
+const ENDING_EVEN: f64 = 1.02;
+/// Most of such last steps.
+const ENDING_MAX: u64 = 64;
 /// What is as fast in prediction as the best.
 const EVEN: f64 = 1.01;
 /// Beyond so many members two rounds have to do, cells are not moved, and who relays has the same parts as who does not.
@@ -78,13 +84,14 @@ fn shared_out(team: &Team<'_>, ids: &[usize], relay: bool) -> Result<Shared, Vec
     Ok(if fixed { best } else { in_other_orders(team, best, relay) })
 }
 
-/// The same shares, whose columns are done one group after the other, or from a corner, where that is faster: most of C is then
-/// on its way home while the rest is computed, but all panels of A, or of both, have to stay.
+/// The same shares, whose columns are done one group after the other, or those of the last steps, or from a corner, where that is
+/// faster: most of C is then on its way home while the rest is computed, but panels of A, or of both, have to stay.
 fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
     let costs = team.costs;
-    let limit = best.0.seconds * ORDER_GAIN;
+    let by_steps_s = best.0.seconds;
     let shares = || best.1.iter().flat_map(|m| &m.shares);
     let columns = shares().map(|s| s.cells.cols.len()).max().unwrap_or(0);
+    let steps = shares().map(|s| s.steps.len()).max().unwrap_or(0);
     if shares().any(|s| s.blocks() > 1) || columns < 2 {
         return best;
     }
@@ -93,8 +100,10 @@ fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
         costs.charges[share.region].need(share.block, share.order) <= memory_bytes
     };
     let mut fastest: Option<Shared> = None;
-    let groups = std::iter::successors(Some(1), |group| Some(group * 2)).take_while(|group| *group < columns);
-    for order in groups.map(Order::Columns).chain([Order::Corner]) {
+    let doubled = |below: u64| std::iter::successors(Some(1), |n| Some(n * 2)).take_while(move |n| *n < below);
+    let endings = doubled(steps.min(ENDING_MAX)).skip(1).flat_map(|n| [n, n + n / 2]).filter(|n| *n < steps);
+    let orders = doubled(columns).map(Order::Columns).chain([Order::Corner]);
+    for order in orders.chain(endings.map(Order::Ending)) {
         let mut members = best.1.clone();
         for member in &mut members {
             member.shares.iter_mut().for_each(|s| s.order = order);
@@ -102,15 +111,25 @@ fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
         }
         if members.iter().all(|m| m.shares.iter().all(|s| fits(s, m))) {
             let predicted = costs.predict(&members, relay);
-            // Results that go home all the time wait for less than those that have half of it.
-            let even = if order == Order::Corner { EVEN } else { 1.0 };
-            let least = fastest.as_ref().map_or(limit, |(f, _)| f.seconds * even);
-            if predicted.seconds < least {
+            let (gain, even) = match order {
+                Order::Steps | Order::Columns(_) => (ORDER_GAIN, 1.0),
+                // Results that go home all the time wait for less than those that have half of it.
+                Order::Corner => (ORDER_GAIN, EVEN),
+                Order::Ending(_) => (ENDING_GAIN, if is_divisible(&fastest) { 1.0 } else { ENDING_EVEN }),
+            };
+            let least = fastest.as_ref().map_or(f64::INFINITY, |(f, _)| f.seconds * even);
+            if predicted.seconds < least.min(by_steps_s * gain) {
                 fastest = Some((predicted, members));
             }
         }
     }
     fastest.unwrap_or(best)
+}
+
+/// Whether others may take cells of blocks of that plan.
+fn is_divisible(shared: &Option<Shared>) -> bool {
+    let mut shares = shared.iter().flat_map(|(_, members)| members).flat_map(|m| &m.shares);
+    shares.all(|s| matches!(s.order, Order::Steps | Order::Ending(_)))
 }
 
 fn plan_of(team: &Team<'_>, (predicted, members): Shared, relay: bool) -> Plan {

@@ -41,7 +41,7 @@ proptest! {
         memories in proptest::collection::vec(10_000u64..400_000, 1..6),
         strategy in cutting(), reproducible in any::<bool>(), shared in 0u8..4,
         col_major in any::<bool>(), reads_c in any::<bool>(), generated in any::<bool>(),
-        relay in any::<bool>(), breaks in any::<bool>(), columns in prop_oneof![Just(0u64), 1u64..5],
+        relay in any::<bool>(), breaks in any::<bool>(), columns in prop_oneof![Just(0u64), 1u64..10],
         slow in proptest::collection::vec(prop_oneof![Just(1u32), 1u32..12], 0..6), steals in any::<bool>(),
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
@@ -111,7 +111,7 @@ fn operands_leave_the_primary_once_where_workers_pass_them_on() {
         let cut = Cut { tile: Some(4), depth: Some(4) };
         let wish = Wish { strategy: Some(Cutting::plain(base)), ..Wish::AUTO };
         let mut sent = [0, 0];
-        for (relay, columns) in [(false, 0), (true, 0), (true, 2), (true, 4)] {
+        for (relay, columns) in [(false, 0), (true, 0), (true, 2), (true, 4), (true, 6)] {
             let setting = Setting {
                 cut,
                 memories: vec![900_000; 4],
@@ -260,7 +260,7 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
                 breaks,
                 slow,
                 steals: true,
-                columns: number as u64 % 5,
+                columns: number as u64 % 9,
             };
             let mut world =
                 World::new(&p, &setting, &wish).unwrap_or_else(|| panic!("{strategy} does not fit"));
@@ -322,7 +322,7 @@ fn slowed(strategy: Cutting, shared: u8, reproducible: bool, slow: u32, seed: u3
         col_major: seed.is_multiple_of(5),
         slow: vec![1, slow],
         steals: true,
-        columns: u64::from(seed % 5),
+        columns: u64::from(seed % 9),
         relay: seed.is_multiple_of(2),
         breaks: seed.is_multiple_of(3),
     };

@@ -1,15 +1,15 @@
 //! Compute threads: one a core, pinned, all taking tasks greedily from one queue.
 //!
-//! Invariants: a task that is urgent is taken before all others; a task runs on one thread, start to end; a
+//! Invariants: a task that is urgent is taken before all others, of these the one with the least number; a task runs on one thread, start to end; a
 //! thread that finishes says so at once; where asked to, threads give way to the one that moves bytes; tasks that
 //! nobody has begun are dropped when the pool is. A task that panics is reported, never lost. A thread is started when
 //! there is work for it: small products need few.
 //!
-//! Deliberately absent: any order of the others but first come first served, and any knowledge of jobs and matrices.
+//! Deliberately absent: any knowledge of jobs and matrices.
 
 use bramble_link::thread_cpu_ns;
 use bramble_schedule::message::ThreadReport;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -30,18 +30,39 @@ pub(crate) type Task<R> = Box<dyn FnOnce() -> R + Send>;
 /// When a task is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// After those that came before it.
-    InOrder,
+    /// After those with lesser numbers, and those with the same that came before it.
+    InOrder(u32),
     /// Before all that wait.
     First,
 }
 
 /// What waits, and who is there to take it.
 struct Queue<R> {
-    tasks: VecDeque<Task<R>>,
+    urgent: Vec<Task<R>>,
+    /// By number, and how many tasks came before.
+    in_order: BTreeMap<(u32, u64), Task<R>>,
+    came: u64,
     started: usize,
     idle: usize,
     closed: bool,
+}
+
+impl<R> Queue<R> {
+    fn len(&self) -> usize {
+        self.urgent.len() + self.in_order.len()
+    }
+
+    fn put(&mut self, task: Task<R>, turn: Turn) {
+        match turn {
+            Turn::InOrder(number) => drop(self.in_order.insert((number, self.came), task)),
+            Turn::First => self.urgent.push(task),
+        }
+        self.came += 1;
+    }
+
+    fn take(&mut self) -> Option<Task<R>> {
+        self.urgent.pop().or_else(|| self.in_order.pop_first().map(|(_, task)| task))
+    }
 }
 
 struct Shared<R> {
@@ -96,7 +117,15 @@ impl<R: Send + 'static> Pool<R> {
         done: impl Fn(Ended<R>) + Send + Sync + 'static,
     ) -> Self {
         let accounts = (0..threads).map(|_| Default::default()).collect();
-        let queue = Mutex::new(Queue { tasks: VecDeque::new(), started: 0, idle: 0, closed: false });
+        let queue = Queue {
+            urgent: Vec::new(),
+            in_order: BTreeMap::new(),
+            came: 0,
+            started: 0,
+            idle: 0,
+            closed: false,
+        };
+        let queue = Mutex::new(queue);
         let done = Box::new(done);
         Self { shared: Arc::new(Shared { queue, more: Condvar::new(), accounts, reads_cpu, hosting, done }) }
     }
@@ -105,11 +134,8 @@ impl<R: Send + 'static> Pool<R> {
     /// system refuses the first thread.
     pub(crate) fn submit(&self, task: Task<R>, turn: Turn) -> std::io::Result<()> {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        match turn {
-            Turn::InOrder => queue.tasks.push_back(task),
-            Turn::First => queue.tasks.push_front(task),
-        }
-        if queue.idle < queue.tasks.len() && queue.started < self.shared.accounts.len() {
+        queue.put(task, turn);
+        if queue.idle < queue.len() && queue.started < self.shared.accounts.len() {
             let (shared, index) = (self.shared.clone(), queue.started);
             let thread = std::thread::Builder::new().name(format!("compute-{index}"));
             match thread.spawn(move || work(&shared, index)) {
@@ -132,7 +158,8 @@ impl<R: Send + 'static> Pool<R> {
 impl<R> Drop for Pool<R> {
     fn drop(&mut self) {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.tasks.clear();
+        queue.urgent.clear();
+        queue.in_order.clear();
         queue.closed = true;
         self.shared.more.notify_all();
     }
@@ -145,7 +172,7 @@ fn next<R>(shared: &Shared<R>) -> Option<Task<R>> {
         if queue.closed {
             return None;
         }
-        if let Some(task) = queue.tasks.pop_front() {
+        if let Some(task) = queue.take() {
             return Some(task);
         }
         queue.idle += 1;
@@ -212,7 +239,7 @@ mod tests {
                 tx.send(r).unwrap()
             });
         for i in 0..100 {
-            pool.submit(Box::new(move || if i == 50 { panic!("task {i}") } else { i }), Turn::InOrder)
+            pool.submit(Box::new(move || if i == 50 { panic!("task {i}") } else { i }), Turn::InOrder(0))
                 .unwrap();
         }
         let ended: Vec<Ended<usize>> = rx.iter().take(100).collect();
@@ -232,19 +259,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_urgent_is_taken_before_what_came_earlier() {
+    fn what_is_urgent_is_taken_first_and_then_the_least_number() {
         let (tx, rx) = mpsc::channel();
         let (begin, begun) = mpsc::channel::<()>();
         let (open, gate) = mpsc::channel::<()>();
         let pool = Pool::new(1, Hosting::default(), false, move |r: Ended<usize>| tx.send(r).unwrap());
         let held = move || begin.send(()).map_or(99, |()| gate.recv().map_or(99, |()| 0));
-        pool.submit(Box::new(held), Turn::InOrder).unwrap();
+        pool.submit(Box::new(held), Turn::InOrder(0)).unwrap();
         begun.recv().unwrap();
-        for (i, turn) in [(3, Turn::InOrder), (4, Turn::InOrder), (2, Turn::First), (1, Turn::First)] {
+        let in_order = [(5, Turn::InOrder(7)), (3, Turn::InOrder(2)), (4, Turn::InOrder(2))];
+        for (i, turn) in in_order.into_iter().chain([(2, Turn::First), (1, Turn::First)]) {
             pool.submit(Box::new(move || i), turn).unwrap();
         }
         open.send(()).unwrap();
-        let order: Vec<usize> = rx.iter().take(5).map(|ended| ended.result.unwrap()).collect();
-        assert_eq!(order, [0, 1, 2, 3, 4]);
+        let order: Vec<usize> = rx.iter().take(6).map(|ended| ended.result.unwrap()).collect();
+        assert_eq!(order, [0, 1, 2, 3, 4, 5]);
     }
 }

@@ -236,10 +236,12 @@ impl Costs<'_> {
         let Some(link) = machine.link else { return Alone { compute_s, ..Alone::default() } };
         let (units, each) = rounds(share);
         let (units, each) = (units.max(1) as f64, each.max(1) as f64);
+        let each_steps = share.block.steps.max(1) as f64;
+        let columns = share.block.cols.max(1) as f64;
         // With room for one block there may be room for more of its steps; two are there in any case.
         let units_at_once = at_once as f64 * if at_once == 1 { room.units as f64 } else { each.min(2.0) };
         let products_a_unit = match share.order {
-            Order::Steps => products,
+            Order::Steps | Order::Ending(_) => products,
             Order::Columns(group) => {
                 let cells = share.block.rows.saturating_mul(group.min(share.block.cols));
                 charges.products_of(cells.saturating_mul(share.block.steps)) as f64
@@ -270,16 +272,27 @@ impl Costs<'_> {
         let quiet_s = match share.order {
             Order::Steps => 0.0,
             Order::Columns(_) => idle_s,
+            // Until the first column of the last steps is done.
+            Order::Ending(last) => {
+                let last = last.min(share.block.steps) as f64;
+                (each - last) * there_s.max(unit_s) + idle_s + last * unit_s / columns
+            }
             Order::Corner => behind_s(net_s, load.back as f64 / rates.back),
         };
         let all_blocks = share.blocks().max(1) as f64;
         let last_back = match share.order {
             Order::Steps => load.results as f64 / all_blocks,
             Order::Columns(_) | Order::Corner => load.results as f64 / units,
+            Order::Ending(_) => load.results as f64 / (all_blocks * columns),
         };
         // The last step's tiles come home while it is computed, or still arrives; those that threads end with, together.
-        let steps_a_unit = if share.order == Order::Steps { 1.0 } else { share.block.steps.max(1) as f64 };
-        let step_s = compute_s.max(load.out as f64 / rates.out) / units / steps_a_unit;
+        let unit_steps = match share.order {
+            Order::Steps => 1.0,
+            Order::Columns(_) | Order::Corner => 1.0 / each_steps,
+            // A column of them.
+            Order::Ending(last) => last.min(share.block.steps) as f64 / columns,
+        };
+        let step_s = compute_s.max(load.out as f64 / rates.out) / units * unit_steps;
         let ending = (threads / charges.products_of(1) as f64).ceil();
         let cells = share.block.rows.saturating_mul(share.block.cols) as f64 * at_once as f64;
         let last_tiles = ((ending.min(cells) + 1.0) / 2.0 * cell).min(last_back);
@@ -287,7 +300,10 @@ impl Costs<'_> {
         let lead_s = home_s - after_s(step_s, home_s);
         let tail_s = |rate: f64| after_s(step_s, last_back / rate).max(last_tiles / rate);
         let waits = if each > 1.0 && at_once == 1 { (all_blocks - 1.0) * (1.0 - room.spare) } else { 0.0 };
-        let steps_before = if share.order == Order::Steps { each - 1.0 } else { 0.0 };
+        let steps_before = match share.order {
+            Order::Steps => each - 1.0,
+            Order::Columns(_) | Order::Corner | Order::Ending(_) => 0.0,
+        };
         Alone {
             compute_s,
             empty_s: start_s + steps_before * there_s.max(unit_s) * (1.0 + waits),
@@ -313,6 +329,14 @@ impl Costs<'_> {
         let net_s = load.out as f64 / rates.out;
         match share.order {
             Order::Steps => 0.0,
+            Order::Ending(last) => {
+                // The first column of the last steps comes with all their panels of A, two steps ahead at most.
+                let part = last.min(share.block.steps) as f64 / units;
+                let (there_s, column) = (net_s * part, 1.0 / share.block.cols.max(1) as f64);
+                let a_part = self.resident_bytes(share) / (load.out as f64).max(1.0);
+                let first_s = there_s * (a_part + (1.0 - a_part).max(0.0) * column) - work_s * part * column;
+                (first_s - 2.0 * ((work_s - net_s) / units).max(0.0)).max(0.0)
+            }
             // The first columns come with all panels of A, which takes longer than they are work.
             Order::Columns(_) => {
                 let first = self.resident_bytes(share) * (1.0 - 1.0 / units) + load.out as f64 / units;

@@ -15,7 +15,9 @@ pub(super) fn after_s(step_s: f64, home_s: f64) -> f64 {
 pub(super) fn rounds(share: &Share) -> (u64, u64) {
     let (down, across, deep) = share.blocks_each_way();
     match share.order {
-        Order::Steps => (down.saturating_mul(across).saturating_mul(share.steps.len()), share.block.steps),
+        Order::Steps | Order::Ending(_) => {
+            (down.saturating_mul(across).saturating_mul(share.steps.len()), share.block.steps)
+        }
         Order::Columns(group) => {
             let groups = |cols: u64| cols.div_ceil(group.max(1));
             (

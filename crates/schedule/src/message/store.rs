@@ -231,6 +231,13 @@ pub struct Job {
 }
 
 impl Job {
+    /// Which of two jobs that can run was sent before the other: ids are counted up, and a job comes with the later of its
+    /// operands. Advice for who runs them: a thread that takes the least makes room as it was planned, and ends what is to
+    /// leave first.
+    pub fn order(&self) -> u32 {
+        self.a.max(self.b)
+    }
+
     fn write(&self, w: &mut Writer) {
         w.u8(self.operation.code());
         w.u8(match self.then {

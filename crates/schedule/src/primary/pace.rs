@@ -83,12 +83,17 @@ impl Pace {
         }
     }
 
+    /// What is begun next is not of the step before.
+    pub(super) fn begin_step(&mut self) {
+        self.step = 0.0;
+    }
+
     /// A panel was begun that counts for so much and makes so much work possible.
     pub(super) fn begun(&mut self, bytes: u64, work: f64, now: Duration) {
         self.pass(now);
         if work == 0.0 {
             // The first panel of a step meets no other.
-            self.step = 0.0;
+            self.begin_step();
         }
         self.step += work;
         self.step_max = self.step_max.max(self.step);

@@ -3,7 +3,7 @@
 //! Invariants: the blocks of a lot in order, and of all lots the first whose block may begin. In a block
 //! either step by step, panels of A and B in turn, so that the first job can
 //! start after two panels and every further panel starts about as many jobs as there are panels on the other side; or
-//! column by column, with the panels of A first. The jobs behind a panel are in the frame that carries its last lines.
+//! column by column, with the panels of A first; or so in its last steps only. The jobs behind a panel are in the frame that carries its last lines.
 //! A panel is begun only when the credit covers all that it brings. The next block is begun only when the last panel of
 //! the one before has been sent, so that the older one can always finish; a block that goes on from the sum of others
 //! only when that is there; and one whose sums may have to wait never goes further ahead of the oldest that is out than
@@ -91,14 +91,14 @@ struct Made {
 /// How much of the block that is being sent (the last of those that are out) was sent.
 struct Sending {
     step: u64,
-    /// Rows of cells whose panels of this step were sent; in column order, once all are, for every step; from a corner those
-    /// whose panels were sent for every step.
+    /// Rows of cells whose panels of this step were sent; column by column, once all are, for every such step; from a corner
+    /// those whose panels were sent for every step.
     a_sent: u64,
     /// Columns of cells, likewise.
     b_sent: u64,
-    /// In column order: columns of cells that are done.
+    /// Column by column: those that are done.
     cols_done: u64,
-    /// Ids of A's panels: of this step by row, in column order of all steps, from a corner by row and step.
+    /// Ids of A's panels: of this step by row, column by column of all such steps, from a corner by row and step.
     a: Vec<Ids>,
     /// Ids of B's panels of this step by column, from a corner by column and step.
     b: Vec<Ids>,
@@ -237,6 +237,10 @@ impl Walk {
         let number = self.out.last().map_or(0, |out| out.number);
         for stored in &made.delivery.relayed {
             self.relayed.insert(stored.header.id, (number, *stored));
+        }
+        let sending = self.sending.as_ref().zip(self.out.last());
+        if sending.is_some_and(|(sending, out)| sending.has_all_of_a(&out.work.block)) {
+            self.pace.begin_step();
         }
         self.pace.begun(made.delivery.operand_bytes(), made.amount, course.now);
         made.delivery.into_messages(self.shares_memory, &mut self.ready);
@@ -377,7 +381,7 @@ impl Sending {
             Panel::A(row) => (false, row),
             Panel::B(col) => (true, col),
         };
-        let by_columns = block.order != Order::Steps;
+        let by_columns = matches!(block.order, Order::Columns(_) | Order::Corner);
         Some(Key { wave: self.wave?, step: self.step, region: block.region, by_columns, is_b, index })
     }
 
@@ -399,31 +403,49 @@ impl Sending {
         }
     }
 
-    /// The cells that are walked step by step: in column order those of a group of columns.
+    /// How many columns of cells are done before the next ones are begun, where that is how the block goes on.
+    fn group(&self, block: &Block) -> Option<u64> {
+        match block.order {
+            Order::Steps | Order::Corner => None,
+            Order::Columns(group) => Some(group.max(1)),
+            Order::Ending(_) => (self.step >= block.by_columns_from()).then_some(1),
+        }
+    }
+
+    /// Whether panels of B alone make work possible from now on, without a new step's beginning.
+    fn has_all_of_a(&self, block: &Block) -> bool {
+        matches!(block.order, Order::Ending(_)) && self.group(block).is_some() && self.cols_done > 0
+    }
+
+    /// The cells that are walked step by step: column by column those of a group.
     fn cells(&self, work: &Work) -> Rect {
         let Rect { rows, cols } = work.cells_at(self.step);
-        match work.block.order {
-            Order::Steps | Order::Corner => Rect::new(rows, cols),
-            Order::Columns(group) => {
-                let first = cols.start + self.cols_done;
-                Rect::new(rows, Span::new(first, (first + group.max(1)).min(cols.end)))
-            }
-        }
+        let Some(group) = self.group(&work.block) else { return Rect::new(rows, cols) };
+        let first = cols.start + self.cols_done;
+        Rect::new(rows, Span::new(first, (first + group).min(cols.end)))
     }
 
     /// Ids of the panel on the other side.
     fn other_ids(&self, work: &Work, panel: Panel, at: u64) -> Ids {
         let block = &work.block;
-        let place = |span: Span| usize::try_from(at.saturating_sub(span.start)).unwrap_or(usize::MAX);
-        let step = usize::try_from(self.step - block.steps.start).unwrap_or(usize::MAX);
-        let steps = usize::try_from(block.steps.len()).unwrap_or(usize::MAX);
-        let (rows, cols) = (place(block.cells.rows), place(self.cells(work).cols));
-        match (panel, block.order) {
-            (Panel::A(_), Order::Steps | Order::Columns(_)) => self.b[cols],
-            (Panel::A(_), Order::Corner) => self.b[cols * steps + step],
-            (Panel::B(_), Order::Steps) => self.a[rows],
-            (Panel::B(_), Order::Columns(_)) => self.a[step * rows_of(block) + rows],
-            (Panel::B(_), Order::Corner) => self.a[rows * steps + step],
+        let to_usize_of = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+        let place = |span: Span| to_usize_of(at.saturating_sub(span.start));
+        let cells = self.cells(work);
+        let (rows, cols) = (place(cells.rows), place(cells.cols));
+        if block.order == Order::Corner {
+            let (step, steps) = (to_usize_of(self.step - block.steps.start), to_usize_of(block.steps.len()));
+            return match panel {
+                Panel::A(_) => self.b[cols * steps + step],
+                Panel::B(_) => self.a[rows * steps + step],
+            };
+        }
+        let kept = match self.group(block) {
+            None => 0,
+            Some(_) => to_usize_of(self.step - block.by_columns_from()) * to_usize_of(cells.rows.len()),
+        };
+        match panel {
+            Panel::A(_) => self.b[cols],
+            Panel::B(_) => self.a[kept + rows],
         }
     }
 
@@ -448,31 +470,24 @@ impl Sending {
         if self.a_sent < rows || self.b_sent < cols {
             return false;
         }
+        let by_columns = self.group(&work.block).is_some();
         self.step += 1;
         (self.a_sent, self.b_sent) = (0, 0);
         self.b.clear();
-        match work.block.order {
-            Order::Steps => {
-                self.a.clear();
-                let left = work.cells_at(self.step);
-                self.step == work.block.steps.end || left.rows.is_empty() || left.cols.is_empty()
-            }
-            Order::Columns(_) | Order::Corner => {
-                let ends = self.step == work.block.steps.end;
-                if ends {
-                    self.step = work.block.steps.start;
-                    self.cols_done += cols;
-                }
-                // The panels of A are sent with the first group.
-                self.a_sent = if self.cols_done == 0 { 0 } else { rows };
-                ends && self.cols_done == work.block.cells.cols.len()
-            }
+        let ends = self.step == work.block.steps.end;
+        if !by_columns {
+            self.a.clear();
+            let left = work.cells_at(self.step);
+            return ends || left.rows.is_empty() || left.cols.is_empty();
         }
+        if ends {
+            self.step = work.block.by_columns_from();
+            self.cols_done += cols;
+        }
+        // The panels of A are sent with the first group.
+        self.a_sent = if self.cols_done == 0 { 0 } else { rows };
+        ends && self.cols_done == work.cells_left().cols.len()
     }
-}
-
-fn rows_of(block: &Block) -> usize {
-    usize::try_from(block.cells.rows.len()).unwrap_or(usize::MAX)
 }
 
 /// Number of a tile in its region: cell by cell.

@@ -32,7 +32,8 @@ pub(crate) struct Setting {
     pub(crate) slow: Vec<u32>,
     /// Whether work goes from slow machines to others.
     pub(crate) steals: bool,
-    /// If not 0, blocks are computed by groups of so many columns, if 4 from a corner, with memory for that.
+    /// If not 0, blocks are computed by groups of so many columns, if 4 from a corner, if more by columns in so many last
+    /// steps less 4, with memory for that.
     pub(crate) columns: u64,
 }
 
@@ -164,7 +165,11 @@ impl World {
     pub(crate) fn new(p: &Problem, setting: &Setting, wish: &Wish) -> Option<Self> {
         let alone = setting.shared == 2;
         let mut plan = plan(p, setting.cut, &setting.memories, alone, wish)?;
-        let order = if setting.columns == 4 { Order::Corner } else { Order::Columns(setting.columns) };
+        let order = match setting.columns {
+            4 => Order::Corner,
+            more if more > 4 => Order::Ending(more - 4),
+            columns => Order::Columns(columns),
+        };
         for member in plan.members.iter_mut().filter(|_| setting.columns > 0) {
             member.shares.iter_mut().for_each(|s| s.order = order);
             member.memory_bytes = 1 << 30;

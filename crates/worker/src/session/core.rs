@@ -224,7 +224,7 @@ impl Core {
             generator.fill(Rect::new(rows, cols), header.dtype, header.layout, buffer.bytes_mut());
             Done::Filled(header, buffer)
         });
-        self.submit(task, Turn::InOrder)
+        self.submit(task, Turn::InOrder(id))
     }
 
     fn start(&mut self, run: Run) -> Result<(), WorkerError> {
@@ -241,7 +241,7 @@ impl Core {
         let (dtype, alpha) = (self.hello.dtype, self.hello.alpha);
         // Additions wait for products or make operands of them, and are short: tiles that they finish go home the sooner,
         // and what they free makes room. The jobs of one target come one at a time, whatever their turn.
-        let turn = if operation == Operation::Multiply { Turn::InOrder } else { Turn::First };
+        let turn = if operation == Operation::Multiply { Turn::InOrder(run.job.order()) } else { Turn::First };
         let task = move || {
             let (mut target, kernel) = (target, &*kernel);
             match dtype {

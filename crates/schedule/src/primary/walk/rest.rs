@@ -65,12 +65,12 @@ impl Walk {
     /// lands in C.
     pub(in crate::primary) fn divisible(&self, plan: &Plan) -> Option<&Work> {
         let (_, OutBlock { work, .. }) = self.sending.as_ref().zip(self.out.last())?;
-        let simple = plan.regions[work.block.region].levels == 0 && work.block.order == Order::Steps;
+        let simple = plan.regions[work.block.region].levels == 0 && matches!(work.block.order, Order::Steps | Order::Ending(_));
         (simple && work.lands_in_c() && !work.together).then_some(work)
     }
 
     /// From which step on the block that is being sent can do with the cells `kept`: no job of the step before was sent
-    /// for the others, so that the last one they get can ask for their sums. `None` where that is past its end.
+    /// for the others, so that the last one they get can ask for their sums. `None` where that is past what it does step by step.
     pub(in crate::primary) fn free_from(&self, kept: Rect) -> Option<u64> {
         let (sending, out) = self.sending.as_ref().zip(self.out.last())?;
         let cells = out.work.cells_left();
@@ -79,7 +79,7 @@ impl Walk {
         let some = rows > 0 && cols > 0;
         let begun = some && (sent(kept.rows, cells.rows, rows) || sent(kept.cols, cells.cols, cols));
         let from = (sending.step + if begun { 2 } else { 1 }).max(out.work.cut_from());
-        (from < out.work.block.steps.end).then_some(from)
+        (from < out.work.block.by_columns_from()).then_some(from)
     }
 
     /// Work of the block that is being sent in its steps before `from` that was not sent yet.
