@@ -9,8 +9,11 @@
 //! does not say (it is Linux that does). `bench/echo.py` runs it beside iperf3.
 #![allow(clippy::print_stdout)] // A program for people and scripts.
 
+mod common;
+
 use bramble_link::echo::{self, Moved};
 use bramble_link::{CHUNK_BYTES_MAX, ClusterKey, LinkError, Reach, Security, SharedBytes};
+use common::{noise, thread_cpu_s};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,25 +98,6 @@ fn say(what: &str, before: Moved, now: Moved, cpu_s: f64) {
     let rates = format!(r#""sent_per_s":{sent_per_s:.0},"received_per_s":{received_per_s:.0}"#);
     let cost = format!(r#""cpu_s":{cpu_s:.6},"resident_kib":{}"#, resident_kib());
     println!("{{{head},\"seconds\":{seconds:.3},{bytes},{rates},{cost}}}");
-}
-
-/// Bytes that look like a matrix of no pattern.
-fn noise(bytes: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let word = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    std::iter::repeat_with(word).take(bytes / 8).flatten().collect()
-}
-
-/// CPU seconds of this thread.
-fn thread_cpu_s() -> f64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let ns = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
-    ns.unwrap_or_default() / 1e9
 }
 
 /// Resident memory of this process, KiB.

@@ -8,6 +8,8 @@
 //! sender's; what encryption costs is the difference to the plain link. GB are 10⁹ bytes.
 #![allow(clippy::print_stdout)] // A program for people.
 
+mod common;
+
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use bramble_link::{
     ArrivedBody, Body, CHUNK_BYTES_MAX, ClusterKey, Frame, Landing, Limits, Link, LinkError, NoBodies, Place,
     Reach, Region, Security, SharedBytes, tcp_connect,
 };
+use common::{noise, thread_cpu_s};
 use tokio::net::TcpListener;
 
 /// Larger than what caches hold.
@@ -74,18 +77,6 @@ fn main() -> Result<(), LinkError> {
         }
     }
     Ok(())
-}
-
-/// Bytes that look like a matrix of no pattern.
-fn noise(bytes: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let word = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    std::iter::repeat_with(word).take(bytes / 8).flatten().collect()
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -179,11 +170,4 @@ impl Place for OnePlace {
     fn place(&mut self, _kind: u8, _head: &[u8], _body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         Ok(Box::new(std::mem::take(&mut self.0)))
     }
-}
-
-/// CPU seconds of this thread; 0 where the system does not say (it is Linux that does).
-fn thread_cpu_s() -> f64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let ns = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
-    ns.unwrap_or_default() / 1e9
 }

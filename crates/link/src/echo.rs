@@ -14,6 +14,7 @@ use crate::{
     Arrived, ArrivedBody, Body, Frame, Landing, Limits, Link, LinkError, Place, Receiver, Region, SharedBytes,
 };
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,16 +87,9 @@ pub async fn drive(
         }
         Ok(())
     };
-    let ticking = async {
-        let mut seconds = tokio::time::interval_at(began + Duration::from_secs(1), Duration::from_secs(1));
-        loop {
-            seconds.tick().await;
-            each(bytes.moved(began));
-        }
-    };
     tokio::select! {
         result = async { tokio::try_join!(sending, receiving) } => result?,
-        () = ticking => unreachable!("seconds never end"),
+        never = bytes.tell(began, each) => match never {},
     };
     Ok(bytes.moved(began))
 }
@@ -130,16 +124,9 @@ pub async fn serve(link: Link, each: &mut dyn FnMut(Moved)) -> Result<Moved, Lin
         }
         sender.close().await
     };
-    let ticking = async {
-        let mut seconds = tokio::time::interval_at(began + Duration::from_secs(1), Duration::from_secs(1));
-        loop {
-            seconds.tick().await;
-            each(bytes.moved(began));
-        }
-    };
     tokio::select! {
         result = async { tokio::try_join!(receiving, sending) } => result?,
-        () = ticking => unreachable!("seconds never end"),
+        never = bytes.tell(began, each) => match never {},
     };
     Ok(bytes.moved(began))
 }
@@ -181,6 +168,16 @@ impl Bytes {
     fn moved(&self, began: Instant) -> Moved {
         let (bytes_sent, bytes_received) = (self.sent.get(), self.received.get());
         Moved { elapsed: began.elapsed(), bytes_sent, bytes_received }
+    }
+
+    /// Calls `each` after every second, for ever.
+    async fn tell(&self, began: Instant, each: &mut dyn FnMut(Moved)) -> Infallible {
+        const SECOND: Duration = Duration::from_secs(1);
+        let mut seconds = tokio::time::interval_at(began + SECOND, SECOND);
+        loop {
+            seconds.tick().await;
+            each(self.moved(began));
+        }
     }
 }
 

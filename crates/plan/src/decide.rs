@@ -131,11 +131,13 @@ pub enum PlanError {
     },
 }
 
-/// Machines with the same number of threads, whose peaks (measured in microseconds) and speeds (in milliseconds) differ by no
-/// more than these parts, are of one kind.
+/// Machines with the same number of threads are of one kind if their peaks (measured in microseconds) and speeds (in
+/// milliseconds) differ from the slowest one's by no more than these parts of it.
 const PEAK_DOUBT: f64 = 0.08;
-/// See `PEAK_DOUBT`.
-const SPEED_DOUBT: f64 = 0.5;
+/// See `PEAK_DOUBT`. Of four equal machines one was measured at half of what the others had, by something that ran beside it.
+const SPEED_DOUBT: f64 = 1.5;
+/// Links of machines of one kind that differ from their mean by no more than this part of it are taken for equal.
+const LINK_DOUBT: f64 = 0.5;
 /// What smaller tiles have to gain.
 const FINER_GAIN: f64 = 0.98;
 
@@ -196,6 +198,10 @@ fn decide_with(
 
 /// The workers, where those of one kind have the same speed, and links: what was measured of each differs by what was in its
 /// way just then. Equal machines get equal parts, which share the most panels.
+///
+/// The speed is the median: one machine that was disturbed does not move it. What disturbs makes slower, so the truth is above
+/// the middle rather than below; but the highest is that of the luckiest moment. Of an even number it is the mean of the
+/// middle two: where there are only two, nothing says which of them was disturbed.
 fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
     let mut even = workers.to_vec();
     let mut left: Vec<usize> = (0..workers.len()).collect();
@@ -209,15 +215,15 @@ fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
                     && apart <= first.peak_gflops * PEAK_DOUBT
                     && other.gflops <= first.gflops * (1.0 + SPEED_DOUBT)
         };
+        // Both stay in the order of their speeds.
         let (alike, rest): (Vec<usize>, Vec<usize>) = left.iter().partition(|at| is_alike(at));
-        let mean = |of: &dyn Fn(&Machine) -> f64| {
-            alike.iter().map(|at| of(&workers[*at])).sum::<f64>() / alike.len() as f64
-        };
+        let middle = [(alike.len() - 1) / 2, alike.len() / 2].map(|at| workers[alike[at]].gflops);
+        let speed = f64::midpoint(middle[0], middle[1]);
         let rate = |m: &Machine| m.link.map_or(f64::NAN, |link| link.bytes_per_s);
-        let (speed, link) = (mean(&|m| m.gflops), mean(&rate));
+        let link = alike.iter().map(|at| rate(&workers[*at])).sum::<f64>() / alike.len() as f64;
         for at in &alike {
             even[*at].gflops = speed;
-            let near = (rate(&even[*at]) - link).abs() <= link * SPEED_DOUBT;
+            let near = (rate(&even[*at]) - link).abs() <= link * LINK_DOUBT;
             if let Some(own) = even[*at].link.as_mut().filter(|_| near) {
                 own.bytes_per_s = link;
             }

@@ -3,6 +3,7 @@
 mod auto;
 mod cost;
 mod even;
+mod finer;
 mod form;
 mod page;
 mod relay;

@@ -48,7 +48,35 @@ fn machines_of_one_kind_have_equal_parts_whatever_was_in_the_way_of_their_measur
         (0..plan.members.len()).map(|at| plan.part_of_work(at)).collect()
     };
     assert_eq!(parts(&[kind(46.0, 60.0), kind(52.0, 60.8), kind(50.0, 59.2), kind(47.0, 60.0)]), [0.25; 4]);
+    // What was measured of four equal ones while something ran beside the last.
+    assert_eq!(parts(&[kind(47.3, 60.0), kind(47.0, 60.0), kind(48.7, 60.0), kind(24.6, 60.0)]), [0.25; 4]);
     // Another kind, and one with something else to do.
     assert!(parts(&[kind(46.0, 60.0), kind(52.0, 70.0)]) != [0.5; 2]);
-    assert!(parts(&[kind(30.0, 60.0), kind(52.0, 60.0)]) != [0.5; 2]);
+    assert!(parts(&[kind(20.0, 60.0), kind(52.0, 60.0)]) != [0.5; 2]);
+}
+
+#[test]
+fn machines_of_one_kind_are_planned_with_the_speed_of_the_middle() {
+    let p = problem(8192, 8192, 8192);
+    let seconds = |speeds: &[f64]| {
+        let kind = |gflops| Machine { peak_gflops: 60.0, ..machine("w", gflops, 8 << 30, 1e4) };
+        let workers: Vec<Machine> = speeds.iter().map(|s| kind(*s)).collect();
+        planned(&p, Cut::default(), &workers, "reuse").predicted.seconds
+    };
+    assert_eq!(seconds(&[48.0, 24.0, 47.0]), seconds(&[47.0; 3]));
+    assert_eq!(seconds(&[46.0, 24.0, 50.0, 48.0]), seconds(&[47.0; 4]));
+    // Of two, nothing says which was disturbed.
+    assert_eq!(seconds(&[24.0, 48.0]), seconds(&[36.0; 2]));
+}
+
+#[test]
+fn links_of_one_kind_are_as_fast_as_each_other_only_where_they_nearly_are() {
+    let p = problem(8192, 8192, 8192);
+    let parts = |rates: [f64; 2]| {
+        let workers = rates.map(|rate| machine("w", 40.0, 8 << 30, rate));
+        let plan = planned(&p, Cut::default(), &workers, "reuse");
+        [plan.part_of_work(0), plan.part_of_work(1)]
+    };
+    assert_eq!(parts([30.0, 50.0]), [0.5; 2]);
+    assert!(parts([10.0, 50.0]) != [0.5; 2]);
 }

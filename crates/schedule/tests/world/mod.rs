@@ -1,13 +1,15 @@
 //! A product with real numbers in memory: the primary's and the workers' states, and everything that is on its way.
 
+mod relays;
+
 use bramble_matrix::{Layout, Rect};
 use bramble_plan::{Cut, LinkRate, Machine, Order, Plan, Problem, Wish, decide};
 use bramble_schedule::message::{
-    Forward, Job, MatrixHeader, Operation, PieceHead, ResultHead, Source, StoreHead, decode_forwards,
-    encode_forwards,
+    Forward, Job, MatrixHeader, Operation, ResultHead, Source, StoreHead, decode_forwards, encode_forwards,
 };
 use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary, Which};
 use bramble_schedule::worker::{Action as WorkerAction, Event as WorkerEvent, Run, Worker};
+use relays::Passing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -42,13 +44,6 @@ enum Sent {
     Store(Outgoing, Vec<i64>, u64),
     Relay(Vec<Forward>),
     Parted(usize),
-}
-
-/// A matrix that is on its way from one worker to another.
-struct Passing {
-    forward: Forward,
-    /// Lines that have left.
-    lines: u32,
 }
 
 /// A matrix in a worker's memory, by rows.
@@ -185,12 +180,7 @@ impl World {
                 neighbours: Vec::new(),
             })
             .collect();
-        let mut peers = peers;
-        let movers: Vec<usize> =
-            (0..peers.len()).filter(|p| setting.relay && !peers[*p].shares_memory).collect();
-        for peer in &movers {
-            peers[*peer].neighbours = movers.iter().copied().filter(|o| o != peer).collect();
-        }
+        let peers = if setting.relay { relays::neighbours(peers) } else { peers };
         let end = |info: &PeerInfo| End {
             worker: Worker::new(info.credit_bytes),
             inbox: VecDeque::new(),
@@ -353,7 +343,7 @@ impl World {
                     end.held.remove(&id);
                 }
                 WorkerAction::Pass(forward) => {
-                    let passing = Passing { forward, lines: 0 };
+                    let passing = Passing::of(forward);
                     end.passing.entry(forward.to as usize).or_default().push_back(passing);
                 }
                 WorkerAction::Missing(missing) => end.outbox.push_back(Event::Missing { peer, missing }),
@@ -450,15 +440,8 @@ impl World {
                 let run = end.running.swap_remove(which % end.running.len());
                 self.compute(peer, run);
             }
-            5 if end.passing.values().any(|p| !p.is_empty()) => {
-                let to: Vec<usize> =
-                    end.passing.iter().filter(|(_, p)| !p.is_empty()).map(|(to, _)| *to).collect();
-                return self.pass(peer, to[which % to.len()], which);
-            }
-            6 if self.breaks && which.is_multiple_of(97) => {
-                let other = which / 97 % self.ends.len();
-                return other != peer && self.sever(peer, other);
-            }
+            5 => return self.pass_some(peer, which),
+            6 => return self.sever_some(peer, which),
             3 if !end.filling.is_empty() => {
                 let id = end.filling.swap_remove(which % end.filling.len());
                 let actions = end.worker.handle(WorkerEvent::Filled(id)).unwrap();
@@ -556,75 +539,6 @@ impl World {
             assert!(quiet < most, "nothing can happen any more, and C is not there");
         }
         panic!("the run does not end");
-    }
-}
-
-impl World {
-    /// Some lines go from one worker to another; false where they are not expected yet.
-    fn pass(&mut self, from: usize, to: usize, which: usize) -> bool {
-        if self.broken.contains(&(from.min(to), from.max(to))) {
-            self.parted(from, to);
-            return true;
-        }
-        let Passing { forward, lines } = self.ends[from].passing[&to].front().unwrap();
-        let (id, first_line) = (forward.id_there, *lines);
-        let held = self.ends[from].held[&forward.id].clone();
-        let total = held.header.lines_total().0;
-        let count = 1 + which as u32 % (total - first_line);
-        let piece = PieceHead { id, first_line, lines: count };
-        let Some(header) = self.ends[to].worker.expects(from as u32, &piece).unwrap() else { return false };
-        assert_eq!((header.shape(), header.layout), (held.header.shape(), held.header.layout));
-        let there = self.ends[to].held.get_mut(&id).unwrap();
-        there.trace = held.trace;
-        for at in 0..held.elements.len() {
-            let (row, col) = (at / header.cols as usize, at % header.cols as usize);
-            let line = if header.layout == Layout::RowMajor { row } else { col } as u32;
-            if line >= first_line && line < first_line + count {
-                there.elements[at] = held.elements[at];
-            }
-        }
-        let actions = self.ends[to].worker.handle(WorkerEvent::Piece(&piece)).unwrap();
-        self.worker(to, actions);
-        let queue = self.ends[from].passing.get_mut(&to).unwrap();
-        queue.front_mut().unwrap().lines += count;
-        if first_line + count == total {
-            self.relayed += 1;
-            let Passing { forward, .. } = queue.pop_front().unwrap();
-            let actions = self.ends[from].worker.handle(WorkerEvent::Passed(&forward)).unwrap();
-            self.worker(from, actions);
-        }
-        true
-    }
-
-    /// The link between two workers breaks, as one of them sees it.
-    fn sever(&mut self, peer: usize, other: usize) -> bool {
-        if !self.by_bytes[peer]
-            || !self.by_bytes[other]
-            || !self.broken.insert((peer.min(other), peer.max(other)))
-        {
-            return false;
-        }
-        self.ends[peer].outbox.push_back(Event::Parted { peer, other: other as u32 });
-        self.parted(peer, other);
-        true
-    }
-
-    /// A worker knows that it has no link to another any more.
-    fn parted(&mut self, peer: usize, other: usize) {
-        let lost = WorkerEvent::PeerLost(other as u32);
-        let actions = self.ends[peer].worker.handle(lost).unwrap();
-        self.worker(peer, actions);
-        for passing in self.ends[peer].passing.remove(&other).unwrap_or_default() {
-            let actions = self.ends[peer].worker.handle(WorkerEvent::Passed(&passing.forward)).unwrap();
-            self.worker(peer, actions);
-        }
-        // Nothing that is in a broken link arrives.
-        if self.broken.contains(&(peer.min(other), peer.max(other))) {
-            for passing in self.ends[other].passing.remove(&peer).unwrap_or_default() {
-                let actions = self.ends[other].worker.handle(WorkerEvent::Passed(&passing.forward)).unwrap();
-                self.worker(other, actions);
-            }
-        }
     }
 }
 

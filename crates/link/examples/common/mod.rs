@@ -1,0 +1,20 @@
+//! What several examples need: bytes to move, and what moving them cost.
+
+/// Bytes that look like a matrix of no pattern.
+pub(crate) fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let word = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    std::iter::repeat_with(word).take(bytes / 8).flatten().collect()
+}
+
+/// CPU seconds of this thread; 0 where the system does not say (it is Linux that does).
+pub(crate) fn thread_cpu_s() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let ns = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
+    ns.unwrap_or_default() / 1e9
+}
