@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
+use bramble_plan::{Cut, LinkRate, Machine, Order, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
 use bramble_sim::{Report, Setting, simulate};
 
 fn machine(name: &str, threads: u32, gflops: f64, bytes_per_s: Option<f64>) -> Machine {
@@ -263,4 +263,37 @@ fn every_strategy_ends_with_a_slow_machine_and_the_same_jobs() {
         }
     }
     assert!(moves > 30, "{moves} moves");
+}
+
+/// Four equal workers on links and a primary's link of `bytes_per_s`.
+fn four_equal(gflops: f64, bytes_per_s: f64) -> Vec<Machine> {
+    let nic = |machine| Machine { nic_bytes_per_s: Some(bytes_per_s), memory_bytes: 4 << 30, ..machine };
+    let worker = |_| nic(machine("worker", 1, gflops, Some(bytes_per_s)));
+    std::iter::once(nic(machine("primary", 1, gflops, None))).chain((0..4).map(worker)).collect()
+}
+
+#[test]
+fn what_comes_home_in_other_orders_takes_as_long_as_was_predicted() {
+    // (n, Gflop/s, bytes/s, the order, time against the longer of computing and sending)
+    let (ending, corner) = (|order| matches!(order, Order::Ending(_)), |order| order == Order::Corner);
+    let cases: [(u64, f64, f64, &dyn Fn(Order) -> bool, f64); 4] = [
+        (16_384, 43.0, 119e6, &ending, 1.04),
+        (8192, 43.0, 119e6, &ending, 1.07),
+        (12_288, 43.0, 119e6, &ending, 1.04),
+        (8192, 43.0, 24.4e6, &corner, 1.05),
+    ];
+    for (n, gflops, bytes_per_s, is_order, most) in cases {
+        let p = Problem { dtype: DType::F32, ..problem(n, n, n) };
+        let machines = four_equal(gflops, bytes_per_s);
+        let wish = Wish { strategy: Some("reuse".parse().unwrap()), who: Preference::Workers, ..Wish::AUTO };
+        let plan = decide(&p, Cut::default(), &machines[0], &machines[1..], &wish).unwrap().plan;
+        let order = plan.members[0].shares[0].order;
+        assert!(is_order(order), "{n}, {bytes_per_s}: {order:?}");
+        let report = simulate(&plan, &machines, &Setting::measured());
+        let sends_s = (n * n * 2 * 4) as f64 / bytes_per_s;
+        let bound_s = (p.flops() / (4.0 * gflops * 1e9)).max(sends_s);
+        assert!(report.seconds < most * bound_s, "{n}, {bytes_per_s}: {} of {bound_s}", report.seconds);
+        near(plan.predicted.seconds, report.seconds, 0.06);
+        assert_eq!(report.tiles, plan.tiles());
+    }
 }

@@ -5,7 +5,7 @@
 //! simpler plan is taken: alone before a team, fewer machines before more, `reuse` before the others.
 
 use crate::search::{Found, Search, unusable};
-use crate::{Cut, GridError, Machine, Order, Plan, Problem, Region, Strategy, Sums};
+use crate::{Cut, GridError, Machine, Order, Plan, Problem, Region, Share, Strategy, Sums};
 
 /// Who may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +152,10 @@ pub fn decide(
     let with = |cut: Cut| decide_with(problem, cut, primary, workers, wish);
     let decision = with(cut)?;
     match finer(cut, &decision.plan, wish).map(with) {
-        Some(Ok(other)) if other.plan.predicted.seconds < decision.plan.predicted.seconds * FINER_GAIN => {
+        Some(Ok(other))
+            if goes_home_all_the_time(&other.plan)
+                && other.plan.predicted.seconds < decision.plan.predicted.seconds * FINER_GAIN =>
+        {
             Ok(other)
         }
         _ => Ok(decision),
@@ -160,13 +163,22 @@ pub fn decide(
 }
 
 /// Half the edge of the tiles, where nobody asked for another and it may pay: where tiles go home while panels come, those
-/// of the last panel end the product, and smaller panels have fewer. Never where bits shall not depend on the machines.
+/// of the last panel end the product, and smaller panels have fewer. Never where bits shall not depend on the machines, nor
+/// where most of the product goes step by step: there computing binds, and small tiles take longer, which is not in the model.
 fn finer(cut: Cut, plan: &Plan, wish: &Wish) -> Option<Cut> {
     let grid = &plan.regions.first()?.grid;
-    let go_home_early = plan.members.iter().flat_map(|m| &m.shares).any(|s| s.order != Order::Steps);
+    let go_home_early = shares(plan).any(|s| s.order != Order::Steps);
     let has_halves = grid.tile_rows == grid.tile_cols && grid.tile_rows.is_multiple_of(512);
     let may = cut.tile.is_none() && !wish.reproducible && go_home_early && has_halves;
     may.then_some(Cut { tile: Some(grid.tile_rows / 2), depth: Some(grid.depth) })
+}
+
+fn goes_home_all_the_time(plan: &Plan) -> bool {
+    shares(plan).any(|s| matches!(s.order, Order::Columns(_) | Order::Corner))
+}
+
+fn shares(plan: &Plan) -> impl Iterator<Item = &Share> {
+    plan.members.iter().flat_map(|member| &member.shares)
 }
 
 fn decide_with(

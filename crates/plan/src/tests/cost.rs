@@ -104,11 +104,11 @@ fn fast(memory_bytes: u64) -> Machine {
 #[test]
 fn c_comes_home_after_the_last_panel() {
     let p = problem(8192, 8192, 16_384);
-    // Room for C and two steps.
+    // Room for C and two steps, of which the last go by columns.
     let by_steps = takes(&p, Cut::default(), &[fast(720 << 20)], "reuse");
     let (out, back) = (by_steps.bytes_sent as f64 / 1e8, by_steps.bytes_received as f64 / 1e8);
-    assert!(by_steps.seconds > out + 0.8 * back && by_steps.seconds < out + 1.1 * back, "{by_steps:?}");
-    assert_eq!(by_steps.by, Limit::Egress);
+    assert!(by_steps.seconds > out + 0.6 * back && by_steps.seconds < out + 0.9 * back, "{by_steps:?}");
+    assert_eq!(by_steps.by, Limit::Ingress);
     // With room for A most of C comes home before the last panel has gone.
     let by_columns = takes(&p, Cut::default(), &[fast(64 << 30)], "reuse");
     assert_eq!((by_columns.bytes_sent as f64 / 1e8, by_columns.bytes_received as f64 / 1e8), (out, back));
