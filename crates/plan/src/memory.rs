@@ -1,9 +1,10 @@
 //! What a block needs at its machine, and how large blocks may be.
 //!
 //! Invariants: a block is never larger than what lets it end: its tiles, and the panels of two whole steps (one
-//! computing, one arriving), or in column order all panels of A and a column's of B (of the last steps, where only
-//! they go by columns, and then two of B's), fit the machine's memory together. One whole step is the least that cannot deadlock: a panel is freed only when every panel that it meets in
-//! that step has come. All sizes are as they are charged (`charged_bytes`), so what is planned is what is counted.
+//! computing, one arriving), or in column order all panels of A and a column's of B (of the last steps, where only they
+//! go by columns, and then two of B's), fit the machine's memory together. One whole step is the least that cannot
+//! deadlock: a panel is freed only when every panel that it meets in that step has come. All sizes are as they are
+//! charged (`charged_bytes`), so what is planned is what is counted.
 //!
 //! `reuse` takes blocks as large as memory allows, about square: the maximum re-use scheme of Pineau, Robert, Vivien and
 //! Dongarra (INRIA RR-6053, 2006), where the words moved for each multiply-add fall as 2/√memory.

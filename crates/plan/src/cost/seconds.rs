@@ -3,7 +3,7 @@
 //! Place in the flow: after the bytes. The page (docs/cost-model.md) has the same formulas in the same order.
 
 use super::flow::{Flow, first_rates, queue_s};
-use super::waits::{after_s, behind_s, lag_s, rounds};
+use super::waits::{after_s, behind_s, cells_a_unit, lag_s, last_results, rounds};
 use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, LOOP_S_PER_BYTE, flops_an_addition};
 use super::{Costs, Limit, Load, MachineCost, Prediction};
 use crate::{Machine, Member, Order, Share, Sums};
@@ -236,21 +236,9 @@ impl Costs<'_> {
         let Some(link) = machine.link else { return Alone { compute_s, ..Alone::default() } };
         let (units, each) = rounds(share);
         let (units, each) = (units.max(1) as f64, each.max(1) as f64);
-        let each_steps = share.block.steps.max(1) as f64;
-        let columns = share.block.cols.max(1) as f64;
         // With room for one block there may be room for more of its steps; two are there in any case.
         let units_at_once = at_once as f64 * if at_once == 1 { room.units as f64 } else { each.min(2.0) };
-        let products_a_unit = match share.order {
-            Order::Steps | Order::Ending(_) => products,
-            Order::Columns(group) => {
-                let cells = share.block.rows.saturating_mul(group.min(share.block.cols));
-                charges.products_of(cells.saturating_mul(share.block.steps)) as f64
-            }
-            Order::Corner => {
-                let cells = share.block.rows.saturating_add(share.block.cols);
-                charges.products_of(cells.saturating_mul(share.block.steps)) as f64
-            }
-        };
+        let products_a_unit = charges.products_of(cells_a_unit(share)) as f64;
         let unit_s = work / units / (speed * busy(products_a_unit));
         let there_s = load.out as f64 / units / rates.out;
         let home_s = load.back as f64 / units / rates.back;
@@ -275,24 +263,15 @@ impl Costs<'_> {
             // Until the first column of the last steps is done.
             Order::Ending(last) => {
                 let last = last.min(share.block.steps) as f64;
-                (each - last) * there_s.max(unit_s) + idle_s + last * unit_s / columns
+                (each - last) * there_s.max(unit_s) + idle_s + last * unit_s / share.block.cols.max(1) as f64
             }
             Order::Corner => behind_s(net_s, load.back as f64 / rates.back),
         };
         let all_blocks = share.blocks().max(1) as f64;
-        let last_back = match share.order {
-            Order::Steps => load.results as f64 / all_blocks,
-            Order::Columns(_) | Order::Corner => load.results as f64 / units,
-            Order::Ending(_) => load.results as f64 / (all_blocks * columns),
-        };
         // The last step's tiles come home while it is computed, or still arrives; those that threads end with, together.
-        let unit_steps = match share.order {
-            Order::Steps => 1.0,
-            Order::Columns(_) | Order::Corner => 1.0 / each_steps,
-            // A column of them.
-            Order::Ending(last) => last.min(share.block.steps) as f64 / columns,
-        };
-        let step_s = compute_s.max(load.out as f64 / rates.out) / units * unit_steps;
+        let (part, of_unit) = last_results(share, units);
+        let last_back = load.results as f64 * part;
+        let step_s = compute_s.max(net_s) / units * of_unit;
         let ending = (threads / charges.products_of(1) as f64).ceil();
         let cells = share.block.rows.saturating_mul(share.block.cols) as f64 * at_once as f64;
         let last_tiles = ((ending.min(cells) + 1.0) / 2.0 * cell).min(last_back);
@@ -300,10 +279,7 @@ impl Costs<'_> {
         let lead_s = home_s - after_s(step_s, home_s);
         let tail_s = |rate: f64| after_s(step_s, last_back / rate).max(last_tiles / rate);
         let waits = if each > 1.0 && at_once == 1 { (all_blocks - 1.0) * (1.0 - room.spare) } else { 0.0 };
-        let steps_before = match share.order {
-            Order::Steps => each - 1.0,
-            Order::Columns(_) | Order::Corner | Order::Ending(_) => 0.0,
-        };
+        let steps_before = if share.order == Order::Steps { each - 1.0 } else { 0.0 };
         Alone {
             compute_s,
             empty_s: start_s + steps_before * there_s.max(unit_s) * (1.0 + waits),

@@ -33,6 +33,30 @@ pub(super) fn rounds(share: &Share) -> (u64, u64) {
     }
 }
 
+/// Cells times steps that have a product in a unit: a step, a group of columns, or rows and columns.
+pub(super) fn cells_a_unit(share: &Share) -> u64 {
+    let block = share.block;
+    match share.order {
+        Order::Steps | Order::Ending(_) => block.rows.saturating_mul(block.cols),
+        Order::Columns(group) => block.rows.saturating_mul(group.min(block.cols)).saturating_mul(block.steps),
+        Order::Corner => block.rows.saturating_add(block.cols).saturating_mul(block.steps),
+    }
+}
+
+/// The part of all results that comes home last, and in what part of one of the units it is done.
+pub(super) fn last_results(share: &Share, units: f64) -> (f64, f64) {
+    let all_blocks = share.blocks().max(1) as f64;
+    match share.order {
+        Order::Steps => (1.0 / all_blocks, 1.0),
+        Order::Columns(_) | Order::Corner => (1.0 / units, 1.0 / share.block.steps.max(1) as f64),
+        // A column of so many steps.
+        Order::Ending(last) => {
+            let columns = share.block.cols.max(1) as f64;
+            (1.0 / (all_blocks * columns), last.min(share.block.steps) as f64 / columns)
+        }
+    }
+}
+
 /// Jobs of a step become possible as the square of the part of its panels that have come. Where a step comes in
 /// `there_s` and computes in `step_s`, it is done that long after its last panel.
 pub(super) fn lag_s(there_s: f64, step_s: f64) -> f64 {
