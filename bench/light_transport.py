@@ -2,8 +2,13 @@
 
 The machines are those of a lab (`bramble lab`) with one worker, links held to a rate by `tc`, not encrypted. A product of
 which hardly anything is computed moves bytes in (a long k: operands to the worker), out (a short k: C comes home) or both ways;
-iperf3 moves as many the same way. Counted is the thread that does the event loop of an end, from /proc (schedstat), not the
+iperf3 moves bytes the same way. Counted is the thread that does the event loop of an end, from /proc (schedstat), not the
 compute threads; of iperf3 the whole process. Products are not verified.
+
+A product reads and writes matrices, while iperf3 sends and receives one buffer of 128 KiB, over and over. So there are two
+pairs: a product whose C stays in memory against iperf3 as it is, and one with `-o` against iperf3 with `-F` at the primary,
+which sends a file and writes what it receives to a new one, in the same folder (`--dir`). iperf3 cannot do that both ways
+at once, so there it is two of them.
 
 Between namespaces the kernel does the network's work for whoever runs when a packet is due, sender or receiver: so the sum
 of both ends compares better than each. What C costs the primary beyond the link is the first touch of its pages.
@@ -22,14 +27,17 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 from common import Lab, arguments, environment, parse, record, scratch, spread, table
-from echo import iperf3, lab
+from echo import cpu_of, iperf3, lab, started
 
-WORKER = "10.77.0.2:7400"
+HOST = "10.77.0.2"
+WORKER = f"{HOST}:7400"
 IPERF3 = {"in": [], "out": ["-R"], "both": ["--bidir"]}
+WITH_FILES = {"in": [[]], "out": [["-R"]], "both": [[], ["-R"]]}
 SHAPES = {"in": (512, 524288, 512), "out": (16384, 64, 16384), "both": (262144, 512, 512)}
 QUICK = {"in": (512, 16384, 512), "out": (2048, 64, 2048), "both": (8192, 512, 512)}
 WORDS = ["--strategy", "reuse", "--verify", "off", "--kernel", "simd", "--json"]
@@ -50,12 +58,10 @@ ACCOUNT = [
 
 
 def loop_s(pid):
-    """CPU seconds of a process's first thread, and of all its threads; nothing once it is gone."""
+    """CPU seconds of a process's first thread; nothing once it is gone."""
     try:
-        every = {int(task.name): int((task / "schedstat").read_text().split()[0]) / 1e9
-                 for task in Path(f"/proc/{pid}/task").iterdir()}
-        return every[pid], sum(every.values())
-    except (OSError, ValueError, IndexError, KeyError):
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
         return None
 
 
@@ -63,36 +69,66 @@ def watched(pid):
     """The last that was seen of a process's first thread: it is looked at 100 times a second until it ends."""
     last = 0.0
     while (now := loop_s(pid)) is not None:
-        last = now[0] or last
+        last = now or last
         time.sleep(0.01)
     return last
 
 
-def product(args, made, files, worker, sample=None):
+def iperf3_with_files(made, seconds, folder, ways):
+    """CPU seconds per GB of both ends of iperf3, each of the `ways` at the same time; at the primary it sends a file, and
+    writes what it receives to a new one."""
+    received = folder / "received"
+    with ExitStack() as stack:
+        servers, clients = [], []
+        for port, way in enumerate(ways, 5201):
+            servers.append(stack.enter_context(started(made, "worker", "iperf3", "-s", "-1", "-B", HOST, "-p", port)))
+            file = received if way else folder / "source"
+            clients.append(["iperf3", "-c", HOST, "-p", port, "-t", seconds, "-J", *way, "-F", file])
+        time.sleep(0.5)
+        clients = [stack.enter_context(started(made, "primary", *words)) for words in clients]
+        ends = [json.loads(client.stdout.read() or "{}").get("end", {}) for client in clients]
+        if not all("sum_received" in end for end in ends):
+            raise SystemExit("iperf3 with files gave no answer")
+        gb = sum(end["sum_received"]["bytes"] for end in ends) / 1e9
+        figures = {"gb": gb, "client_cpu_s_per_gb": sum(map(cpu_of, clients)) / gb,
+                   "server_cpu_s_per_gb": sum(map(cpu_of, servers)) / gb}
+    received.unlink(missing_ok=True)
+    return figures
+
+
+def process_s(pid):
+    """CPU seconds of a process, of threads that have ended, too."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def product(args, made, files, worker, sample=None, output=None):
     """One product: bytes, and CPU seconds per GB of both event loops. `sample` is where perf shall put its samples."""
-    before = loop_s(worker)
-    words = [args.bramble, "multiply", *files, "-w", WORKER, *WORDS, *TRUST]
-    started = subprocess.Popen(list(map(str, [*made.inside(), *words])), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    before, process_before = loop_s(worker), process_s(worker)
+    words = [args.bramble, "multiply", *files, "-w", WORKER, *WORDS, *TRUST, *(["-o", output] if output else [])]
+    running = subprocess.Popen(list(map(str, [*made.inside(), *words])), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True, env=environment())
     seen = []
-    watching = threading.Thread(target=lambda: seen.append(watched(started.pid)))
+    watching = threading.Thread(target=lambda: seen.append(watched(running.pid)))
     watching.start()
     perf = sample and subprocess.Popen(["perf", "record", "-q", "-F", str(HERTZ), "-e", "cpu-clock", "-g", "-t",
-                                        f"{started.pid},{worker}", "-o", str(sample)], stderr=subprocess.DEVNULL)
-    out, err = started.communicate()
+                                        f"{running.pid},{worker}", "-o", str(sample)], stderr=subprocess.DEVNULL)
+    out, err = running.communicate()
     watching.join()
     time.sleep(0.2)
     if perf:
         perf.send_signal(2)
         perf.wait()
-    if started.returncode:
-        raise SystemExit(f"bramble ended with {started.returncode}: {err.strip()}")
+    if running.returncode:
+        raise SystemExit(f"bramble ended with {running.returncode}: {err.strip()}")
+    if output:
+        output.unlink()
     report, after = json.loads(out), loop_s(worker)
     sent, received = report["primary"]["bytes_sent"], report["primary"]["bytes_received"]
     gb = (sent + received) / 1e9
-    return {"pid": started.pid, "gb": gb, "seconds": report["seconds"], "there": sent / report["seconds"],
-            "back": received / report["seconds"], "primary": seen[0] / gb, "worker": (after[0] - before[0]) / gb,
-            "worker_computing": (after[1] - before[1] - after[0] + before[0]) / gb,
+    return {"pid": running.pid, "gb": gb, "seconds": report["seconds"], "there": sent / report["seconds"],
+            "back": received / report["seconds"], "primary": seen[0] / gb, "worker": (after - before) / gb,
+            "worker_process": (process_s(worker) - process_before) / gb,
             "primary_process": report["primary"]["cpu_s"] / gb}
 
 
@@ -120,8 +156,11 @@ def measure(args, made, files, case):
     for turn in range(args.rounds + 1):
         theirs = iperf3(made, 2 if args.quick else 8, *IPERF3[case])
         ours = product(args, made, files, worker)
+        theirs_with_files = iperf3_with_files(made, 2 if args.quick else 4, files[0].parent, WITH_FILES[case])
+        ours_with_files = product(args, made, files, worker, output=files[0].parent / "C.npy")
         if turn or args.quick:
-            rounds.append({"bramble": ours, "iperf3": theirs})
+            rounds.append({"bramble": ours, "iperf3": theirs, "bramble_with_files": ours_with_files,
+                           "iperf3_with_files": theirs_with_files})
     parts = {}
     if args.account and shutil.which("perf"):
         with tempfile.NamedTemporaryFile(prefix="bramble-perf-") as file:
@@ -133,12 +172,16 @@ def measure(args, made, files, case):
 def show(case, shape, rounds, parts):
     rows = []
     ends = {"primary": "client_cpu_s_per_gb", "worker": "server_cpu_s_per_gb"}
-    for name in (*ends, "both ends"):
-        pick = ends if name == "both ends" else {name: ends[name]}
-        ours = [sum(one["bramble"][end] for end in pick) for one in rounds]
-        theirs = [sum(one["iperf3"][end] for end in pick.values()) for one in rounds]
-        ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
-        rows.append([name, spread(ours), spread(theirs), f"{ratio:.2f}"])
+    for kind, title in (("", "C in memory"), ("_with_files", "files")):
+        for name in (*ends, "both ends"):
+            pick = ends if name == "both ends" else {name: ends[name]}
+            ours = [sum(one[f"bramble{kind}"][end] for end in pick) for one in rounds]
+            theirs = [sum(one[f"iperf3{kind}"][end] for end in pick.values()) for one in rounds]
+            ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+            rows.append([f"{name}, {title}", spread(ours), spread(theirs), f"{ratio:.2f}"])
+        for name in ends:
+            rows.append([f"{name}, {title}: all threads", spread([one[f"bramble{kind}"][f"{name}_process"] for one in rounds]),
+                         "", ""])
     m, k, n = shape
     one = rounds[-1]["bramble"]
     table(f"{case}: {m} x {k} x {n} f32, {one['gb']:.2f} GB, {one['there'] / 1e6:.0f} MB/s there, {one['back'] / 1e6:.0f} back",
@@ -165,6 +208,7 @@ def main():
             rng, files = np.random.default_rng(1), [folder / "A.npy", folder / "B.npy"]
             for path, size in zip(files, ((m, k), (k, n)), strict=True):
                 np.save(path, rng.random(size, dtype=np.float32))
+            (folder / "source").write_bytes(rng.bytes(512 << 20))
             rounds, parts = measure(args, made, files, case)
             show(case, shape, rounds, parts)
             record(args, "light_transport", f"{case}, {m} x {k} x {n} f32, {args.rate}", rounds,

@@ -1,6 +1,7 @@
 //! The matrix store: operands and tiles by id, and the buffers that they leave behind for the next ones.
 //!
-//! Invariants: buffers in use and spare ones together stay within what the primary has needed at once so far; an
+//! Invariants: buffers in use and spare ones together stay within what the primary has needed at once so far; what only
+//! jobs write has no buffer before its first job starts, and then the one that was given back last; an
 //! operand is written before anyone reads it and never after; what jobs write, a tile or an operand that they make, is in
 //! one place at a time (here, at a compute thread, or leaving).
 
@@ -154,6 +155,8 @@ pub(crate) struct Store {
     allocated_bytes_max: u64,
     arriving: BTreeMap<u32, Slot>,
     operands: BTreeMap<u32, Arc<Operand>>,
+    /// What no job has begun to write.
+    vacant: BTreeMap<u32, MatrixHeader>,
     tiles: BTreeMap<u32, Tile>,
     spare: Vec<Buffer>,
 }
@@ -166,6 +169,7 @@ impl Store {
             allocated_bytes_max: 0,
             arriving: BTreeMap::new(),
             operands: BTreeMap::new(),
+            vacant: BTreeMap::new(),
             tiles: BTreeMap::new(),
             spare: Vec::new(),
         }
@@ -181,8 +185,9 @@ impl Store {
     fn buffer(&mut self, len: usize) -> Result<Buffer, MatrixError> {
         let too_much = || MatrixError::OutOfMemory { bytes: to_u64(len) };
         let capacity = len.checked_next_multiple_of(64).ok_or_else(too_much)?;
-        if let Some(found) = self.spare.iter().position(|b| b.capacity() == capacity) {
-            let mut buffer = self.spare.swap_remove(found);
+        // The last one that was given back: the caches may still have it.
+        if let Some(found) = self.spare.iter().rposition(|b| b.capacity() == capacity) {
+            let mut buffer = self.spare.remove(found);
             buffer.set_len(len);
             return Ok(buffer);
         }
@@ -200,12 +205,12 @@ impl Store {
 
     /// Takes memory for a matrix before its bytes come.
     pub(crate) fn reserve(&mut self, header: &MatrixHeader) -> Result<(), MatrixError> {
-        let buffer = self.buffer(in_memory(header.bytes())?)?;
         if header.source == Source::Vacant {
-            self.tiles.insert(header.id, Tile::Owned(*header, buffer));
-        } else {
-            self.arriving.insert(header.id, Slot { header: *header, buffer: Some(buffer), generated: None });
+            self.vacant.insert(header.id, *header);
+            return Ok(());
         }
+        let buffer = self.buffer(in_memory(header.bytes())?)?;
+        self.arriving.insert(header.id, Slot { header: *header, buffer: Some(buffer), generated: None });
         Ok(())
     }
 
@@ -291,12 +296,21 @@ impl Store {
         self.operands.get(&id).cloned()
     }
 
+    /// Bytes of what no job has begun to write.
+    pub(crate) fn vacant_bytes(&self, id: u32) -> u64 {
+        self.vacant.get(&id).map_or(0, MatrixHeader::bytes)
+    }
+
     /// What a job writes, for the next of its jobs or, if it is a tile, for its way back.
-    pub(crate) fn take_tile(&mut self, id: u32) -> Option<Tile> {
-        if let Some(mut slot) = self.arriving.remove(&id) {
-            return Some(Tile::Owned(slot.header, slot.buffer.take()?));
+    pub(crate) fn take_tile(&mut self, id: u32) -> Result<Option<Tile>, MatrixError> {
+        if let Some(header) = self.vacant.remove(&id) {
+            let buffer = self.buffer(in_memory(header.bytes())?)?;
+            return Ok(Some(Tile::Owned(header, buffer)));
         }
-        self.tiles.remove(&id)
+        if let Some(slot) = self.arriving.remove(&id) {
+            return Ok(slot.buffer.map(|buffer| Tile::Owned(slot.header, buffer)));
+        }
+        Ok(self.tiles.remove(&id))
     }
 
     /// An operand that no job needs any more.

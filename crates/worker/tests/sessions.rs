@@ -174,6 +174,47 @@ async fn told(wants: Wants) -> (Vec<LogHead>, Bye) {
 }
 
 #[test]
+fn tiles_that_wait_for_the_link_take_no_memory() {
+    run(async {
+        let (config, ledger) = (config(512), Ledger::new());
+        let mut client = Client::connect(&config, &ledger).await;
+        client.greet(&hello("wide", 128 << 20)).await.unwrap();
+        let tiles = 100;
+        let long = |id, rows, cols, uses, source| MatrixHeader {
+            rows,
+            cols,
+            lines: rows,
+            ..matrix(id, uses, source)
+        };
+        let operands = vec![long(1, 512, 2, tiles, Source::Data), long(2, 2, 256, tiles, Source::Data)];
+        let ones = vec![1f64; 512 * 2 + 2 * 256];
+        client.store(operands, vec![], ones.into_iter().flat_map(f64::to_le_bytes).collect()).await;
+        let ids = || (10..).take(usize::from(tiles));
+        let vacant = ids().map(|id| long(id, 512, 256, 0, Source::Vacant)).collect();
+        client.store(vacant, ids().map(|c| Job { c, ..JOB }).collect(), vec![]).await;
+        let (mut results, mut bytes) = (0, 0);
+        while results < tiles {
+            if let (Kind::Result, ArrivedBody::Landed(landing)) = {
+                let (kind, arrived) = client.receive().await;
+                (kind, arrived.body)
+            } {
+                let tile = landing.into_any().downcast::<Vec<u8>>().unwrap();
+                assert!(tile.as_chunks().0.iter().all(|b| f64::from_le_bytes(*b) == 2.0));
+                (results, bytes) = (results + 1, bytes + tile.len());
+            }
+        }
+        assert_eq!(bytes, 100 << 20);
+        client.send(Kind::Bye, Bye::default().encode(), Body::Empty).await;
+        let bye = loop {
+            if let (Kind::Bye, arrived) = client.receive().await {
+                break Bye::decode(&arrived.head).unwrap();
+            }
+        };
+        assert!(bye.held_bytes_max < 66 << 20, "{} bytes", bye.held_bytes_max);
+    });
+}
+
+#[test]
 fn who_asks_hears_when_jobs_ran_and_what_the_processor_did() {
     run(async {
         let before = clock_ns();

@@ -3,6 +3,7 @@
 //! Invariant: the state machine decides; what it asks for is done here, at once and without waiting.
 
 use super::WorkerError;
+use super::ahead::Ahead;
 use super::relay::Neighbours;
 use crate::ledger::Grant;
 use crate::memory::{Operand, Parts, Returning, Store, Tile};
@@ -43,6 +44,7 @@ pub(super) struct Leaving {
 pub(super) struct Core {
     pub(super) state: Worker,
     pub(super) store: Store,
+    pub(super) ahead: Ahead,
     pub(super) pool: Pool<Done>,
     /// Given back with the session, or when the last compute thread has finished what it was doing for it.
     pub(super) grant: Arc<Grant>,
@@ -191,7 +193,11 @@ impl Core {
                     self.store.reserve(&header).map_err(|e| WorkerError::Here(e.to_string()))?;
                 }
                 Action::Fill(id) => self.fill(id)?,
-                Action::Start(run) => self.start(run)?,
+                Action::Start(run) => {
+                    if let Some(run) = self.ahead.admit(run, self.store.vacant_bytes(run.job.c)) {
+                        self.start(run)?;
+                    }
+                }
                 Action::Return { tile, epoch, step_start, step_end } => {
                     self.send_back(
                         tile,
@@ -231,7 +237,8 @@ impl Core {
         let missing = || WorkerError::Here(format!("matrix {} lost one of its operands", run.job.c));
         let a = self.store.operand(run.job.a).ok_or_else(missing)?;
         let b = self.store.operand(run.job.b).ok_or_else(missing)?;
-        let target = self.store.take_tile(run.job.c).ok_or_else(missing)?;
+        let target = self.store.take_tile(run.job.c).map_err(|e| WorkerError::Here(e.to_string()))?;
+        let target = target.ok_or_else(missing)?;
         let beta = match run {
             Run { reads_tile: false, .. } => 0.0,
             Run { scales_tile: true, .. } => self.hello.beta,
@@ -269,11 +276,14 @@ impl Core {
 
     /// Puts a finished tile on its way, in frames of whole rows.
     fn send_back(&mut self, id: u32, head: ResultHead) -> Result<(), WorkerError> {
-        let tile = self.store.take_tile(id);
+        let tile = self.store.take_tile(id).map_err(|e| WorkerError::Here(e.to_string()))?;
         let Some(tile) = tile else { return Err(WorkerError::Here(format!("tile {id} was lost"))) };
         let kind = Kind::Result.code();
         let (header, buffer) = match tile {
-            Tile::Owned(header, buffer) => (header, Arc::new(buffer)),
+            Tile::Owned(header, buffer) => {
+                self.ahead.leaves(id, header.bytes());
+                (header, Arc::new(buffer))
+            }
             Tile::Lent(lent) => {
                 let lines = u32::try_from(lent.lines());
                 let lines = lines.map_err(|_| WorkerError::Here(format!("tile {id} has 2^32 rows")))?;
@@ -309,6 +319,10 @@ impl Core {
             // The primary of the same process still reads it, and frees it.
             Some(Err(shared)) => self.store.part_with(&shared),
             None => {}
+        }
+        self.ahead.left(tile);
+        while let Some(run) = self.ahead.next() {
+            self.start(run)?;
         }
         let actions = self.decide(Event::Returned(tile))?;
         self.act(actions)

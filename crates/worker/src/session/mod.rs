@@ -4,12 +4,14 @@
 //! lost link or a failed task ends the session, never the worker. The session's state machine decides; this
 //! file only carries.
 
+mod ahead;
 mod core;
 mod greet;
 mod log;
 mod neighbours;
 mod relay;
 
+use self::ahead::Ahead;
 use self::core::{Core, Done, Leaving};
 use self::greet::{First, Guest, first_at, greet, session_threads, welcome};
 use self::neighbours::neighbours;
@@ -142,7 +144,8 @@ async fn run(
     let (done_tx, mut done) = mpsc::unbounded_channel();
     let wants = hello.wants;
     let hosting = Hosting { pin_from: config.pin_from, gives_way: config.gives_way };
-    let pool = Pool::new(session_threads(config, &hello), hosting, wants.account, move |result| {
+    let threads = session_threads(config, &hello);
+    let pool = Pool::new(threads, hosting, wants.account, move |result| {
         // The session may be over; then nobody wants the result.
         let _ = done_tx.send(result);
     });
@@ -150,6 +153,7 @@ async fn run(
     let core = Rc::new(RefCell::new(Core {
         state: Worker::new(grant.bytes()),
         store: Store::new(),
+        ahead: Ahead::new(threads),
         grant: Arc::new(grant),
         pool,
         kernel: pick.kernel,
