@@ -23,9 +23,11 @@ pub(super) struct Offer {
     pub(super) work: f64,
     /// The seconds after which it can be begun.
     pub(super) ready_s: f64,
-    /// Bytes of its panels, and of its tiles as they come from the victim and go to the thief.
+    /// Bytes of its panels, and of the sums that come from the victim and go to the thief, which goes on from them.
     pub(super) panel_bytes: f64,
-    pub(super) tile_bytes: f64,
+    pub(super) sum_bytes: f64,
+    /// Bytes of its tiles when they come home.
+    pub(super) home_bytes: f64,
 }
 
 /// Where in a victim's walk.
@@ -38,6 +40,13 @@ pub(super) enum Take {
     Part { lot: usize, kept: Rect, taken: Rect },
     /// Cells of the block that is being sent, from a step on.
     Cells { from: u64, kept: Rect, taken: Rect },
+}
+
+impl Offer {
+    /// What nobody has begun comes from nobody and can be begun at once.
+    fn unbegun(take: Take, work: f64, home_bytes: f64) -> Self {
+        Self { take, work, ready_s: 0.0, panel_bytes: 0.0, sum_bytes: 0.0, home_bytes }
+    }
 }
 
 /// Who would take something.
@@ -63,7 +72,9 @@ impl Buyer<'_> {
     fn of_lot(&self, lot: &Lot, at: usize) -> Option<Offer> {
         let last = lot.last(self.plan)?;
         let fits = self.fits(&last);
-        let offer = |take, work| Some(Offer { take, work, ready_s: 0.0, panel_bytes: 0.0, tile_bytes: 0.0 });
+        // Blocks of a lot are alike.
+        let bytes_a_work = self.elements(last.block.cells, &last) / last.amount(self.plan).max(1.0);
+        let offer = |take, work| Some(Offer::unbegun(take, work, work * bytes_a_work));
         match lot {
             Lot::One(work) if fits && work.amount(self.plan) <= self.wanted => {
                 offer(Take::Lot(at), work.amount(self.plan))
@@ -102,7 +113,7 @@ impl Buyer<'_> {
         let (piece, kept) = self.nearest(pieces)?;
         let (work, taken) = (piece.amount(self.plan), piece.block.cells);
         let take = Take::Part { lot, kept, taken };
-        Some(Offer { take, work, ready_s: 0.0, panel_bytes: 0.0, tile_bytes: 0.0 })
+        Some(Offer::unbegun(take, work, self.elements(taken, &piece)))
     }
 
     /// Some cells of the block that is being sent.
@@ -118,7 +129,8 @@ impl Buyer<'_> {
             work: piece.amount(self.plan),
             ready_s: if rate > 0.0 { before / rate } else { 0.0 },
             panel_bytes: self.panel_bytes(&piece),
-            tile_bytes: self.elements(taken, &piece),
+            sum_bytes: self.elements(taken, &piece),
+            home_bytes: self.elements(taken, &piece),
             take: Take::Cells { from, kept, taken },
         })
     }

@@ -163,13 +163,16 @@ impl Primary {
             Some(rate) if !peer.info.shares_memory => bytes / rate,
             _ => 0.0,
         };
+        // Who has computed all it had may be sending for long.
+        let owed_bytes = thief.walk.owed_bytes(&self.plan);
         let is_worth_it = |offer: &Offer| {
-            let ready_s = offer.ready_s + seconds(victim, offer.tile_bytes);
+            let ready_s = offer.ready_s + seconds(victim, offer.sum_bytes);
             if to.seconds() > 2.0 * ready_s + AHEAD * total_s {
                 return false;
             }
             let work_s = (offer.work / to.rate).max(seconds(thief, offer.panel_bytes));
-            let done_s = to.seconds().max(ready_s) + work_s + seconds(thief, offer.tile_bytes);
+            let goes_home_s = seconds(thief, owed_bytes).max(to.seconds().max(ready_s) + work_s);
+            let done_s = goes_home_s + seconds(thief, offer.home_bytes);
             let rest_s = (from.left - offer.work) / from.rate;
             from.seconds() - done_s.max(rest_s) > GAIN * total_s
         };

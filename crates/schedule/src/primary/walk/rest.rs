@@ -70,6 +70,16 @@ impl Walk {
         (simple && work.lands_in_c() && !work.together).then_some(work)
     }
 
+    /// Bytes of tiles that have not come back of the blocks that were begun, edges taken for whole.
+    pub(in crate::primary) fn owed_bytes(&self, plan: &Plan) -> f64 {
+        let tile_bytes = |out: &OutBlock| {
+            let grid = &plan.regions[out.work.block.region].grid;
+            grid.tile_rows.saturating_mul(grid.tile_cols).saturating_mul(plan.problem.element_bytes())
+        };
+        let of = |out: &OutBlock| f64::from(out.tiles_left) * nearest_f64(tile_bytes(out));
+        self.out.iter().map(of).sum()
+    }
+
     /// From which step on the block that is being sent can do with the cells `kept`: no job of the step before was sent
     /// for the others, so that the last one they get can ask for their sums. `None` where that is past what it does step by step.
     pub(in crate::primary) fn free_from(&self, kept: Rect) -> Option<u64> {
