@@ -111,7 +111,7 @@ def cpu_seconds():
     return (user + nice + system + irq + softirq + steal) / TICKS
 
 
-def touch_memory(most=8 << 30):
+def touch_memory(most=4 << 30):
     """Writes to half of the free memory and gives it back, before every run of everybody. A virtual machine's host takes back
     pages that were free for some seconds, and hands them out again at one to two processor seconds per GB, which a run would
     pay for in its first seconds; on a real machine this does next to nothing. Bytes touched."""
