@@ -100,7 +100,8 @@ fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
         costs.charges[share.region].need(share.block, share.order) <= memory_bytes
     };
     let mut fastest: Option<Shared> = None;
-    let doubled = |below: u64| std::iter::successors(Some(1), |n| Some(n * 2)).take_while(move |n| *n < below);
+    let doubled =
+        |below: u64| std::iter::successors(Some(1), |n| Some(n * 2)).take_while(move |n| *n < below);
     let endings = doubled(steps.min(ENDING_MAX)).skip(1).flat_map(|n| [n, n + n / 2]).filter(|n| *n < steps);
     let orders = doubled(columns).map(Order::Columns).chain([Order::Corner]);
     for order in orders.chain(endings.map(Order::Ending)) {
