@@ -14,6 +14,7 @@
 //! Deliberately absent: bytes of matrices, frames, sockets, clocks.
 
 mod cell;
+mod events;
 mod offer;
 mod outgoing;
 mod pace;
@@ -25,15 +26,16 @@ mod sums;
 mod walk;
 mod work;
 
+pub use events::{Action, Destination, Event, PeerInfo};
 pub use outgoing::{Operands, Outgoing, Piece, Which};
 pub use standing::{Next, Standing};
 pub use steal::Moved;
 
 use crate::ProtocolError;
 use crate::limits::{FORWARDS_MAX, PING_AFTER, SILENCE_MAX};
-use crate::message::{Forward, Missing, ResultHead};
+use crate::message::ResultHead;
+use bramble_matrix::Span;
 use bramble_matrix::number::{nearest_f64, to_u64};
-use bramble_matrix::{Rect, Span};
 use bramble_plan::{Plan, Recipe, Sums};
 use peer::{Owed, Peer};
 use relay::Board;
@@ -42,117 +44,6 @@ use std::time::Duration;
 use steal::Stealing;
 use sums::{Came, PartialSums};
 use walk::{Course, recipes};
-
-/// One machine of the plan, as the shell reaches it.
-#[derive(Clone, Debug)]
-pub struct PeerInfo {
-    /// What to call it.
-    pub name: String,
-    /// Bytes of matrices that it may be sent before it gives some back.
-    pub credit_bytes: u64,
-    /// Whether its link shares memory: operands go by reference, tiles of C are lent.
-    pub shares_memory: bool,
-    /// Members that it has a link with: they pass panels on to each other.
-    pub neighbours: Vec<usize>,
-}
-
-/// Where lines of a result belong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Destination {
-    /// The whole tile, in C.
-    pub rect: Rect,
-    /// Whether they land in C itself; otherwise they are put aside until `Merge` names the peer and the tile.
-    pub in_place: bool,
-}
-
-/// What happened. Peers are indices of the plan's members.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// The session is open everywhere: begin.
-    Start,
-    /// A link has taken a frame whose body and head were that long.
-    Sent {
-        /// To whom.
-        peer: usize,
-        /// Bytes.
-        bytes: usize,
-    },
-    /// A worker has freed memory.
-    Credit {
-        /// Who.
-        peer: usize,
-        /// Bytes.
-        bytes: u64,
-    },
-    /// Lines of a tile have landed where they belong.
-    Landed {
-        /// From whom.
-        peer: usize,
-        /// Which lines.
-        head: ResultHead,
-    },
-    /// A pong, or any other sign of life.
-    Alive {
-        /// Who.
-        peer: usize,
-    },
-    /// A matrix that another worker should have passed on does not come from there.
-    Missing {
-        /// Who misses it.
-        peer: usize,
-        /// Which, and what of it is there.
-        missing: Missing,
-    },
-    /// A worker has no link to another any more.
-    Parted {
-        /// Who.
-        peer: usize,
-        /// To whom.
-        other: u32,
-    },
-    /// A link has ended.
-    Lost {
-        /// Which.
-        peer: usize,
-        /// Why.
-        why: String,
-    },
-    /// Time has passed.
-    Tick,
-}
-
-/// What the shell has to do.
-#[derive(Clone, Debug)]
-pub enum Action {
-    /// Give a link a store message.
-    Send(usize, Outgoing),
-    /// Tell a worker to pass matrices on; after the store messages before it.
-    Relay(usize, Vec<Forward>),
-    /// Tell a worker that the other has no link to it any more.
-    Parted {
-        /// Whom.
-        peer: usize,
-        /// The other.
-        other: usize,
-    },
-    /// Ask whether a worker is there.
-    Ping(usize, u64),
-    /// Add a tile that was put aside to C, and forget it.
-    Merge {
-        /// Who sent it.
-        peer: usize,
-        /// Under which id.
-        tile: u32,
-        /// Where it belongs.
-        rect: Rect,
-    },
-    /// A tile of C is complete.
-    Committed(Rect),
-    /// Every tile of C is there.
-    Finished,
-    /// The product cannot be finished.
-    Fail(String),
-}
 
 /// The state of one product.
 pub struct Primary {

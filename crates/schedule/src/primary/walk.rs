@@ -11,6 +11,7 @@
 //! others take is cut off where nothing was sent yet (`trim`).
 
 mod rest;
+mod sending;
 
 use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
 use super::outgoing::{Delivery, Operands, Outgoing, Stored, rest_of};
@@ -20,7 +21,8 @@ use super::sums::PartialSums;
 use super::work::{Lot, Work};
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Rect, Span};
-use bramble_plan::{Block, Order, Plan, Recipe, Sums};
+use bramble_plan::{Block, Plan, Recipe, Sums};
+use sending::Sending;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -86,26 +88,6 @@ struct Made {
     /// What it is called where members share panels.
     key: Option<Key>,
     role: Role,
-}
-
-/// How much of the block that is being sent (the last of those that are out) was sent.
-struct Sending {
-    step: u64,
-    /// Rows of cells whose panels of this step were sent; column by column, once all are, for every such step; from a corner
-    /// those whose panels were sent for every step.
-    a_sent: u64,
-    /// Columns of cells, likewise.
-    b_sent: u64,
-    /// Column by column: those that are done.
-    cols_done: u64,
-    /// Ids of A's panels: of this step by row, column by column of all such steps, from a corner by row and step.
-    a: Vec<Ids>,
-    /// Ids of B's panels of this step by column, from a corner by column and step.
-    b: Vec<Ids>,
-    /// Its number among the member's own blocks; nothing where it was another's.
-    wave: Option<u64>,
-    /// Members that relay, and may need the same panels, with their blocks of this wave.
-    mates: Vec<(usize, Block)>,
 }
 
 impl Walk {
@@ -372,122 +354,6 @@ fn is_reached(course: &Course<'_>, work: &Work) -> bool {
         let first = (i * region.grid.cols() + j) * tiles;
         (first..first + tiles).all(|tile| course.sums.done((block.region, tile)) == block.steps.start)
     })
-}
-
-impl Sending {
-    /// What the panel that comes next is called.
-    fn key(&self, block: &Block, panel: Panel) -> Option<Key> {
-        let (is_b, index) = match panel {
-            Panel::A(row) => (false, row),
-            Panel::B(col) => (true, col),
-        };
-        let by_columns = matches!(block.order, Order::Columns(_) | Order::Corner);
-        Some(Key { wave: self.wave?, step: self.step, region: block.region, by_columns, is_b, index })
-    }
-
-    /// Other members that need it by the plan.
-    fn others(&self, key: Key) -> impl Iterator<Item = usize> {
-        let side = move |block: &Block| if key.is_b { block.cells.cols } else { block.cells.rows };
-        let needs = move |b: &Block| b.steps.contains(key.step) && side(b).contains(key.index);
-        self.mates.iter().filter(move |(_, block)| needs(block)).map(|(member, _)| *member)
-    }
-
-    /// The next panel, and the cells on the other side that then have both.
-    fn next_panel(&self, work: &Work) -> (Panel, Span) {
-        let Rect { rows, cols } = self.cells(work);
-        let a_is_next = self.a_sent < rows.len();
-        if a_is_next && (self.a_sent <= self.b_sent || self.b_sent == cols.len()) {
-            (Panel::A(rows.start + self.a_sent), Span::new(cols.start, cols.start + self.b_sent))
-        } else {
-            (Panel::B(cols.start + self.b_sent), Span::new(rows.start, rows.start + self.a_sent))
-        }
-    }
-
-    /// How many columns of cells are done before the next ones are begun, where that is how the block goes on.
-    fn group(&self, block: &Block) -> Option<u64> {
-        match block.order {
-            Order::Steps | Order::Corner => None,
-            Order::Columns(group) => Some(group.max(1)),
-            Order::Ending(_) => (self.step >= block.by_columns_from()).then_some(1),
-        }
-    }
-
-    /// Whether panels of B alone make work possible from now on, without a new step's beginning.
-    fn has_all_of_a(&self, block: &Block) -> bool {
-        matches!(block.order, Order::Ending(_)) && self.group(block).is_some() && self.cols_done > 0
-    }
-
-    /// The cells that are walked step by step: column by column those of a group.
-    fn cells(&self, work: &Work) -> Rect {
-        let Rect { rows, cols } = work.cells_at(self.step);
-        let Some(group) = self.group(&work.block) else { return Rect::new(rows, cols) };
-        let first = cols.start + self.cols_done;
-        Rect::new(rows, Span::new(first, (first + group).min(cols.end)))
-    }
-
-    /// Ids of the panel on the other side.
-    fn other_ids(&self, work: &Work, panel: Panel, at: u64) -> Ids {
-        let block = &work.block;
-        let to_usize_of = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
-        let place = |span: Span| to_usize_of(at.saturating_sub(span.start));
-        let cells = self.cells(work);
-        let (rows, cols) = (place(cells.rows), place(cells.cols));
-        if block.order == Order::Corner {
-            let (step, steps) = (to_usize_of(self.step - block.steps.start), to_usize_of(block.steps.len()));
-            return match panel {
-                Panel::A(_) => self.b[cols * steps + step],
-                Panel::B(_) => self.a[rows * steps + step],
-            };
-        }
-        let kept = match self.group(block) {
-            None => 0,
-            Some(_) => to_usize_of(self.step - block.by_columns_from()) * to_usize_of(cells.rows.len()),
-        };
-        match panel {
-            Panel::A(_) => self.b[cols],
-            Panel::B(_) => self.a[kept + rows],
-        }
-    }
-
-    /// Past this panel, and where that ends a step or a column, past that; true at the end of the block.
-    fn advance(&mut self, work: &Work, panel: Panel, ids: Ids) -> bool {
-        let cells = self.cells(work);
-        let (rows, cols) = (cells.rows.len(), cells.cols.len());
-        let (sent, ids_of_side) = match panel {
-            Panel::A(_) => (&mut self.a_sent, &mut self.a),
-            Panel::B(_) => (&mut self.b_sent, &mut self.b),
-        };
-        ids_of_side.push(ids);
-        if work.block.order == Order::Corner {
-            self.step += 1;
-            if self.step == work.block.steps.end {
-                self.step = work.block.steps.start;
-                *sent += 1;
-            }
-            return self.a_sent == rows && self.b_sent == cols;
-        }
-        *sent += 1;
-        if self.a_sent < rows || self.b_sent < cols {
-            return false;
-        }
-        let by_columns = self.group(&work.block).is_some();
-        self.step += 1;
-        (self.a_sent, self.b_sent) = (0, 0);
-        self.b.clear();
-        let ends = self.step == work.block.steps.end;
-        if !by_columns {
-            self.a.clear();
-            let left = work.cells_at(self.step);
-            return ends || left.rows.is_empty() || left.cols.is_empty();
-        }
-        if ends {
-            self.step = work.block.by_columns_from();
-            self.cols_done += cols;
-        }
-        // The panels of A are sent with the first group.
-        self.a_sent = if self.cols_done == 0 { 0 } else { rows };
-        ends && self.cols_done == work.cells_left().cols.len()
-    }
 }
 
 /// Number of a tile in its region: cell by cell.

@@ -241,7 +241,8 @@ impl Core {
         let (dtype, alpha) = (self.hello.dtype, self.hello.alpha);
         // Additions wait for products or make operands of them, and are short: tiles that they finish go home the sooner,
         // and what they free makes room. The jobs of one target come one at a time, whatever their turn.
-        let turn = if operation == Operation::Multiply { Turn::InOrder(run.job.order()) } else { Turn::First };
+        let turn =
+            if operation == Operation::Multiply { Turn::InOrder(run.job.order()) } else { Turn::First };
         let task = move || {
             let (mut target, kernel) = (target, &*kernel);
             match dtype {

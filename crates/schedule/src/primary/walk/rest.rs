@@ -65,7 +65,8 @@ impl Walk {
     /// lands in C.
     pub(in crate::primary) fn divisible(&self, plan: &Plan) -> Option<&Work> {
         let (_, OutBlock { work, .. }) = self.sending.as_ref().zip(self.out.last())?;
-        let simple = plan.regions[work.block.region].levels == 0 && matches!(work.block.order, Order::Steps | Order::Ending(_));
+        let simple = plan.regions[work.block.region].levels == 0
+            && matches!(work.block.order, Order::Steps | Order::Ending(_));
         (simple && work.lands_in_c() && !work.together).then_some(work)
     }
 
