@@ -17,6 +17,24 @@ pub struct PeerInfo {
     pub shares_memory: bool,
     /// Members that it has a link with: they pass panels on to each other.
     pub neighbours: Vec<usize>,
+    /// Elements of C times depth that it does in a second, by what it said: reckoned with where the plan says nothing.
+    pub work_per_s: f64,
+    /// It is given work only when nobody else can do it. Not for members of the plan.
+    pub is_reserve: bool,
+}
+
+/// Where the lines of a result go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Into C: nothing that is there now counts.
+    InC,
+    /// Into a buffer until `Put` names the peer and the tile: C has the sum of earlier steps, which must not be lost with
+    /// a machine that is lost while its lines land.
+    Staged,
+    /// Into a buffer until `Merge` names the peer and the tile.
+    Aside,
+    /// Nowhere: the tile is in C already.
+    Nowhere,
 }
 
 /// Where lines of a result belong.
@@ -24,11 +42,11 @@ pub struct PeerInfo {
 pub struct Destination {
     /// The whole tile, in C.
     pub rect: Rect,
-    /// Whether they land in C itself; otherwise they are put aside until `Merge` names the peer and the tile.
-    pub in_place: bool,
+    /// Where they land.
+    pub place: Place,
 }
 
-/// What happened. Peers are indices of the plan's members.
+/// What happened. Peers are indices: the plan's members, then others. None is used twice.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The session is open everywhere: begin.
@@ -73,7 +91,7 @@ pub enum Event {
         /// To whom.
         other: u32,
     },
-    /// A link has ended.
+    /// A link has ended, and nothing of that peer can land any more: what was landing has been dropped. The last word of a peer.
     Lost {
         /// Which.
         peer: usize,
@@ -98,8 +116,24 @@ pub enum Action {
         /// The other.
         other: usize,
     },
+    /// Close the link to a worker, and then say `Lost`.
+    Cut {
+        /// Which.
+        peer: usize,
+        /// Why.
+        why: String,
+    },
     /// Ask whether a worker is there.
     Ping(usize, u64),
+    /// Copy a tile that was staged into C, and forget it; before anything else of that tile.
+    Put {
+        /// Who sent it.
+        peer: usize,
+        /// Under which id.
+        tile: u32,
+        /// Where it belongs.
+        rect: Rect,
+    },
     /// Add a tile that was put aside to C, and forget it.
     Merge {
         /// Who sent it.

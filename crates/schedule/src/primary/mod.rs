@@ -15,6 +15,7 @@
 
 mod cell;
 mod events;
+mod life;
 mod offer;
 mod outgoing;
 mod pace;
@@ -26,7 +27,8 @@ mod sums;
 mod walk;
 mod work;
 
-pub use events::{Action, Destination, Event, PeerInfo};
+pub use events::{Action, Destination, Event, PeerInfo, Place};
+pub use life::Lost;
 pub use outgoing::{Operands, Outgoing, Piece, Which};
 pub use standing::{Next, Standing};
 pub use steal::Moved;
@@ -61,13 +63,16 @@ pub struct Primary {
     freed_bytes: u64,
     stored_bytes: u64,
     next_peer: usize,
+    /// Whether others do what a machine that is lost has not given back; otherwise its loss ends the product.
+    recovers: bool,
+    losses: Vec<Lost>,
     over: bool,
 }
 
 impl Primary {
-    /// The product of a plan whose members are at `peers`, in the same order.
+    /// The product of a plan whose members are at `peers`, in the same order; those after them have no part in it yet.
     pub fn new(plan: Plan, operands: Operands, peers: Vec<PeerInfo>) -> Self {
-        assert_eq!(plan.members.len(), peers.len(), "one peer for each member");
+        assert!(plan.members.len() <= peers.len(), "a peer for each member");
         let tiles_left = plan.tiles();
         let board = Board::new(peers.iter().map(|p| p.neighbours.iter().copied().collect()).collect());
         let peers = peers.into_iter().enumerate().map(|(i, info)| Peer::new(&plan, i, info)).collect();
@@ -84,6 +89,8 @@ impl Primary {
             freed_bytes: 0,
             stored_bytes,
             next_peer: 0,
+            recovers: false,
+            losses: Vec::new(),
             over: false,
         }
     }
@@ -110,13 +117,15 @@ impl Primary {
         if self.tiles_left == 0 {
             return 1.0;
         }
-        (nearest_f64(self.freed_bytes) / nearest_f64(self.stored_bytes.max(1))).min(1.0)
+        // What lost machines had given back is given back again.
+        let most = if self.recovers { 0.999 } else { 1.0 };
+        (nearest_f64(self.freed_bytes) / nearest_f64(self.stored_bytes.max(1))).min(most)
     }
 
     /// One event in, actions out. `now` only grows.
     pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Action> {
         let mut actions = Vec::new();
-        if self.over {
+        if self.over || self.is_stale(&event) {
             return actions;
         }
         match event {
@@ -139,7 +148,7 @@ impl Primary {
                         self.serve_one(peer, now, &mut actions);
                         self.balance(now, &mut actions);
                     }
-                    Err(e) => self.fail(peer, &e.0, &mut actions),
+                    Err(e) => self.cut(peer, &e.0, &mut actions),
                 }
             }
             Event::Landed { peer, head } => {
@@ -150,10 +159,10 @@ impl Primary {
             Event::Alive { peer } => self.peers[peer].heard(now),
             Event::Missing { peer, missing } => match self.peers[peer].missing(&missing) {
                 Ok(()) => self.serve_one(peer, now, &mut actions),
-                Err(e) => self.fail(peer, &e.0, &mut actions),
+                Err(e) => self.cut(peer, &e.0, &mut actions),
             },
             Event::Parted { peer, other } => self.parted(peer, other, &mut actions),
-            Event::Lost { peer, why } => self.fail(peer, &why, &mut actions),
+            Event::Lost { peer, why } => self.lose(peer, why, now, &mut actions),
             Event::Tick => {
                 self.tick(now, &mut actions);
                 self.balance(now, &mut actions);
@@ -165,7 +174,7 @@ impl Primary {
     /// Where lines of a result belong. An error where nobody asked for them.
     pub fn expect(&self, peer: usize, head: &ResultHead) -> Result<Destination, ProtocolError> {
         let owed = self.peers[peer].expect(&self.course(Duration::ZERO), head)?;
-        Ok(Destination { rect: owed.rect, in_place: owed.in_place })
+        Ok(Destination { rect: owed.rect, place: owed.place })
     }
 
     fn course(&self, now: Duration) -> Course<'_> {
@@ -175,10 +184,15 @@ impl Primary {
     fn landed(&mut self, peer: usize, head: &ResultHead, now: Duration, actions: &mut Vec<Action>) {
         let owed = match self.peers[peer].expect(&self.course(now), head) {
             Ok(owed) => owed,
-            Err(e) => return self.fail(peer, &e.0, actions),
+            Err(e) => return self.cut(peer, &e.0, actions),
         };
         if self.peers[peer].landed(head, owed.rect, self.plan.problem.element_bytes()) {
-            self.returned(Came { peer, id: head.c }, &owed, actions);
+            if owed.place == Place::Staged {
+                actions.push(Action::Put { peer, tile: head.c, rect: owed.rect });
+            }
+            if owed.place != Place::Nowhere {
+                self.returned(Came { peer, id: head.c }, &owed, actions);
+            }
             // What is back makes room for more, and others may go on from it.
             if self.plan.sums == Sums::Chained || self.stealing.has_moved() {
                 self.serve(now, actions);
@@ -197,10 +211,10 @@ impl Primary {
         } else {
             let tile = (owed.region, owed.tile);
             let added = self.sums.came(tile, owed.steps, came, all);
-            // What landed in C itself is there.
-            let aside = usize::from(owed.in_place);
+            // Unless it was put aside it is in C.
+            let there = usize::from(owed.place != Place::Aside);
             let merge = |c: &Came| Action::Merge { peer: c.peer, tile: c.id, rect: owed.rect };
-            actions.extend(added.iter().skip(aside.min(added.len())).map(merge));
+            actions.extend(added.iter().skip(there.min(added.len())).map(merge));
             !added.is_empty() && !self.sums.is_begun(tile)
         };
         if complete {
@@ -253,12 +267,13 @@ impl Primary {
             if is_held_up && self.board.relieve(i) {
                 send_orders(&mut self.board, &mut self.peers, i, actions);
             }
-            if self.peers[i].info.shares_memory {
+            if self.peers[i].info.shares_memory || !self.peers[i].life.is_heard() {
                 continue;
             }
             if silence > SILENCE_MAX {
                 let why = format!("it has been silent for {} s", silence.as_secs());
-                return self.fail(i, &why, actions);
+                self.cut(i, &why, actions);
+                continue;
             }
             if silence > PING_AFTER
                 && let Some(nonce) = self.peers[i].ping(now)

@@ -65,7 +65,7 @@ impl Buyer<'_> {
         let fits = self.fits(&last);
         let offer = |take, work| Some(Offer { take, work, ready_s: 0.0, panel_bytes: 0.0, tile_bytes: 0.0 });
         match lot {
-            Lot::One(work) if fits && work.amount(self.plan) <= self.wanted => {
+            Lot::One(work) if fits && !work.together && work.amount(self.plan) <= self.wanted => {
                 offer(Take::Lot(at), work.amount(self.plan))
             }
             Lot::Blocks { numbers, .. } if fits => {
@@ -158,7 +158,7 @@ impl Buyer<'_> {
 }
 
 /// All ways to take the last rows or the last columns of some cells: (what is left, what is taken).
-fn parts(cells: Rect) -> impl Iterator<Item = (Rect, Rect)> {
+pub(super) fn parts(cells: Rect) -> impl Iterator<Item = (Rect, Rect)> {
     let Rect { rows, cols } = cells;
     let cut = |span: Span, at: u64| (Span::new(span.start, at), Span::new(at, span.end));
     let by_rows = (rows.start..rows.end).map(move |at| {

@@ -203,6 +203,27 @@ impl Board {
         }
     }
 
+    /// Whether a block is still a member's own by the plan: others moved it about where it is not, and nobody keeps panels
+    /// of it for others.
+    pub(super) fn is_own(&self, member: usize, wave: u64) -> bool {
+        self.relays(member) && !self.losses[member].iter().any(|loss| loss.waves.contains(wave))
+    }
+
+    /// A member is gone. Nobody has what it kept for others; what was kept for it alone is forgotten. The members that
+    /// had a link with it.
+    pub(super) fn gone(&mut self, member: usize) -> BTreeSet<usize> {
+        for (_, shared) in self.panels.iter_mut() {
+            shared.holder = shared.holder.filter(|(holder, _)| *holder != member);
+        }
+        self.kept.retain(|(holder, _)| *holder != member);
+        self.lost(member, Loss::whole(Span::new(0, u64::MAX)));
+        let neighbours = self.neighbours.get_mut(member).map(std::mem::take).unwrap_or_default();
+        for other in &neighbours {
+            self.neighbours[*other].remove(&member);
+        }
+        neighbours
+    }
+
     /// The one that kept a panel sends it to the next member, by its first id there, or just forgets it.
     fn take_from_holder(&mut self, key: &Key, shared: &Shared, next: Option<(usize, u32)>) {
         let Some((holder, first)) = shared.holder else { return };
