@@ -100,9 +100,8 @@ impl Primary {
             return self.fail(peer, &why, actions);
         }
         let orphans = self.peers[peer].abandon(&self.plan);
-        for other in self.board.gone(peer) {
-            actions.push(Action::Parted { peer: other, other: peer });
-        }
+        let neighbours = self.board.gone(peer).into_iter().filter(|o| self.peers[*o].life.is_heard());
+        actions.extend(neighbours.map(|other| Action::Parted { peer: other, other: peer }));
         send_orders(&mut self.board, &mut self.peers, self.next_peer, actions);
         self.losses.push(Lost { peer, why, at: now, lots: 0, part: 0.0 });
         for other in &mut self.peers {

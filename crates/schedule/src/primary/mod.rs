@@ -286,7 +286,7 @@ impl Primary {
     /// Two workers have lost each other: the primary sends what they would have passed on.
     fn parted(&mut self, peer: usize, other: u32, actions: &mut Vec<Action>) {
         let other = usize::try_from(other).unwrap_or(usize::MAX);
-        if self.board.part(peer, other) {
+        if self.board.part(peer, other) && self.peers[other].life.is_heard() {
             actions.push(Action::Parted { peer: other, other: peer });
         }
     }

@@ -214,6 +214,9 @@ impl Peer {
 
     /// The orders for it, if all that was begun for it has been sent: then it knows what they are about.
     pub(super) fn take_orders(&mut self) -> Vec<Forward> {
+        if !self.life.is_heard() {
+            self.orders.clear();
+        }
         if self.walk.is_between_panels() { std::mem::take(&mut self.orders) } else { Vec::new() }
     }
 

@@ -42,7 +42,7 @@ const LOTS_MAX: usize = 64;
 /// See `LOTS_MAX`.
 const TRIES_MAX: usize = 8;
 
-/// Work that was moved from one member of the plan to another.
+/// Work that was moved from one peer to another, because that was slow or is lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moved {
     /// Whose it was.

@@ -298,10 +298,80 @@ impl Lot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bramble_plan::Order;
+    use bramble_matrix::DType;
+    use bramble_plan::{Base, Cut as Grid, LinkRate, Machine, Problem, Strategy, Wish, decide};
 
     fn rect(rows: u64, cols: u64) -> Rect {
         Rect::new(Span::new(2, 2 + rows), Span::new(5, 5 + cols))
+    }
+
+    /// A plan for four machines.
+    fn plan(base: Base, levels: u32) -> Plan {
+        let p =
+            Problem { m: 60, n: 44, k: 64, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true };
+        let machine = |memory_bytes: u64| Machine {
+            name: "w".into(),
+            threads: 1,
+            gflops: 1.0,
+            peak_gflops: 1.0,
+            memory_bytes,
+            link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
+            shares_cores: false,
+            nic_bytes_per_s: None,
+        };
+        let machines: Vec<Machine> = [40_000, 60_000, 30_000, 90_000].map(machine).to_vec();
+        let wish = Wish { strategy: Some(Strategy { base, levels }), ..Wish::AUTO };
+        let cut = Grid { tile: Some(4), depth: Some(4) };
+        decide(&p, cut, &machines[0], &machines, &wish).unwrap().plan
+    }
+
+    #[test]
+    fn a_lot_is_cut_into_parts_that_are_all_of_it_and_keep_together_what_has_to_stay_so() {
+        let (mut parts, mut members) = (0, 0);
+        for (base, levels) in [(Base::Naive, 0), (Base::Square(2), 0), (Base::Row(2), 1), (Base::Reuse, 0)] {
+            let plan = plan(base, levels);
+            for (member, planned) in plan.members.iter().enumerate() {
+                let whole = Lot::Blocks { member, numbers: Span::new(0, planned.block_count()) };
+                let (wanted, mut rest, mut found) =
+                    (whole.amount(&plan) / 5.0, Some(whole.clone()), Vec::new());
+                while let Some(lot) = rest {
+                    let (part, more) = lot.cut_to(&plan, wanted);
+                    assert!(!part.goes_with_the_one_before(&plan), "{base:?}: {part:?} is the rest of a row");
+                    found.push(part);
+                    rest = more;
+                }
+                (parts, members) = (parts + found.len(), members + 1);
+                let tiles = |lots: &[Lot]| {
+                    let works = lots.iter().flat_map(|lot| lot.works(&plan));
+                    let all = works.flat_map(|w| {
+                        let Rect { rows, cols } = w.block.cells;
+                        let cells = rows.iter().flat_map(move |i| cols.iter().map(move |j| (i, j)));
+                        let steps = w.block.steps;
+                        cells.map(move |(i, j)| (w.block.region, i, j, steps.start, steps.end))
+                    });
+                    let mut all: Vec<_> = all.collect();
+                    all.sort_unstable();
+                    all
+                };
+                assert_eq!(tiles(&found), tiles(&[whole]));
+            }
+        }
+        assert!(parts > 3 * members, "{parts} of {members}");
+    }
+
+    #[test]
+    fn a_block_is_divided_where_it_comes_nearest_to_what_is_wanted() {
+        let plan = plan(Base::Reuse, 0);
+        let lot = Lot::Blocks { member: plan.members.len() - 1, numbers: Span::new(0, 1) };
+        let work = lot.first(&plan).unwrap();
+        let (first, rest) = lot.cut_to(&plan, work.amount(&plan) / 3.0);
+        let (Lot::One(first), Some(Lot::One(rest))) = (first, rest) else { panic!("it is in one piece") };
+        let sum = first.amount(&plan) + rest.amount(&plan);
+        assert!((sum - work.amount(&plan)).abs() < 1e-6);
+        assert!((first.amount(&plan) / sum - 1.0 / 3.0).abs() < 0.2, "{first:?}");
+        assert_eq!((first.block.order, rest.block.order), (Order::Steps, Order::Steps));
+        let cell = Work { block: Block { cells: rect(1, 1), ..work.block }, ..work };
+        assert_eq!(Lot::One(cell.clone()).cut_to(&plan, 0.0), (Lot::One(cell), None));
     }
 
     #[test]

@@ -348,7 +348,10 @@ impl World {
                     }
                 }
                 Action::Put { peer, tile, rect } => self.put(peer, tile, rect),
-                Action::Cut { peer, .. } => self.kill(peer, 0),
+                Action::Cut { peer, .. } => {
+                    self.gone.insert(peer);
+                    self.kill(peer, 0);
+                }
                 Action::Finished => self.finished = true,
                 Action::Fail(why) => self.failed = Some(why),
                 Action::Committed(_) | Action::Ping(..) => {}
@@ -608,8 +611,18 @@ impl World {
         self.primary(Event::Tick);
     }
 
+    /// Nobody says anything for a while.
+    pub(crate) fn wait(&mut self, time: Duration) {
+        self.clock += time;
+        self.primary(Event::Tick);
+    }
+
     pub(crate) fn run(&mut self, choices: &[u32]) {
         self.primary(Event::Start);
+        self.go_on(choices);
+    }
+
+    pub(crate) fn go_on(&mut self, choices: &[u32]) {
         let mut quiet = 0usize;
         let mut chosen = vec![0u32; self.ends.len()];
         let slowest = self.slow.iter().copied().max().unwrap_or(1) as usize;
