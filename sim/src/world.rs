@@ -15,7 +15,7 @@ use crate::setting::{Pace, Setting};
 use bramble_matrix::{Layout, Rect};
 use bramble_plan::{Machine, Plan};
 use bramble_schedule::message::Forward;
-use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary};
+use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Place, Primary};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How often the primary looks at the time.
@@ -121,6 +121,8 @@ impl<'a> World<'a> {
             credit_bytes: member.memory_bytes,
             shares_memory: of(member).link.is_none(),
             neighbours: neighbours(member),
+            work_per_s: of(member).gflops * 1e9 / 2.0,
+            is_reserve: false,
         };
         let end = |member: &bramble_plan::Member| {
             let machine = of(member);
@@ -326,7 +328,7 @@ impl<'a> World<'a> {
                 self.ends[peer].report.last_result_s = self.agenda.now().seconds();
                 let expected = self.primary.expect(peer, &head);
                 let place = expected.unwrap_or_else(|e| panic!("a worker broke the protocol: {e}"));
-                if !place.in_place && head.first_line == 0 {
+                if place.place == Place::Aside && head.first_line == 0 {
                     let bytes = self.bytes_of(place.rect);
                     assert!(self.asides.insert((peer, head.c), bytes).is_none(), "put aside twice");
                     self.aside_bytes += bytes;
@@ -372,6 +374,7 @@ impl<'a> World<'a> {
                 }
                 Action::Finished => self.finished_s = Some(self.finish()),
                 Action::Ping(..) => {}
+                Action::Cut { .. } | Action::Put { .. } => unreachable!("no machine is lost here"),
                 Action::Parted { .. } => unreachable!("links between workers do not end here"),
                 Action::Fail(why) => panic!("the product failed: {why}"),
             }

@@ -19,7 +19,7 @@ use bramble_matrix::number::to_usize;
 use bramble_matrix::{Buffer, Lent, Output, Rect};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
-use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
+use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Place, Primary};
 use carry::{read, write};
 pub(crate) use notes::Terms;
 use std::cell::{Cell, RefCell};
@@ -128,6 +128,8 @@ pub(crate) async fn run(
             credit_bytes: member.memory_bytes.min(s.welcome.memory_bytes),
             shares_memory: s.link.shares_memory,
             neighbours,
+            work_per_s: s.welcome.gflops * 1e9 / 2.0,
+            is_reserve: false,
         })
         .collect();
     let changed = Rc::new(Notify::new());
@@ -254,6 +256,11 @@ impl Core {
                     self.changed.notify_one();
                 }
                 Action::Fail(why) => self.fail(why),
+                Action::Cut { .. } | Action::Put { .. } => {
+                    unreachable!(
+                        "a product that does not recover from losses neither cuts links nor stages tiles"
+                    )
+                }
             }
         }
     }
@@ -318,7 +325,7 @@ impl Core {
         if line_bytes.is_none() {
             return Err(format!("{} rows of tile {} came with {bytes} bytes", head.lines, head.c));
         }
-        if !destination.in_place {
+        if destination.place == Place::Aside {
             let buffer = self.aside(peer, head, rect)?;
             let from = to_usize(head.first_line) * self.line_bytes(rect);
             return Ok(Box::new(AsideLines { buffer, from, len: bytes }));
@@ -422,7 +429,7 @@ impl Core {
         region: &bramble_link::Region,
     ) -> Result<(), ProtocolError> {
         let destination = self.state.expect(peer, head)?;
-        if destination.in_place {
+        if destination.place != Place::Aside {
             return Err(ProtocolError::new("it returned a copy of what was lent to it"));
         }
         let mut buffer = self.aside(peer, head, destination.rect).map_err(ProtocolError::new)?;

@@ -6,32 +6,13 @@
 
 mod world;
 
-use bramble_matrix::DType;
 use bramble_plan::{Base, Cut, Problem, Strategy as Cutting, Sums, Wish};
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Action, Event, Outgoing};
+use bramble_schedule::primary::{Action, Event, Outgoing, Place};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::time::Duration;
-use world::{Setting, World};
-
-fn problem(m: u64, n: u64, k: u64, reads_c: bool, generated: bool) -> Problem {
-    Problem { m, n, k, dtype: DType::I64, reads_c, sends_a: !generated, sends_b: true }
-}
-
-/// Any strategy.
-fn cutting() -> impl Strategy<Value = Cutting> {
-    let base = prop_oneof![
-        Just(Base::Naive),
-        (1u32..5).prop_map(Base::Row),
-        (1u32..5).prop_map(Base::Square),
-        Just(Base::Reuse),
-        Just(Base::Cuboid),
-        (1u32..4, 1u32..4, 1u32..4).prop_map(|(a, b, c)| Base::Box3(a, b, c)),
-        (1u32..4, 1u32..4).prop_map(|(r, c)| Base::Summa(r, c)),
-    ];
-    (base, 0u32..3).prop_map(|(base, levels)| Cutting { base, levels })
-}
+use world::{Setting, World, cutting, problem};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(250))]
@@ -47,7 +28,7 @@ proptest! {
     ) {
         let p = problem(m, n, k, reads_c, generated);
         let cut = Cut { tile: Some(tile), depth: Some(depth) };
-        let setting = Setting { cut, memories, shared, col_major, relay, breaks, slow, steals, columns };
+        let setting = Setting { cut, memories, shared, col_major, relay, breaks, slow, steals, columns, ..Setting::PLAIN };
         let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
         if let Some(mut world) = World::new(&p, &setting, &wish) {
             world.run(&choices);
@@ -98,7 +79,7 @@ fn world(p: &Problem, tile: u64, depth: u64, memories: &[u64]) -> Option<World> 
         breaks: false,
         slow: vec![],
         steals: true,
-        columns: 0,
+        ..Setting::PLAIN
     };
     World::new(p, &setting, &Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO })
 }
@@ -122,6 +103,7 @@ fn operands_leave_the_primary_once_where_workers_pass_them_on() {
                 slow: vec![],
                 steals: false,
                 columns,
+                ..Setting::PLAIN
             };
             let mut world = World::new(&p, &setting, &wish).unwrap();
             let choices: Vec<u32> = (0..20_000u32)
@@ -261,6 +243,7 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
                 slow,
                 steals: true,
                 columns: number as u64 % 9,
+                ..Setting::PLAIN
             };
             let mut world =
                 World::new(&p, &setting, &wish).unwrap_or_else(|| panic!("{strategy} does not fit"));
@@ -296,7 +279,7 @@ fn a_worker_that_keeps_its_first_tile_does_not_fill_the_primary_with_sums_that_w
             }
             let (step_start, step_end) = (job.step, job.step + 1);
             let head = ResultHead { c: job.c, epoch: 0, step_start, step_end, first_line: 0, lines: 4 };
-            if !primary.expect(peer, &head).unwrap().in_place {
+            if primary.expect(peer, &head).unwrap().place == Place::Aside {
                 aside_bytes += 4 * 4 * 8;
                 assert!(aside_bytes <= most, "{aside_bytes} bytes wait, {most} are predicted");
             }
@@ -325,6 +308,7 @@ fn slowed(strategy: Cutting, shared: u8, reproducible: bool, slow: u32, seed: u3
         columns: u64::from(seed % 9),
         relay: seed.is_multiple_of(2),
         breaks: seed.is_multiple_of(3),
+        ..Setting::PLAIN
     };
     let choices: Vec<u32> =
         (0..2000u32).map(|i| (i ^ seed).wrapping_mul(2_654_435_761).rotate_left(11)).collect();

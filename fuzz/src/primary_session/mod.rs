@@ -80,6 +80,8 @@ impl World {
                 shares_memory: shared >> m.machine & 1 == 1,
                 // Nobody relays here: what is sent to each has to be the whole of its panels.
                 neighbours: Vec::new(),
+                work_per_s: 0.0,
+                is_reserve: false,
             })
             .collect();
         Self {
@@ -261,6 +263,7 @@ impl World {
                 Action::Parted { peer, other } => assert!(peer < self.peers.len() && peer != other),
                 Action::Merge { peer, tile, rect } => self.c.merge(peer, tile, rect),
                 Action::Committed(rect) => self.c.commit(rect),
+                action @ (Action::Cut { .. } | Action::Put { .. }) => panic!("{action:?} without recovering"),
                 Action::Ping(peer, nonce) => {
                     let peer = &mut self.peers[peer];
                     assert!(!peer.shares_memory() && nonce > peer.pings, "ping {nonce}");

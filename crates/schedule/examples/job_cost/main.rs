@@ -57,6 +57,8 @@ fn primary(plan: Plan) -> Primary {
         credit_bytes: m.memory_bytes,
         shares_memory: false,
         neighbours: Vec::new(),
+        work_per_s: 0.0,
+        is_reserve: false,
     };
     let peers = plan.members.iter().map(info).collect();
     let by_rows = Layout::RowMajor;

@@ -239,7 +239,7 @@ impl Scene<'_> {
                 b: ids.of(sum.b),
                 c: ids.of(term),
                 step: 0,
-                epoch: 0,
+                epoch: self.work.attempt,
                 then: Then::Close,
             });
         }
@@ -277,7 +277,7 @@ impl Scene<'_> {
                 b: b.of(*right),
                 c: id,
                 step: small(step),
-                epoch: 0,
+                epoch: self.work.attempt,
                 then,
             });
         }
@@ -309,7 +309,7 @@ impl Scene<'_> {
                 b: self.part_id(i, j, sum.b),
                 c: self.part_id(i, j, part),
                 step: small(step),
-                epoch: 0,
+                epoch: self.work.attempt,
                 then: match (tile, ends) {
                     (None, _) => Then::Close,
                     (Some(_), true) => Then::Return,
@@ -332,7 +332,7 @@ impl Scene<'_> {
                 b: b.panels.wrapping_add(small(v)),
                 c: self.tile_id(i, j, u, v),
                 step: small(step),
-                epoch: 0,
+                epoch: self.work.attempt,
                 then: Then::Return,
             });
         }
@@ -342,14 +342,17 @@ impl Scene<'_> {
     fn tile(&self, i: u64, j: u64, u: u64, v: u64, delivery: &mut Delivery) {
         let rect = self.region().tile(i, j, u, v);
         let goes_on = self.work.goes_on;
-        let (source, which) = match (goes_on, self.block().steps.start == 0 && self.operands.reads_c) {
+        // What is thrown away starts from nothing, and must not be made in C.
+        let is_skipped = self.work.skips(small(u * self.q() + v));
+        let begins = self.block().steps.start == 0 && !is_skipped;
+        let (source, which) = match (goes_on, begins && self.operands.reads_c) {
             (true, _) => (Source::Partial, Which::Sum),
             (false, true) => (Source::Data, Which::C),
             (false, false) => (Source::Vacant, Which::C),
         };
         let header = self.header(self.tile_id(i, j, u, v), rect, Layout::RowMajor, source);
         // A sum of later steps has to wait for the earlier ones, so it is not made in C itself.
-        let lent = self.lends && (goes_on || self.block().steps.start == 0);
+        let lent = self.lends && (goes_on || begins);
         if lent || source != Source::Vacant {
             delivery.stored.insert(0, Stored { header, which, rect, lent });
         } else {

@@ -14,6 +14,8 @@
 //! Deliberately absent: bytes of matrices, frames, sockets, clocks.
 
 mod cell;
+mod events;
+mod life;
 mod offer;
 mod outgoing;
 mod pace;
@@ -25,15 +27,17 @@ mod sums;
 mod walk;
 mod work;
 
+pub use events::{Action, Destination, Event, PeerInfo, Place};
+pub use life::Lost;
 pub use outgoing::{Operands, Outgoing, Piece, Which};
 pub use standing::{Next, Standing};
 pub use steal::Moved;
 
 use crate::ProtocolError;
 use crate::limits::{FORWARDS_MAX, PING_AFTER, SILENCE_MAX};
-use crate::message::{Forward, Missing, ResultHead};
+use crate::message::ResultHead;
+use bramble_matrix::Span;
 use bramble_matrix::number::{nearest_f64, to_u64};
-use bramble_matrix::{Rect, Span};
 use bramble_plan::{Plan, Recipe, Sums};
 use peer::{Owed, Peer};
 use relay::Board;
@@ -42,117 +46,6 @@ use std::time::Duration;
 use steal::Stealing;
 use sums::{Came, PartialSums};
 use walk::{Course, recipes};
-
-/// One machine of the plan, as the shell reaches it.
-#[derive(Clone, Debug)]
-pub struct PeerInfo {
-    /// What to call it.
-    pub name: String,
-    /// Bytes of matrices that it may be sent before it gives some back.
-    pub credit_bytes: u64,
-    /// Whether its link shares memory: operands go by reference, tiles of C are lent.
-    pub shares_memory: bool,
-    /// Members that it has a link with: they pass panels on to each other.
-    pub neighbours: Vec<usize>,
-}
-
-/// Where lines of a result belong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Destination {
-    /// The whole tile, in C.
-    pub rect: Rect,
-    /// Whether they land in C itself; otherwise they are put aside until `Merge` names the peer and the tile.
-    pub in_place: bool,
-}
-
-/// What happened. Peers are indices of the plan's members.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// The session is open everywhere: begin.
-    Start,
-    /// A link has taken a frame whose body and head were that long.
-    Sent {
-        /// To whom.
-        peer: usize,
-        /// Bytes.
-        bytes: usize,
-    },
-    /// A worker has freed memory.
-    Credit {
-        /// Who.
-        peer: usize,
-        /// Bytes.
-        bytes: u64,
-    },
-    /// Lines of a tile have landed where they belong.
-    Landed {
-        /// From whom.
-        peer: usize,
-        /// Which lines.
-        head: ResultHead,
-    },
-    /// A pong, or any other sign of life.
-    Alive {
-        /// Who.
-        peer: usize,
-    },
-    /// A matrix that another worker should have passed on does not come from there.
-    Missing {
-        /// Who misses it.
-        peer: usize,
-        /// Which, and what of it is there.
-        missing: Missing,
-    },
-    /// A worker has no link to another any more.
-    Parted {
-        /// Who.
-        peer: usize,
-        /// To whom.
-        other: u32,
-    },
-    /// A link has ended.
-    Lost {
-        /// Which.
-        peer: usize,
-        /// Why.
-        why: String,
-    },
-    /// Time has passed.
-    Tick,
-}
-
-/// What the shell has to do.
-#[derive(Clone, Debug)]
-pub enum Action {
-    /// Give a link a store message.
-    Send(usize, Outgoing),
-    /// Tell a worker to pass matrices on; after the store messages before it.
-    Relay(usize, Vec<Forward>),
-    /// Tell a worker that the other has no link to it any more.
-    Parted {
-        /// Whom.
-        peer: usize,
-        /// The other.
-        other: usize,
-    },
-    /// Ask whether a worker is there.
-    Ping(usize, u64),
-    /// Add a tile that was put aside to C, and forget it.
-    Merge {
-        /// Who sent it.
-        peer: usize,
-        /// Under which id.
-        tile: u32,
-        /// Where it belongs.
-        rect: Rect,
-    },
-    /// A tile of C is complete.
-    Committed(Rect),
-    /// Every tile of C is there.
-    Finished,
-    /// The product cannot be finished.
-    Fail(String),
-}
 
 /// The state of one product.
 pub struct Primary {
@@ -170,13 +63,16 @@ pub struct Primary {
     freed_bytes: u64,
     stored_bytes: u64,
     next_peer: usize,
+    /// Whether others do what a machine that is lost has not given back; otherwise its loss ends the product.
+    recovers: bool,
+    losses: Vec<Lost>,
     over: bool,
 }
 
 impl Primary {
-    /// The product of a plan whose members are at `peers`, in the same order.
+    /// The product of a plan whose members are at `peers`, in the same order; those after them have no part in it yet.
     pub fn new(plan: Plan, operands: Operands, peers: Vec<PeerInfo>) -> Self {
-        assert_eq!(plan.members.len(), peers.len(), "one peer for each member");
+        assert!(plan.members.len() <= peers.len(), "a peer for each member");
         let tiles_left = plan.tiles();
         let board = Board::new(peers.iter().map(|p| p.neighbours.iter().copied().collect()).collect());
         let peers = peers.into_iter().enumerate().map(|(i, info)| Peer::new(&plan, i, info)).collect();
@@ -193,6 +89,8 @@ impl Primary {
             freed_bytes: 0,
             stored_bytes,
             next_peer: 0,
+            recovers: false,
+            losses: Vec::new(),
             over: false,
         }
     }
@@ -219,13 +117,15 @@ impl Primary {
         if self.tiles_left == 0 {
             return 1.0;
         }
-        (nearest_f64(self.freed_bytes) / nearest_f64(self.stored_bytes.max(1))).min(1.0)
+        // What lost machines had given back is given back again.
+        let most = if self.recovers { 0.999 } else { 1.0 };
+        (nearest_f64(self.freed_bytes) / nearest_f64(self.stored_bytes.max(1))).min(most)
     }
 
     /// One event in, actions out. `now` only grows.
     pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Action> {
         let mut actions = Vec::new();
-        if self.over {
+        if self.over || self.is_stale(&event) {
             return actions;
         }
         match event {
@@ -248,7 +148,7 @@ impl Primary {
                         self.serve_one(peer, now, &mut actions);
                         self.balance(now, &mut actions);
                     }
-                    Err(e) => self.fail(peer, &e.0, &mut actions),
+                    Err(e) => self.cut(peer, &e.0, &mut actions),
                 }
             }
             Event::Landed { peer, head } => {
@@ -259,10 +159,10 @@ impl Primary {
             Event::Alive { peer } => self.peers[peer].heard(now),
             Event::Missing { peer, missing } => match self.peers[peer].missing(&missing) {
                 Ok(()) => self.serve_one(peer, now, &mut actions),
-                Err(e) => self.fail(peer, &e.0, &mut actions),
+                Err(e) => self.cut(peer, &e.0, &mut actions),
             },
             Event::Parted { peer, other } => self.parted(peer, other, &mut actions),
-            Event::Lost { peer, why } => self.fail(peer, &why, &mut actions),
+            Event::Lost { peer, why } => self.lose(peer, why, now, &mut actions),
             Event::Tick => {
                 self.tick(now, &mut actions);
                 self.balance(now, &mut actions);
@@ -274,7 +174,7 @@ impl Primary {
     /// Where lines of a result belong. An error where nobody asked for them.
     pub fn expect(&self, peer: usize, head: &ResultHead) -> Result<Destination, ProtocolError> {
         let owed = self.peers[peer].expect(&self.course(Duration::ZERO), head)?;
-        Ok(Destination { rect: owed.rect, in_place: owed.in_place })
+        Ok(Destination { rect: owed.rect, place: owed.place })
     }
 
     fn course(&self, now: Duration) -> Course<'_> {
@@ -284,10 +184,15 @@ impl Primary {
     fn landed(&mut self, peer: usize, head: &ResultHead, now: Duration, actions: &mut Vec<Action>) {
         let owed = match self.peers[peer].expect(&self.course(now), head) {
             Ok(owed) => owed,
-            Err(e) => return self.fail(peer, &e.0, actions),
+            Err(e) => return self.cut(peer, &e.0, actions),
         };
         if self.peers[peer].landed(head, owed.rect, self.plan.problem.element_bytes()) {
-            self.returned(Came { peer, id: head.c }, &owed, actions);
+            if owed.place == Place::Staged {
+                actions.push(Action::Put { peer, tile: head.c, rect: owed.rect });
+            }
+            if owed.place != Place::Nowhere {
+                self.returned(Came { peer, id: head.c }, &owed, actions);
+            }
             // What is back makes room for more, and others may go on from it.
             if self.plan.sums == Sums::Chained || self.stealing.has_moved() {
                 self.serve(now, actions);
@@ -306,10 +211,10 @@ impl Primary {
         } else {
             let tile = (owed.region, owed.tile);
             let added = self.sums.came(tile, owed.steps, came, all);
-            // What landed in C itself is there.
-            let aside = usize::from(owed.in_place);
+            // Unless it was put aside it is in C.
+            let there = usize::from(owed.place != Place::Aside);
             let merge = |c: &Came| Action::Merge { peer: c.peer, tile: c.id, rect: owed.rect };
-            actions.extend(added.iter().skip(aside.min(added.len())).map(merge));
+            actions.extend(added.iter().skip(there.min(added.len())).map(merge));
             !added.is_empty() && !self.sums.is_begun(tile)
         };
         if complete {
@@ -362,12 +267,13 @@ impl Primary {
             if is_held_up && self.board.relieve(i) {
                 send_orders(&mut self.board, &mut self.peers, i, actions);
             }
-            if self.peers[i].info.shares_memory {
+            if self.peers[i].info.shares_memory || !self.peers[i].life.is_heard() {
                 continue;
             }
             if silence > SILENCE_MAX {
                 let why = format!("it has been silent for {} s", silence.as_secs());
-                return self.fail(i, &why, actions);
+                self.cut(i, &why, actions);
+                continue;
             }
             if silence > PING_AFTER
                 && let Some(nonce) = self.peers[i].ping(now)
@@ -380,7 +286,7 @@ impl Primary {
     /// Two workers have lost each other: the primary sends what they would have passed on.
     fn parted(&mut self, peer: usize, other: u32, actions: &mut Vec<Action>) {
         let other = usize::try_from(other).unwrap_or(usize::MAX);
-        if self.board.part(peer, other) {
+        if self.board.part(peer, other) && self.peers[other].life.is_heard() {
             actions.push(Action::Parted { peer: other, other: peer });
         }
     }

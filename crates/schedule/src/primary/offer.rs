@@ -76,7 +76,7 @@ impl Buyer<'_> {
         let bytes_a_work = self.elements(last.block.cells, &last) / last.amount(self.plan).max(1.0);
         let offer = |take, work| Some(Offer::unbegun(take, work, work * bytes_a_work));
         match lot {
-            Lot::One(work) if fits && work.amount(self.plan) <= self.wanted => {
+            Lot::One(work) if fits && !work.together && work.amount(self.plan) <= self.wanted => {
                 offer(Take::Lot(at), work.amount(self.plan))
             }
             Lot::Blocks { numbers, .. } if fits => {
@@ -170,7 +170,7 @@ impl Buyer<'_> {
 }
 
 /// All ways to take the last rows or the last columns of some cells: (what is left, what is taken).
-fn parts(cells: Rect) -> impl Iterator<Item = (Rect, Rect)> {
+pub(super) fn parts(cells: Rect) -> impl Iterator<Item = (Rect, Rect)> {
     let Rect { rows, cols } = cells;
     let cut = |span: Span, at: u64| (Span::new(span.start, at), Span::new(at, span.end));
     let by_rows = (rows.start..rows.end).map(move |at| {

@@ -1,23 +1,28 @@
 //! What the primary knows of one worker: its credit, what waits in its link, which tiles it owes.
 
-use super::PeerInfo;
+use super::life::Life;
 use super::outgoing::{Outgoing, small};
 use super::relay::Board;
 use super::standing::Standing;
 use super::walk::{Course, Walk, tile_number};
+use super::work::Lot;
+use super::{PeerInfo, Place};
 use crate::ProtocolError;
 use crate::limits::{HELD_UP_AFTER, LINK_WINDOW_BYTES, PING_AFTER};
 use crate::message::{Forward, Missing, ResultHead, Then};
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Rect, Span};
 use bramble_plan::{Plan, charged_bytes};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// State of one worker.
 pub(super) struct Peer {
     pub(super) info: PeerInfo,
     pub(super) walk: Walk,
+    pub(super) life: Life,
+    /// Whether tiles that go on from a sum in C land beside it (`Place::Staged`).
+    pub(super) stages: bool,
     /// Bytes that may be sent now; `info.credit_bytes` minus what the worker holds.
     credit_left: u64,
     in_link_bytes: usize,
@@ -53,14 +58,16 @@ pub(super) struct Owed {
     pub(super) rect: Rect,
     /// Steps of k that are summed in it (with those before, where the block goes on from a sum).
     pub(super) steps: Span,
-    /// Whether it lands in C itself: nothing comes before it, or it went on from the sum of what does.
-    pub(super) in_place: bool,
+    /// Where it lands.
+    pub(super) place: Place,
 }
 
 impl Peer {
     pub(super) fn new(plan: &Plan, member: usize, info: PeerInfo) -> Self {
         Self {
-            walk: Walk::new(plan, member, info.shares_memory),
+            walk: Walk::new(plan, member, &info),
+            life: if info.is_reserve && member >= plan.members.len() { Life::Reserve } else { Life::Works },
+            stages: false,
             credit_left: info.credit_bytes,
             in_link_bytes: 0,
             tiles: BTreeMap::new(),
@@ -112,7 +119,7 @@ impl Peer {
 
     /// The next message for this worker, if credit and window allow one.
     pub(super) fn next(&mut self, course: &Course<'_>, board: &mut Board) -> Option<Outgoing> {
-        if self.in_link_bytes >= LINK_WINDOW_BYTES {
+        if self.life != Life::Works || self.in_link_bytes >= LINK_WINDOW_BYTES {
             return None;
         }
         let message = self.walk.next(course, board, &mut self.credit_left)?;
@@ -130,6 +137,9 @@ impl Peer {
 
     /// The tile that these lines of a result belong to, if they are the ones that have to come next.
     pub(super) fn expect(&self, course: &Course<'_>, head: &ResultHead) -> Result<Owed, ProtocolError> {
+        if !self.life.is_heard() {
+            return Err(ProtocolError::new("its part in the product is over"));
+        }
         let found = self.tiles.get(&head.c).zip(self.walk.find(head.c));
         let Some((state, (out, at))) = found else {
             return Err(ProtocolError::new(format!("it returned tile {}, which it was not given", head.c)));
@@ -147,7 +157,7 @@ impl Peer {
         let as_asked = u64::from(head.step_start) == steps.start && u64::from(head.step_end) == steps.end;
         let next = head.first_line == state.rows && head.lines > 0;
         let inside = u64::from(head.first_line) + u64::from(head.lines) <= rect.rows.len();
-        if !(as_asked && head.epoch == 0 && next && inside) {
+        if !(as_asked && head.epoch == work.attempt && next && inside) {
             let what = format!("it returned lines {}+{} of tile {}", head.first_line, head.lines, head.c);
             return Err(ProtocolError::new(format!(
                 "{what} with steps {}..{}",
@@ -155,7 +165,14 @@ impl Peer {
             )));
         }
         let (region, steps) = (work.block.region, work.steps_of(i, j));
-        Ok(Owed { region, tile, rect, steps, in_place: work.lands_in_c() })
+        let place = match work {
+            _ if work.skips(at) => Place::Nowhere,
+            // What is lent is written where it lies; the lender is never lost.
+            _ if work.goes_on && self.stages => Place::Staged,
+            _ if work.lands_in_c() => Place::InC,
+            _ => Place::Aside,
+        };
+        Ok(Owed { region, tile, rect, steps, place })
     }
 
     /// Lines of a tile have landed; true when it is whole.
@@ -197,6 +214,9 @@ impl Peer {
 
     /// The orders for it, if all that was begun for it has been sent: then it knows what they are about.
     pub(super) fn take_orders(&mut self) -> Vec<Forward> {
+        if !self.life.is_heard() {
+            self.orders.clear();
+        }
         if self.walk.is_between_panels() { std::mem::take(&mut self.orders) } else { Vec::new() }
     }
 
@@ -219,7 +239,17 @@ impl Peer {
         }
     }
 
+    /// It is gone: what it had to do.
+    pub(super) fn abandon(&mut self, plan: &Plan) -> VecDeque<Lot> {
+        self.life = Life::Gone;
+        self.tiles.clear();
+        self.orders.clear();
+        self.in_link_bytes = 0;
+        self.walk.abandon(plan)
+    }
+
     pub(super) fn validate(&self) {
+        assert!(self.life != Life::Gone || self.walk.is_empty(), "who is gone has work");
         assert!(self.credit_left <= self.info.credit_bytes);
         for (tile, state) in &self.tiles {
             let rows = state.rows;

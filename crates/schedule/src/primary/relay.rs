@@ -203,6 +203,27 @@ impl Board {
         }
     }
 
+    /// Whether a block is still a member's own by the plan: others moved it about where it is not, and nobody keeps panels
+    /// of it for others.
+    pub(super) fn is_own(&self, member: usize, wave: u64) -> bool {
+        self.relays(member) && !self.losses[member].iter().any(|loss| loss.waves.contains(wave))
+    }
+
+    /// A member is gone. Nobody has what it kept for others; what was kept for it alone is forgotten. The members that
+    /// had a link with it.
+    pub(super) fn gone(&mut self, member: usize) -> BTreeSet<usize> {
+        for (_, shared) in self.panels.iter_mut() {
+            shared.holder = shared.holder.filter(|(holder, _)| *holder != member);
+        }
+        self.kept.retain(|(holder, _)| *holder != member);
+        self.lost(member, Loss::whole(Span::new(0, u64::MAX)));
+        let neighbours = self.neighbours.get_mut(member).map(std::mem::take).unwrap_or_default();
+        for other in &neighbours {
+            self.neighbours[*other].remove(&member);
+        }
+        neighbours
+    }
+
     /// The one that kept a panel sends it to the next member, by its first id there, or just forgets it.
     fn take_from_holder(&mut self, key: &Key, shared: &Shared, next: Option<(usize, u32)>) {
         let Some((holder, first)) = shared.holder else { return };
@@ -351,6 +372,29 @@ mod tests {
         assert_eq!(board.take_orders()[&0], [Forward { id: 3, to: Forward::NOBODY, id_there: 0 }]);
         board.validate();
         assert!(board.panels.is_empty() && board.kept.is_empty());
+    }
+
+    #[test]
+    fn nobody_waits_for_who_is_gone_and_nothing_is_kept_for_it() {
+        let mut board = board(3);
+        let by_columns = Key { by_columns: true, ..key(5, 0) };
+        board.begun(0, key(0, 0), (Role::first(2), MATES.into_iter().skip(1)), given(1, 1));
+        board.begun(0, by_columns, (Role::first(1), [1].into_iter()), given(2, 1));
+        board.begun(1, key(0, 1), (Role::first(1), [0].into_iter()), given(3, 1));
+        board.begun(2, key(0, 2), (Role::first(2), MATES.into_iter().take(2)), given(4, 1));
+        assert!(board.is_own(0, 7) && board.is_own(1, 7));
+        assert_eq!(board.gone(0).into_iter().collect::<Vec<_>>(), [1, 2]);
+        let orders = board.take_orders();
+        assert_eq!(orders.len(), 1, "{orders:?}");
+        assert_eq!(orders[&1], [Forward { id: 3, to: Forward::NOBODY, id_there: 0 }]);
+        board.validate();
+        assert!(!board.is_own(0, 7) && board.is_own(1, 7));
+        assert!(!board.part(1, 0) && !board.part(0, 1), "they know already");
+        assert_eq!(board.role(1, &key(0, 0), nobody()), Role::later(None, 1));
+        assert_eq!(board.role(1, &by_columns, nobody()), Role::later(None, 0));
+        assert_eq!(board.role(1, &key(0, 2), nobody()), Role::later(Some(2), 0));
+        // What is begun later is not kept for it, even by who has known it as a mate.
+        assert_eq!(board.role(1, &key(9, 9), [0, 2].into_iter()), Role::first(1));
     }
 
     #[test]

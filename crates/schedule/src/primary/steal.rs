@@ -13,6 +13,7 @@
 //!
 //! Deliberately absent: taking back what was sent. What is in a peer's window (about two steps) it does itself.
 
+use super::life::Life;
 use super::offer::{Buyer, Offer, Take};
 use super::peer::Peer;
 use super::relay::Loss;
@@ -41,7 +42,7 @@ const LOTS_MAX: usize = 64;
 /// See `LOTS_MAX`.
 const TRIES_MAX: usize = 8;
 
-/// Work that was moved from one member of the plan to another.
+/// Work that was moved from one peer to another, because that was slow or is lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moved {
     /// Whose it was.
@@ -60,9 +61,9 @@ pub struct Moved {
 #[derive(Default)]
 pub(super) struct Stealing {
     pub(super) is_off: bool,
-    next_look: Duration,
+    pub(super) next_look: Duration,
     /// Everything that moved: from whom, to whom, what.
-    moves: Vec<(usize, usize, Lot)>,
+    pub(super) moves: Vec<(usize, usize, Lot)>,
 }
 
 impl Stealing {
@@ -82,6 +83,9 @@ struct Stand {
 
 impl Stand {
     fn of(peer: &Peer, plan: &Plan) -> Self {
+        if peer.life != Life::Works {
+            return Self { left: 0.0, rate: 0.0, fixed: 0.0 };
+        }
         let walk = &peer.walk;
         let (left, in_flight) = (walk.pace.left(), walk.pace.in_flight());
         let fixed = match walk.divisible(plan) {
@@ -242,6 +246,12 @@ impl Primary {
         }
     }
 
+    /// The work of the whole product.
+    pub(super) fn all_work(&self) -> f64 {
+        let elements: f64 = self.plan.regions.iter().map(|r| nearest_f64(r.elements(r.cells()))).sum();
+        (elements * nearest_f64(self.plan.problem.k)).max(1.0)
+    }
+
     /// How often something moved.
     pub fn moves(&self) -> usize {
         self.stealing.moves.len()
@@ -249,8 +259,7 @@ impl Primary {
 
     /// What moved, by whose it was and who did it.
     pub fn moved(&self) -> Vec<Moved> {
-        let all: f64 = self.plan.regions.iter().map(|r| nearest_f64(r.elements(r.cells()))).sum::<f64>()
-            * nearest_f64(self.plan.problem.k);
+        let all = self.all_work();
         let mut pairs: BTreeMap<(usize, usize), Moved> = BTreeMap::new();
         for (from, to, lot) in &self.stealing.moves {
             let none = Moved { from: *from, to: *to, times: 0, tile_steps: 0, part: 0.0 };
@@ -258,7 +267,7 @@ impl Primary {
             moved.times += 1;
             for work in lot.works(&self.plan) {
                 moved.tile_steps += work.block.count().saturating_mul(work.block.steps.len());
-                moved.part += work.amount(&self.plan) / all.max(1.0);
+                moved.part += work.amount(&self.plan) / all;
             }
         }
         pairs.into_values().collect()
@@ -270,7 +279,8 @@ impl Primary {
         for (_, to, lot) in &self.stealing.moves {
             let holds = |work: &Work| self.plan.has(work.block.region, work.block.cells, row, col);
             if let Some(work) = lot.works(&self.plan).find(holds) {
-                owner = if self.plan.is_whole(&work.block) { *to } else { return None };
+                let is_alone = self.plan.is_whole(&work.block) && work.skip == 0;
+                owner = if is_alone { *to } else { return None };
             }
         }
         Some(owner)

@@ -10,11 +10,13 @@
 //! for sums (`Prediction::primary_memory_bytes`). Ids are names in one session: they are counted up. What others take
 //! is cut off where nothing was sent yet (`trim`).
 
+mod left;
 mod rest;
 mod sending;
 
 use self::sending::Sending;
 use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
+use super::events::PeerInfo;
 use super::outgoing::{Delivery, Operands, Outgoing, Stored, rest_of};
 use super::pace::Pace;
 use super::relay::{Board, Given, Key, Role};
@@ -40,6 +42,9 @@ pub(super) struct Course<'a> {
 pub(super) struct Walk {
     member: usize,
     shares_memory: bool,
+    /// Its memory, and how many of its own blocks it may have at once.
+    room_bytes: u64,
+    at_once: usize,
     /// What was not begun: the member's own blocks, then what was taken from others.
     pub(super) lots: VecDeque<Lot>,
     pub(super) pace: Pace,
@@ -91,15 +96,25 @@ struct Made {
 }
 
 impl Walk {
-    pub(super) fn new(plan: &Plan, member: usize, shares_memory: bool) -> Self {
-        let numbers = Span::new(0, plan.members[member].block_count());
-        let given = plan.members[member].shares.iter().map(|s| plan.work(s.region, s.cells, s.steps)).sum();
-        let seconds = plan.predicted.machines.get(member).map_or(0.0, |m| m.seconds);
+    /// What the plan gives a machine; nothing for those that it does not know.
+    pub(super) fn new(plan: &Plan, member: usize, info: &PeerInfo) -> Self {
+        let (lots, pace, at_once) = match plan.members.get(member) {
+            None => (VecDeque::new(), Pace::new(0.0, info.work_per_s), 1),
+            Some(planned) => {
+                let given = planned.shares.iter().map(|s| plan.work(s.region, s.cells, s.steps)).sum();
+                let seconds = plan.predicted.machines.get(member).map_or(0.0, |m| m.seconds);
+                let pace = Pace::new(given, if seconds > 0.0 { given / seconds } else { 0.0 });
+                let numbers = Span::new(0, planned.block_count());
+                (VecDeque::from([Lot::Blocks { member, numbers }]), pace, planned.blocks_at_once)
+            }
+        };
         Self {
             member,
-            shares_memory,
-            lots: VecDeque::from([Lot::Blocks { member, numbers }]),
-            pace: Pace::new(given, if seconds > 0.0 { given / seconds } else { 0.0 }),
+            shares_memory: info.shares_memory,
+            room_bytes: info.credit_bytes,
+            at_once,
+            lots,
+            pace,
             begun: 0,
             sending: None,
             refused: None,
@@ -135,22 +150,22 @@ impl Walk {
             return Some(());
         }
         let may_begin = |lot: &Lot| {
-            let work = if self.has_room_for(course, lot) { lot.first(course.plan) } else { None };
+            let work = if self.has_room_for(lot) { lot.first(course.plan) } else { None };
             work.filter(|work| is_reached(course, work) && self.has_room_for_sums(course, work))
         };
         let found = self.lots.iter().enumerate().find_map(|(at, lot)| Some((at, may_begin(lot)?)));
-        let may_be_out = |lot: &Lot| self.has_room_for(course, lot) && lot.first(course.plan).is_some();
+        let may_be_out = |lot: &Lot| self.has_room_for(lot) && lot.first(course.plan).is_some();
         self.waits_for_sum = found.is_none() && self.lots.iter().any(may_be_out);
         let (lot, work) = found?;
-        let wave = match &self.lots[lot] {
-            Lot::Blocks { member, numbers } if *member == self.member && board.relays(*member) => {
-                Some(numbers.start)
-            }
+        let own = match &self.lots[lot] {
+            Lot::Blocks { member, numbers } if *member == self.member => Some(numbers.start),
             Lot::Blocks { .. } | Lot::One(_) => None,
         };
         if !self.lots[lot].pass() {
             self.lots.remove(lot);
         }
+        let work = if own.is_some() { work } else { self.fitted(course, lot, work) };
+        let wave = own.filter(|number| board.is_own(self.member, *number));
         let region = &course.plan.regions[work.block.region];
         let (tiles, products, parts) = block_ids(region, &course.recipes[work.block.region], &work.block);
         let ids = BlockIds { tiles: self.ids(tiles), products: self.ids(products), parts: self.ids(parts) };
@@ -164,6 +179,24 @@ impl Walk {
         Some(())
     }
 
+    /// What there is room for of a block that was another's: the rest is a lot of its own.
+    fn fitted(&mut self, course: &Course<'_>, lot: usize, work: Work) -> Work {
+        let (plan, room_bytes) = (course.plan, self.room_bytes);
+        let fits =
+            |work: &Work| plan.block_bytes(&work.block, &course.recipes[work.block.region]) <= room_bytes;
+        if fits(&work) {
+            return work;
+        }
+        let mut work = work.by_steps();
+        while !fits(&work)
+            && let Some((first, rest)) = work.divided(plan, work.amount(plan) / 2.0)
+        {
+            self.lots.insert(lot, Lot::One(rest));
+            work = first;
+        }
+        work
+    }
+
     /// The blocks that other members who relay have in this wave, where panels of theirs can be the same.
     fn mates(&self, course: &Course<'_>, board: &Board, wave: u64, block: &Block) -> Vec<(usize, Block)> {
         let others = course.plan.members.iter().enumerate();
@@ -173,11 +206,10 @@ impl Walk {
     }
 
     /// Whether a block of that lot may be out beside those that are.
-    fn has_room_for(&self, course: &Course<'_>, lot: &Lot) -> bool {
-        let at_once = course.plan.members[self.member].blocks_at_once;
+    fn has_room_for(&self, lot: &Lot) -> bool {
         // What was taken may come while the last own block is finished, whatever the plan had room for.
         let planned = matches!(lot, Lot::Blocks { member, .. } if *member == self.member);
-        self.out.len() < if planned { at_once } else { at_once.saturating_add(1) }
+        self.out.len() < if planned { self.at_once } else { self.at_once.saturating_add(1) }
     }
 
     /// Sums that come back are put aside until those of older blocks have come, so a worker that keeps one of those
@@ -185,7 +217,7 @@ impl Walk {
     fn has_room_for_sums(&self, course: &Course<'_>, work: &Work) -> bool {
         let merges = course.plan.sums == Sums::Merged && !work.goes_on && !course.plan.is_whole(&work.block);
         let ahead = self.out.first().map_or(0, |oldest| self.begun - oldest.number);
-        !merges || ahead <= to_u64(course.plan.members[self.member].blocks_at_once)
+        !merges || ahead <= to_u64(self.at_once)
     }
 
     /// So many fresh ids, one after another.

@@ -1,14 +1,21 @@
 //! A product with real numbers in memory: the primary's and the workers' states, and everything that is on its way.
 
+#![allow(dead_code)] // Each of the tests beside it uses another part of it.
+
+mod deaths;
 mod relays;
 
-use bramble_matrix::{Layout, Rect};
-use bramble_plan::{Cut, LinkRate, Machine, Order, Plan, Problem, Wish, decide};
+use bramble_matrix::{DType, Layout, Rect};
+use bramble_plan::{Base, Cut, LinkRate, Machine, Order, Plan, Problem, Strategy as Cutting, Wish, decide};
 use bramble_schedule::message::{
     Forward, Job, MatrixHeader, Operation, ResultHead, Source, StoreHead, decode_forwards, encode_forwards,
 };
-use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary, Which};
+use bramble_schedule::primary::{
+    Action, Destination, Event, Operands, Outgoing, PeerInfo, Place, Primary, Which,
+};
 use bramble_schedule::worker::{Action as WorkerAction, Event as WorkerEvent, Run, Worker};
+use deaths::Landing;
+use proptest::prelude::*;
 use relays::Passing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -19,6 +26,7 @@ const BETA: i64 = 3;
 const ALPHA: i64 = 5;
 
 /// The machines and how things lie.
+#[derive(Clone)]
 pub(crate) struct Setting {
     pub(crate) cut: Cut,
     pub(crate) memories: Vec<u64>,
@@ -37,6 +45,30 @@ pub(crate) struct Setting {
     /// If not 0, blocks are computed by groups of so many columns, if 4 from a corner, if more by columns in so many last
     /// steps less 4, with memory for that.
     pub(crate) columns: u64,
+    /// Others do what lost machines have not given back.
+    pub(crate) recovers: bool,
+    /// There is a machine beside those of the plan, in the primary's own memory, that works where nobody else can.
+    pub(crate) reserve: bool,
+    /// Machines that die: after which event, and which and how. Never the last one, and none that shares memory.
+    pub(crate) deaths: Vec<(u64, u32)>,
+}
+
+impl Setting {
+    /// Nothing special.
+    pub(crate) const PLAIN: Self = Self {
+        cut: Cut { tile: None, depth: None },
+        memories: Vec::new(),
+        shared: 0,
+        col_major: false,
+        relay: false,
+        breaks: false,
+        slow: Vec::new(),
+        steals: false,
+        columns: 0,
+        recovers: false,
+        reserve: false,
+        deaths: Vec::new(),
+    };
 }
 
 /// What the primary has sent to a worker.
@@ -65,7 +97,7 @@ struct End {
     outbox: VecDeque<Event>,
     running: Vec<Run>,
     filling: Vec<u32>,
-    leaving: Vec<(u32, u32, u32)>,
+    leaving: Vec<ResultHead>,
     held: BTreeMap<u32, Held>,
 }
 
@@ -80,9 +112,9 @@ pub(crate) struct World {
     pub(crate) expected: Vec<i64>,
     /// Parts of C that are lent.
     lent: Vec<Rect>,
-    /// Sums that were put aside, by peer and id.
-    asides: BTreeMap<(usize, u32), Vec<i64>>,
-    aside_traces: BTreeMap<(usize, u32), u64>,
+    /// Sums that were put aside, and tiles that were staged, by peer and id.
+    asides: BTreeMap<(usize, u32), Landing>,
+    staged: BTreeMap<(usize, u32), Landing>,
     /// How each tile of C came about.
     pub(crate) traces: BTreeMap<(u64, u64), u64>,
     pub(crate) aside_bytes_max: usize,
@@ -104,9 +136,16 @@ pub(crate) struct World {
     /// Messages with sums that their receiver goes on from.
     pub(crate) sums_sent: usize,
     /// Events, a millisecond each.
-    events: u64,
+    pub(crate) events: u64,
     moves: usize,
     slow: Vec<u32>,
+    /// Deaths to come, the last one first.
+    deaths: Vec<(u64, u32)>,
+    dead: BTreeSet<usize>,
+    gone: BTreeSet<usize>,
+    /// Times that something was staged, and that something landed nowhere.
+    pub(crate) staged_times: u64,
+    pub(crate) nowhere_times: u64,
 }
 
 fn machine(memory_bytes: u64, at: usize) -> Machine {
@@ -128,6 +167,25 @@ fn plan(p: &Problem, cut: Cut, memories: &[u64], alone: bool, wish: &Wish) -> Op
     Some(decide(p, cut, &machines[0], workers, wish).ok()?.plan)
 }
 
+/// A product of whole numbers.
+pub(crate) fn problem(m: u64, n: u64, k: u64, reads_c: bool, generated: bool) -> Problem {
+    Problem { m, n, k, dtype: DType::I64, reads_c, sends_a: !generated, sends_b: true }
+}
+
+/// Any strategy.
+pub(crate) fn cutting() -> impl Strategy<Value = Cutting> {
+    let base = prop_oneof![
+        Just(Base::Naive),
+        (1u32..5).prop_map(Base::Row),
+        (1u32..5).prop_map(Base::Square),
+        Just(Base::Reuse),
+        Just(Base::Cuboid),
+        (1u32..4, 1u32..4, 1u32..4).prop_map(|(a, b, c)| Base::Box3(a, b, c)),
+        (1u32..4, 1u32..4).prop_map(|(r, c)| Base::Summa(r, c)),
+    ];
+    (base, 0u32..3).prop_map(|(base, levels)| Cutting { base, levels })
+}
+
 /// A primary with one worker.
 pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wish: &Wish) -> Primary {
     let plan = plan(p, Cut { tile: Some(tile), depth: Some(depth) }, &[memory_bytes], false, wish).unwrap();
@@ -136,6 +194,8 @@ pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wis
         credit_bytes: memory_bytes,
         shares_memory: false,
         neighbours: Vec::new(),
+        work_per_s: 1e6,
+        is_reserve: false,
     }];
     Primary::new(plan, operands(p, false), peers)
 }
@@ -178,9 +238,14 @@ impl World {
                 credit_bytes: m.memory_bytes,
                 shares_memory: [false, true, true, at == 1][usize::from(setting.shared)],
                 neighbours: Vec::new(),
+                work_per_s: 1e6,
+                is_reserve: false,
             })
             .collect();
-        let peers = if setting.relay { relays::neighbours(peers) } else { peers };
+        let mut peers = if setting.relay { relays::neighbours(peers) } else { peers };
+        if setting.reserve {
+            peers.push(deaths::reserve(&peers));
+        }
         let end = |info: &PeerInfo| End {
             worker: Worker::new(info.credit_bytes),
             inbox: VecDeque::new(),
@@ -201,9 +266,11 @@ impl World {
             ALPHA * sum + BETA * old_c[at as usize]
         });
         let primary = Primary::new(plan, operands(p, setting.col_major), peers);
+        let primary = if setting.steals { primary } else { primary.without_stealing() };
+        let primary = if setting.recovers { primary.recovering() } else { primary };
         Some(Self {
             expected: expected.collect(),
-            primary: if setting.steals { primary } else { primary.without_stealing() },
+            primary,
             ends,
             p: *p,
             a,
@@ -213,7 +280,7 @@ impl World {
             old_c,
             lent: Vec::new(),
             asides: BTreeMap::new(),
-            aside_traces: BTreeMap::new(),
+            staged: BTreeMap::new(),
             traces: BTreeMap::new(),
             aside_bytes_max: 0,
             steps_were_in_order: true,
@@ -231,6 +298,11 @@ impl World {
             events: 0,
             moves: 0,
             slow: setting.slow.clone(),
+            deaths: deaths::in_order(&setting.deaths),
+            dead: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            staged_times: 0,
+            nowhere_times: 0,
         })
     }
 
@@ -248,6 +320,9 @@ impl World {
         self.events += 1;
         self.clock += Duration::from_millis(1);
         for action in self.primary.handle(event, self.clock) {
+            if let Action::Send(peer, _) | Action::Relay(peer, _) | Action::Parted { peer, .. } = &action {
+                assert!(!self.gone.contains(peer), "{peer} is gone, and sent something");
+            }
             match action {
                 Action::Send(peer, message) => {
                     let body = self.body(&message);
@@ -264,13 +339,18 @@ impl World {
                 Action::Parted { peer, other } => self.ends[peer].inbox.push_back(Sent::Parted(other)),
                 Action::Merge { peer, tile, rect } => {
                     let sum = self.asides.remove(&(peer, tile)).expect("a sum that was put aside");
-                    let trace = self.aside_traces[&(peer, tile)];
+                    assert!(sum.is_whole() && sum.rect == rect, "half a sum is merged");
                     let c = self.traces.get_mut(&(rect.rows.start, rect.cols.start)).unwrap();
-                    *c = mixed(&[*c, trace]);
+                    *c = mixed(&[*c, sum.trace]);
                     assert!(self.lent.iter().all(|l| l.disjoint(rect)), "{rect} is lent");
                     for (at, place) in places(rect, self.p.n).enumerate() {
-                        self.c[place] += sum[at];
+                        self.c[place] += sum.elements[at];
                     }
+                }
+                Action::Put { peer, tile, rect } => self.put(peer, tile, rect),
+                Action::Cut { peer, .. } => {
+                    self.gone.insert(peer);
+                    self.kill(peer, 0);
                 }
                 Action::Finished => self.finished = true,
                 Action::Fail(why) => self.failed = Some(why),
@@ -335,8 +415,9 @@ impl World {
             match action {
                 WorkerAction::Start(run) => end.running.push(run),
                 WorkerAction::Fill(id) => end.filling.push(id),
-                WorkerAction::Return { tile, step_start, step_end, .. } => {
-                    end.leaving.push((tile, step_start, step_end));
+                WorkerAction::Return { tile, epoch, step_start, step_end } => {
+                    let none = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
+                    end.leaving.push(none);
                 }
                 WorkerAction::Credit(bytes) => end.outbox.push_back(Event::Credit { peer, bytes }),
                 WorkerAction::Release(id) => {
@@ -429,6 +510,9 @@ impl World {
 
     /// Does one of the things that may happen at `peer`; false where that one cannot happen now.
     fn step(&mut self, peer: usize, what: usize, which: usize) -> bool {
+        if self.dead.contains(&peer) {
+            return self.step_of_the_dead(peer, what);
+        }
         let end = &mut self.ends[peer];
         match what {
             0 if !end.inbox.is_empty() => self.deliver(peer),
@@ -448,10 +532,10 @@ impl World {
                 self.worker(peer, actions);
             }
             4 if !end.leaving.is_empty() => {
-                let (tile, start, stop) = end.leaving.swap_remove(which % end.leaving.len());
-                self.result(peer, tile, start, stop, which);
-                self.ends[peer].held.remove(&tile);
-                let actions = self.ends[peer].worker.handle(WorkerEvent::Returned(tile)).unwrap();
+                let head = end.leaving.swap_remove(which % end.leaving.len());
+                self.result(peer, head, which);
+                self.ends[peer].held.remove(&head.c);
+                let actions = self.ends[peer].worker.handle(WorkerEvent::Returned(head.c)).unwrap();
                 self.worker(peer, actions);
             }
             _ => return false,
@@ -460,37 +544,15 @@ impl World {
     }
 
     /// A tile comes back, in two pieces where it has two rows and is not lent.
-    fn result(&mut self, peer: usize, c: u32, step_start: u32, step_end: u32, which: usize) {
-        let held = self.ends[peer].held[&c].clone();
+    fn result(&mut self, peer: usize, head: ResultHead, which: usize) {
+        let held = self.ends[peer].held[&head.c].clone();
         let rows = held.header.rows;
         let cut = if rows > 1 && held.lent.is_none() { 1 + which as u32 % (rows - 1) } else { rows };
         for (first_line, lines) in [(0, cut), (cut, rows - cut)] {
             if lines == 0 {
                 continue;
             }
-            let head = ResultHead { c, epoch: 0, step_start, step_end, first_line, lines };
-            let destination = self.primary.expect(peer, &head).unwrap();
-            let cols = held.header.cols as usize;
-            let range = first_line as usize * cols..(first_line + lines) as usize * cols;
-            let at = (destination.rect.rows.start, destination.rect.cols.start);
-            if destination.in_place {
-                self.traces.insert(at, held.trace);
-                self.check_order(destination.rect, step_start, step_end);
-                self.lent.retain(|l| Some(*l) != held.lent);
-                assert!(self.lent.iter().all(|l| l.disjoint(destination.rect)), "it is lent to another");
-                let places: Vec<usize> = places(destination.rect, self.p.n).collect();
-                for at in range {
-                    self.c[places[at]] = held.elements[at];
-                }
-            } else {
-                assert_eq!(held.lent, None, "what has to wait was lent");
-                self.aside_traces.insert((peer, c), held.trace);
-                let sum = self.asides.entry((peer, c)).or_default();
-                sum.extend(&held.elements[range]);
-                let bytes = self.asides.values().map(|s| s.len() * 8).sum();
-                self.aside_bytes_max = self.aside_bytes_max.max(bytes);
-            }
-            self.ends[peer].outbox.push_back(Event::Landed { peer, head });
+            self.land(peer, &held, &ResultHead { first_line, lines, ..head });
             // Deliver at once: the second piece is checked against the first.
             while let Some(event) = self.ends[peer].outbox.pop_front() {
                 self.primary(event);
@@ -498,24 +560,69 @@ impl World {
         }
     }
 
-    /// Notes that steps of a tile have come in place.
-    fn check_order(&mut self, rect: Rect, start: u32, end: u32) {
-        let done = self.last_step.entry((rect.rows.start, rect.cols.start)).or_insert(0);
-        self.steps_were_in_order &= *done == start || *done == end;
-        *done = end;
+    /// Some lines of a tile land.
+    fn land(&mut self, peer: usize, held: &Held, head: &ResultHead) {
+        let Destination { rect, place } = self.primary.expect(peer, head).unwrap();
+        let cols = held.header.cols as usize;
+        let range = head.first_line as usize * cols..(head.first_line + head.lines) as usize * cols;
+        let steps = (head.step_start, head.step_end);
+        if place == Place::InC {
+            self.lent.retain(|l| Some(*l) != held.lent);
+            assert!(self.lent.iter().all(|l| l.disjoint(rect)), "it is lent to another");
+            let places: Vec<usize> = places(rect, self.p.n).collect();
+            for at in range {
+                self.c[places[at]] = held.elements[at];
+            }
+            if head.first_line + head.lines == held.header.rows {
+                self.is_in_c(rect, held.trace, steps);
+            }
+        } else {
+            assert_eq!(held.lent, None, "what has to wait was lent");
+            let to = match place {
+                Place::Aside => &mut self.asides,
+                Place::Staged => &mut self.staged,
+                Place::InC | Place::Nowhere => &mut BTreeMap::new(),
+            };
+            let fresh = Landing { elements: Vec::new(), rect, trace: held.trace, steps };
+            to.entry((peer, head.c)).or_insert(fresh).elements.extend(&held.elements[range]);
+            self.staged_times += u64::from(place == Place::Staged);
+            self.nowhere_times += u64::from(place == Place::Nowhere);
+            let bytes = self.asides.values().map(|s| s.elements.len() * 8).sum();
+            self.aside_bytes_max = self.aside_bytes_max.max(bytes);
+        }
+        self.ends[peer].outbox.push_back(Event::Landed { peer, head: *head });
+    }
+
+    /// A tile is in C with so many of its steps.
+    fn is_in_c(&mut self, rect: Rect, trace: u64, steps: (u32, u32)) {
+        let at = (rect.rows.start, rect.cols.start);
+        self.traces.insert(at, trace);
+        let done = self.last_step.entry(at).or_insert(0);
+        self.steps_were_in_order &= *done == steps.0;
+        *done = steps.1;
     }
 
     /// Nobody is silent here, only slow.
     fn pass_time(&mut self) {
         self.clock += Duration::from_millis(100);
-        for peer in 0..self.ends.len() {
+        for peer in (0..self.ends.len()).filter(|p| !self.dead.contains(p)).collect::<Vec<_>>() {
             self.primary(Event::Alive { peer });
         }
         self.primary(Event::Tick);
     }
 
+    /// Nobody says anything for a while.
+    pub(crate) fn wait(&mut self, time: Duration) {
+        self.clock += time;
+        self.primary(Event::Tick);
+    }
+
     pub(crate) fn run(&mut self, choices: &[u32]) {
         self.primary(Event::Start);
+        self.go_on(choices);
+    }
+
+    pub(crate) fn go_on(&mut self, choices: &[u32]) {
         let mut quiet = 0usize;
         let mut chosen = vec![0u32; self.ends.len()];
         let slowest = self.slow.iter().copied().max().unwrap_or(1) as usize;
@@ -524,6 +631,7 @@ impl World {
                 return;
             }
             // A fixed list of choices, then round robin, so that every run ends.
+            self.die_if_due();
             let c = choices.get(n).map_or(n, |c| *c as usize);
             let peers = self.ends.len();
             chosen[c % peers] += 1;

@@ -51,12 +51,12 @@ impl Walk {
         };
         for out in &self.out {
             let is_back = |at: &u32| out.back[to_usize(at / 64)] >> (at % 64) & 1 == 1;
-            add(&out.work, &mut (0..out.tiles).filter(|at| !is_back(at)));
+            add(&out.work, &mut (0..out.tiles).filter(|at| !is_back(at) && !out.work.skips(*at)));
         }
         for work in self.lots.iter().flat_map(|lot| lot.works(plan)) {
             let region = &plan.regions[work.block.region];
             let (tiles, _, _) = block_ids(region, &Recipe::new(region.levels), &work.block);
-            add(&work, &mut (0..tiles));
+            add(&work, &mut (0..tiles).filter(|at| !work.skips(*at)));
         }
         tasks
     }

@@ -1,0 +1,283 @@
+//! Machines that die in mid-product: whoever dies, and when, C is the product, made by the same operations in the same order
+//! as if nobody had died.
+
+#![allow(clippy::unwrap_used)] // A test may panic.
+
+mod world;
+
+use bramble_matrix::Layout;
+use bramble_plan::{Base, Cut, Plan, Problem, Strategy as Cutting, Wish};
+use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
+use proptest::prelude::*;
+use std::time::Duration;
+use world::{Setting, World, cutting, problem};
+
+/// Deaths: when, from 0 to 1000 of an undisturbed run, and who and how.
+fn deaths() -> impl Strategy<Value = Vec<(u64, u32)>> {
+    proptest::collection::vec((0u64..1000, any::<u32>()), 0..6)
+}
+
+/// Runs a product in which machines die, and checks it against the same without deaths. `None` where it does not fit.
+fn survived(p: &Problem, setting: &Setting, wish: &Wish, choices: &[u32]) -> Option<World> {
+    let still = Setting { deaths: Vec::new(), ..setting.clone() };
+    let mut unhurt = World::new(p, &still, wish)?;
+    unhurt.run(&[]);
+    assert_eq!(unhurt.failed, None);
+    let at = |per_mille: u64| 1 + unhurt.events * per_mille / 1000;
+    let deaths = setting.deaths.iter().map(|(when, how)| (at(*when), *how)).collect();
+    let mut world = World::new(p, &Setting { deaths, ..setting.clone() }, wish)?;
+    world.run(choices);
+    if let Some(why) = &world.failed {
+        // The others may be too small for a cell of what it had; the reserve never is.
+        assert!(why.contains("bytes of memory") && !setting.reserve, "{why}");
+        return Some(world);
+    }
+    assert_eq!(world.primary.tiles_left(), 0);
+    assert_eq!(world.primary.sums_under_way(), (0, 0));
+    assert_eq!(world.primary.progress(), 1.0);
+    assert!(world.c == world.expected, "C is not the product");
+    assert_eq!(world.traces, unhurt.traces);
+    let predicted = world.primary.plan().predicted.primary_memory_bytes;
+    assert!(world.aside_bytes_max as u64 <= predicted, "{} of {predicted}", world.aside_bytes_max);
+    Some(world)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+    #[test]
+    fn c_is_the_product_whoever_dies(
+        m in 1u64..40, n in 1u64..40, k in 1u64..40, tile in 1u64..12, depth in 1u64..12,
+        memories in proptest::collection::vec(10_000u64..400_000, 1..6),
+        strategy in cutting(), reproducible in any::<bool>(), shared in prop_oneof![Just(0u8), Just(3u8)],
+        reads_c in any::<bool>(), generated in any::<bool>(),
+        relay in any::<bool>(), breaks in any::<bool>(), columns in prop_oneof![Just(0u64), 1u64..10],
+        slow in proptest::collection::vec(prop_oneof![Just(1u32), 1u32..12], 0..6), steals in any::<bool>(),
+        reserve in any::<bool>(), deaths in deaths(),
+        choices in proptest::collection::vec(any::<u32>(), 0..3000),
+    ) {
+        let p = problem(m, n, k, reads_c, generated);
+        let cut = Cut { tile: Some(tile), depth: Some(depth) };
+        let setting = Setting {
+            cut, memories, shared, relay, breaks, slow, steals, columns, reserve, deaths, recovers: true,
+            ..Setting::PLAIN
+        };
+        let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
+        survived(&p, &setting, &wish, &choices);
+    }
+}
+
+/// Choices that differ by a seed.
+fn shuffled(seed: u32, count: u32) -> Vec<u32> {
+    (0..count).map(|i| (i ^ seed).wrapping_mul(2_654_435_761).rotate_left(11)).collect()
+}
+
+#[test]
+fn work_of_the_dead_is_done_by_every_strategy() {
+    let kinds = [
+        (Base::Naive, 0, false),
+        (Base::Naive, 0, true),
+        (Base::Row(3), 0, false),
+        (Base::Square(3), 0, true),
+        (Base::Reuse, 0, false),
+        (Base::Reuse, 0, true),
+        (Base::Cuboid, 0, false),
+        (Base::Box3(2, 1, 2), 0, false),
+        (Base::Box3(2, 1, 2), 0, true),
+        (Base::Summa(2, 2), 0, false),
+        (Base::Square(2), 1, false),
+        (Base::Box3(1, 1, 3), 1, false),
+        (Base::Reuse, 2, false),
+    ];
+    let (mut staged, mut nowhere, mut losses, mut relayed) = (0, 0, 0, 0);
+    for (base, levels, reproducible) in kinds {
+        for seed in 0..8u32 {
+            let p = problem(45, 40, 50, seed.is_multiple_of(2), seed.is_multiple_of(3));
+            let wish = Wish { strategy: Some(Cutting { base, levels }), reproducible, ..Wish::AUTO };
+            let mix = |salt: u32| (seed ^ salt << 8).wrapping_mul(2_654_435_761).rotate_left(15);
+            let setting = Setting {
+                cut: Cut { tile: Some(4), depth: Some(4) },
+                memories: vec![400_000, 60_000, 200_000, 90_000],
+                shared: if seed % 4 == 3 { 3 } else { 0 },
+                relay: seed % 3 != 1,
+                breaks: seed % 5 == 0,
+                slow: if seed % 3 == 0 { vec![1, 7] } else { vec![] },
+                steals: seed % 2 == 0,
+                columns: u64::from(mix(9) % 16).saturating_sub(7),
+                reserve: true,
+                recovers: true,
+                deaths: (0..1 + seed % 4).map(|n| (u64::from(mix(n) % 1000), mix(n + 5))).collect(),
+                ..Setting::PLAIN
+            };
+            let world = survived(&p, &setting, &wish, &shuffled(seed, 4000));
+            let world = world.unwrap_or_else(|| panic!("{base:?} does not fit"));
+            staged += world.staged_times;
+            nowhere += world.nowhere_times;
+            relayed += world.relayed;
+            losses += world.primary.losses().len();
+        }
+    }
+    let seen = format!("{losses} losses, {staged} staged, {nowhere} thrown away, {relayed} relayed");
+    println!("{seen}");
+    assert!(losses > 150 && staged > 1000 && nowhere > 100 && relayed > 1000, "{seen}");
+}
+
+/// A product of 8 by 8 tiles on so many workers.
+fn some(workers: usize, shared: u8, reserve: bool) -> World {
+    let setting = Setting {
+        cut: Cut { tile: Some(4), depth: Some(4) },
+        memories: vec![100_000; workers],
+        shared,
+        reserve,
+        recovers: true,
+        ..Setting::PLAIN
+    };
+    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+    World::new(&problem(32, 32, 32, true, false), &setting, &wish).unwrap()
+}
+
+#[test]
+fn a_worker_that_breaks_a_rule_is_cut_and_its_work_is_done_by_others() {
+    let mut world = some(2, 0, false);
+    world.primary(Event::Start);
+    world.primary(Event::Credit { peer: 0, bytes: 1 << 40 });
+    world.go_on(&[]);
+    assert_eq!((&world.failed, world.primary.tiles_left()), (&None, 0));
+    assert!(world.c == world.expected);
+    let losses = world.primary.losses();
+    assert_eq!((losses.len(), losses[0].peer), (1, 0));
+    assert!((0.2..0.8).contains(&losses[0].part) && losses[0].lots > 1, "{losses:?}");
+}
+
+#[test]
+fn workers_that_are_silent_are_cut_and_the_reserve_does_their_work() {
+    let mut world = some(3, 0, true);
+    world.primary(Event::Start);
+    world.wait(Duration::from_secs(60));
+    world.go_on(&[]);
+    assert_eq!((&world.failed, world.primary.tiles_left()), (&None, 0));
+    assert!(world.c == world.expected);
+    assert_eq!(world.primary.losses().len(), 3);
+}
+
+#[test]
+fn a_cut_is_said_once_and_nothing_is_sent_after_it() {
+    let mut world = some(2, 0, false);
+    let start = world.primary.handle(Event::Start, Duration::ZERO);
+    let sent = start.iter().filter(|a| matches!(a, Action::Send(0, _))).count();
+    assert!(sent > 0);
+    let late = Duration::from_secs(60);
+    world.primary.handle(Event::Alive { peer: 1 }, late);
+    let cut = world.primary.handle(Event::Tick, late);
+    assert!(matches!(&cut[..], [Action::Cut { peer: 0, why }] if why.contains("silent")), "{cut:?}");
+    for event in [Event::Tick, Event::Credit { peer: 0, bytes: 64 }, Event::Sent { peer: 0, bytes: 1 }] {
+        let after = world.primary.handle(event, late);
+        assert!(after.is_empty(), "{after:?}");
+    }
+    let lost = world.primary.handle(Event::Lost { peer: 0, why: "cut".into() }, late);
+    assert!(lost.iter().all(|a| matches!(a, Action::Send(1, _))), "{lost:?}");
+}
+
+#[test]
+fn without_any_machine_left_the_product_ends_and_the_last_one_is_named() {
+    let mut world = some(2, 0, false);
+    world.primary(Event::Start);
+    for peer in 0..2 {
+        assert_eq!(world.failed, None);
+        world.primary(Event::Lost { peer, why: "it was switched off".into() });
+    }
+    let why = world.failed.unwrap();
+    assert!(
+        why.contains("every machine was lost") && why.contains("machine 1 as the last: it was switched off"),
+        "{why}"
+    );
+}
+
+#[test]
+fn threads_of_the_primary_itself_cannot_be_lost() {
+    let mut world = some(2, 3, false);
+    world.primary(Event::Start);
+    world.primary(Event::Lost { peer: 1, why: "a panic".into() });
+    assert!(world.failed.unwrap().contains("machine 1: a panic"));
+}
+
+/// A plan of 8 by 8 tiles, or of one, for so many workers that relay nothing.
+fn plan(workers: usize, edge: u64) -> Plan {
+    let cut = Cut { tile: Some(4), depth: Some(4) };
+    let setting = Setting { cut, memories: vec![100_000; workers], ..Setting::PLAIN };
+    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+    World::new(&problem(edge, edge, 32, false, false), &setting, &wish).unwrap().primary.plan().clone()
+}
+
+/// Its product on peers with that much memory, of which the last may be the reserve.
+fn primary(plan: Plan, credits: &[u64], reserve: bool) -> Primary {
+    let peer = |(at, credit_bytes): (usize, &u64)| PeerInfo {
+        name: format!("w{at}"),
+        credit_bytes: *credit_bytes,
+        shares_memory: reserve && at + 1 == credits.len(),
+        neighbours: Vec::new(),
+        work_per_s: 1e6,
+        is_reserve: reserve && at + 1 == credits.len(),
+    };
+    let (a_layout, b_layout) = (Layout::RowMajor, Layout::RowMajor);
+    let operands = Operands { a_layout, b_layout, a_generated: false, b_generated: false, reads_c: false };
+    let mut primary =
+        Primary::new(plan, operands, credits.iter().enumerate().map(peer).collect()).recovering();
+    primary.handle(Event::Start, Duration::ZERO);
+    primary
+}
+
+/// Whom something is sent to when a peer is lost.
+fn lose(primary: &mut Primary, peer: usize) -> Vec<usize> {
+    let actions = primary.handle(Event::Lost { peer, why: "it died".into() }, Duration::ZERO);
+    primary.validate_tiles();
+    let mut to: Vec<usize> =
+        actions.iter().filter_map(|a| if let Action::Send(to, _) = a { Some(*to) } else { None }).collect();
+    to.dedup();
+    to
+}
+
+#[test]
+fn where_nobody_has_room_for_a_cell_of_what_was_lost_the_bytes_are_named() {
+    let mut primary = primary(plan(2, 32), &[100_000, 1000], false);
+    let actions = primary.handle(Event::Lost { peer: 0, why: "gone".into() }, Duration::ZERO);
+    let Some(Action::Fail(why)) = actions.last() else { panic!("{actions:?}") };
+    // Panels of two steps, each with two uses at most, and a tile.
+    assert!(why.contains("worker w0 was lost (gone)") && why.contains(" 2816 bytes"), "{why}");
+}
+
+#[test]
+fn work_that_goes_down_with_every_machine_ends_at_the_primary_itself() {
+    // One tile, and machines that have no part in the plan.
+    let mut primary = primary(plan(1, 4), &[100_000; 8], true);
+    for peer in 0..3 {
+        assert_eq!(lose(&mut primary, peer), [peer + 1]);
+    }
+    // Four more are there, and have nothing to do.
+    assert_eq!(lose(&mut primary, 3), [7]);
+}
+
+#[test]
+fn the_reserve_is_given_nothing_while_others_can_do_it() {
+    let mut primary = primary(plan(2, 32), &[100_000; 3], true);
+    lose(&mut primary, 0);
+    assert!(primary.moved().iter().all(|m| (m.from, m.to) == (0, 1)), "{:?}", primary.moved());
+    assert_eq!(lose(&mut primary, 1), [2]);
+    assert_eq!(primary.losses().len(), 2);
+}
+
+#[test]
+fn blocks_of_a_large_machine_are_cut_for_a_small_one() {
+    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+    let setting = Setting {
+        cut: Cut { tile: Some(4), depth: Some(4) },
+        memories: vec![90_000, 9_000],
+        recovers: true,
+        deaths: vec![(0, 1)],
+        ..Setting::PLAIN
+    };
+    let p = problem(120, 120, 12, true, false);
+    let world = survived(&p, &setting, &wish, &[]).unwrap();
+    let member = &world.primary.plan().members[1];
+    assert!(member.memory_bytes > 50_000 && member.block_count() > 2, "{member:?}");
+    assert_eq!((world.primary.losses().len(), world.primary.losses()[0].peer), (1, 1));
+}
