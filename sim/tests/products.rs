@@ -276,7 +276,8 @@ fn four_equal(gflops: f64, bytes_per_s: f64) -> Vec<Machine> {
 fn what_comes_home_in_other_orders_takes_as_long_as_was_predicted() {
     // (n, Gflop/s, bytes/s, the order, time against the longer of computing and sending)
     let (ending, corner) = (|order| matches!(order, Order::Ending(_)), |order| order == Order::Corner);
-    let cases: [(u64, f64, f64, &dyn Fn(Order) -> bool, f64); 4] = [
+    type Case<'a> = (u64, f64, f64, &'a dyn Fn(Order) -> bool, f64);
+    let cases: [Case<'_>; 4] = [
         (16_384, 43.0, 119e6, &ending, 1.04),
         (8192, 43.0, 119e6, &ending, 1.07),
         (12_288, 43.0, 119e6, &ending, 1.04),
