@@ -163,6 +163,7 @@ fn run(mut primary: Primary, late: bool) -> Cost {
                 Action::Finished => finished = true,
                 Action::Fail(why) => panic!("{why}"),
                 Action::Relay(..) | Action::Parted { .. } => unreachable!("nobody has neighbours here"),
+                Action::Cut { .. } | Action::Put { .. } => unreachable!("nobody is lost here"),
                 Action::Merge { .. } | Action::Committed(_) | Action::Ping(..) => {}
             }
         }

@@ -626,7 +626,7 @@ impl World {
         let mut quiet = 0usize;
         let mut chosen = vec![0u32; self.ends.len()];
         let slowest = self.slow.iter().copied().max().unwrap_or(1) as usize;
-        for n in 0..4_000_000usize {
+        for n in 0..40_000_000usize {
             if self.finished || self.failed.is_some() {
                 return;
             }
