@@ -257,9 +257,7 @@ impl Core {
                 }
                 Action::Fail(why) => self.fail(why),
                 Action::Cut { .. } | Action::Put { .. } => {
-                    unreachable!(
-                        "a product that does not recover from losses neither cuts links nor stages tiles"
-                    )
+                    unreachable!("without `recovering` no link is cut and no tile staged")
                 }
             }
         }
