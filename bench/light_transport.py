@@ -11,7 +11,8 @@ which sends a file and writes what it receives to a new one, in the same folder 
 at once, so there it is two of them.
 
 Between namespaces the kernel does the network's work for whoever runs when a packet is due, sender or receiver: so the sum
-of both ends compares better than each. What C costs the primary beyond the link is the first touch of its pages.
+of both ends compares better than each. What C costs the primary beyond the link is the first touch of its pages. Memory is
+touched and given back before every run, of both: a virtual machine's host takes back what is free for seconds.
 
 `--account` samples the two threads with `perf` and says what they do (only where perf is installed).
 Needs what a lab needs (docs/lab.md) and iperf3.
@@ -33,6 +34,7 @@ from pathlib import Path
 import numpy as np
 from common import Lab, arguments, environment, parse, record, scratch, spread, table
 from echo import cpu_of, iperf3, lab, started
+from lab import touch_memory
 
 HOST = "10.77.0.2"
 WORKER = f"{HOST}:7400"
@@ -154,9 +156,13 @@ def measure(args, made, files, case):
     worker = made.made["machines"][0]["worker"]["pid"]
     rounds = []
     for turn in range(args.rounds + 1):
+        touch_memory()
         theirs = iperf3(made, 2 if args.quick else 8, *IPERF3[case])
+        touch_memory()
         ours = product(args, made, files, worker)
+        touch_memory()
         theirs_with_files = iperf3_with_files(made, 2 if args.quick else 4, files[0].parent, WITH_FILES[case])
+        touch_memory()
         ours_with_files = product(args, made, files, worker, output=files[0].parent / "C.npy")
         if turn or args.quick:
             rounds.append({"bramble": ours, "iperf3": theirs, "bramble_with_files": ours_with_files,
