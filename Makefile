@@ -9,21 +9,28 @@ RUNS ?= 1000000
 TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_MANIFEST := --manifest-path fuzz/Cargo.toml --locked
 
-.PHONY: help build check test lint doc unit fuzz-replay fuzz end-to-end libraries deny bench demo clean
+.PHONY: help build aarch64 check test lint doc unit fuzz-replay fuzz mutants end-to-end libraries deny bench demo clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
 help:
 	@echo 'make build   the release binary, target/release/bramble'
+	@echo 'make aarch64 a worker for 64-bit ARM boards, which tests/test_aarch64.py runs under QEMU'
 	@echo 'make check   the fast part of the tests: format, lints, documentation, unit tests'
 	@echo 'make test    everything that has to pass before a change lands'
 	@echo 'make fuzz    hostile bytes for every parser, RUNS inputs each (fuzz/README.md)'
+	@echo 'make mutants breaks the schedule by hand, way after way, and wants the simulator to notice'
 	@echo 'make bench   compares with NumPy, Dask and MPI (BENCH_ARGS=--quick for a short look)'
 	@echo 'make demo    multiplies the word vectors of a language model and asks for neighbours'
 	@echo 'make clean   removes what was built'
 
 build:
 	$(CARGO) build --release --locked
+
+# Needs `rustup target add aarch64-unknown-linux-gnu` and, of Debian, gcc-aarch64-linux-gnu; its test qemu-user-static.
+aarch64:
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$${LINKER:-aarch64-linux-gnu-gcc} \
+		$(CARGO) build --release --locked -p bramble --target aarch64-unknown-linux-gnu
 
 check: lint doc unit
 
@@ -53,6 +60,10 @@ fuzz:
 		$(CARGO) +nightly fuzz run -s none $$target -- -runs=$(RUNS) -max_len=$$2 -timeout=5 -rss_limit_mb=1024 \
 			-verbosity=1 -print_final_stats=1 || exit 1; \
 	done
+
+# Minutes: each is built, and tried until the first violation.
+mutants:
+	$(PYTHON) sim/mutants.py
 
 end-to-end: build $(VENV)/tests.stamp
 	$(CARGO) build --release --locked -p bramble-link --example attacker

@@ -46,10 +46,10 @@ class Result:
 class Run:
     """A run of the binary that may still be going on, in a process group of its own."""
 
-    def __init__(self, *args, cwd=None, env=None):
+    def __init__(self, *args, cwd=None, env=None, binary=BRAMBLE):
         self.tag = uuid.uuid4().hex
         clean = {key: value for key, value in os.environ.items() if not key.startswith("BRAMBLE")}
-        self.command = [BRAMBLE, *map(str, args)]
+        self.command = [binary, *map(str, args)]
         self.process = subprocess.Popen(
             self.command,
             cwd=cwd,
@@ -98,6 +98,15 @@ def succeed(*args, **options):
     assert result.code == 0, result
     assert_gone(result.tag)
     return result
+
+
+def cpu_seconds(pid):
+    """Processor time that a process has used; 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def processes_of(tag):

@@ -19,6 +19,8 @@ from helpers import BRAMBLE, ROOT, TAG, assert_gone
     ("memory", ["largest worker"]),
     ("encrypted_link", ["encrypted"]),
     ("local_workers", ["dask futures"]),
+    ("losses", ["killed: until it is said", "started again: until it computes"]),
+    ("soak", ["workers killed", "failures"]),
     ("under_attack", ["four other addresses", "strangers of this machine"]),
 ])
 def test_a_quick_look(tmp_path, script, heads):

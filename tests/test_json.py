@@ -25,7 +25,7 @@ NESTED = {
     "bound": {"seconds": NUMBER, "by": TEXT},
     "predicted": PREDICTED,
     "verify": {"method": TEXT, "passed": bool, "worst_ratio": NUMBER, "seconds": NUMBER},
-    "faults": {"lost": object, "retried": object, "excluded": object},
+    "faults": {"lost": list, "missing": list, "retried": COUNT, "excluded": list},
 }
 WORKER = {"name": TEXT, "link": TEXT, "gflops": NUMBER, "share": NUMBER, "bytes_in": COUNT,
           "bytes_out": COUNT, "busy_s": NUMBER, "jobs": COUNT, "threads": list}

@@ -55,6 +55,7 @@ class WireWorker(threading.Thread):
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
         self.error, self.results, self.checked = None, 0, 0
+        self.gflops = 1.0
 
     def run(self):
         try:
@@ -102,7 +103,7 @@ class WireWorker(threading.Thread):
         self.dtype = np.dtype(DTYPES[dtype])
         welcome = b"BRMB" + struct.pack("<H", self.protocol) + text("0.1.0-python")
         self.granted = min(self.memory, self.wanted)
-        welcome += struct.pack("<HQddH", 1, self.granted, 1.0, 2.0, 0) + text("numpy") + text("python")
+        welcome += struct.pack("<HQddH", 1, self.granted, self.gflops, 2 * self.gflops, 0) + text("numpy") + text("python")
         if self.raw_welcome is not None:
             self.stream.sendall(self.raw_welcome)
         else:
@@ -234,3 +235,19 @@ class WireWorker(threading.Thread):
             head = struct.pack("<IIIIII", number, epoch, steps[0], steps[-1] + 1, first, lines)
             self.send(RESULT, head, tile[first:first + lines].tobytes())
         self.free(number)
+
+
+def agreeing_liars(tiles):
+    """Two workers that make the same wrong tiles: one from the start, the other once all `tiles` of C are there. And a list whose
+    only element is how many both have made."""
+    made, lock = [0], threading.Lock()
+
+    def spoil(is_time):
+        def change(tile):
+            with lock:
+                made[0] += 1
+                tile += is_time(made[0])
+
+        return change
+
+    return [WireWorker(spoil=spoil(lambda _: True)), WireWorker(spoil=spoil(lambda count: count > tiles))], made

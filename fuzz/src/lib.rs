@@ -17,6 +17,7 @@ pub mod corpus;
 mod files;
 mod handshake;
 mod hostfile;
+mod journal;
 pub mod memory;
 mod primary_session;
 mod worker_session;
@@ -25,6 +26,7 @@ pub use codec::codec;
 pub use files::{mtx, npy, safetensors};
 pub use handshake::handshake;
 pub use hostfile::hostfile;
+pub use journal::journal;
 pub use primary_session::primary_session;
 pub use worker_session::worker_session;
 
@@ -41,7 +43,7 @@ pub struct Target {
 }
 
 /// Every target. A new one is a file, a line here, a binary in `Cargo.toml` and a corpus.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     Target { name: "codec", run: codec, seeds: codec::seeds, input_bytes_max: 1024 },
     Target {
         name: "worker_session",
@@ -60,6 +62,7 @@ pub const TARGETS: [Target; 8] = [
     Target { name: "safetensors", run: safetensors, seeds: files::safetensors_seeds, input_bytes_max: 512 },
     Target { name: "handshake", run: handshake, seeds: handshake::seeds, input_bytes_max: 1024 },
     Target { name: "hostfile", run: hostfile, seeds: hostfile::seeds, input_bytes_max: 256 },
+    Target { name: "journal", run: journal, seeds: journal::seeds, input_bytes_max: 1024 },
 ];
 
 /// Runs a target on the files that the command line names.

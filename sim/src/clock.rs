@@ -2,6 +2,7 @@
 //!
 //! Invariants: time never goes back; what happens at the same time happens in an order that is a function of the seed.
 
+use crate::random::mixed;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
@@ -13,6 +14,10 @@ impl Time {
     /// So many seconds later.
     pub(crate) fn after(self, seconds: f64) -> Self {
         Self(self.0.saturating_add((seconds * 1e12).round() as u64))
+    }
+
+    pub(crate) fn picoseconds(self) -> u64 {
+        self.0
     }
 
     pub(crate) fn seconds(self) -> f64 {
@@ -88,20 +93,17 @@ impl<E> Agenda<E> {
         self.heap.push(Entry { time: self.now.after(seconds), tie, number: self.number, event });
     }
 
+    /// Whether nothing is yet to happen.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
     /// What happens next; it is then that time.
     pub(crate) fn next(&mut self) -> Option<E> {
         let entry = self.heap.pop()?;
         self.now = entry.time;
         Some(entry.event)
     }
-}
-
-/// SplitMix64 (Steele, Lea, Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014).
-fn mixed(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! One machine of a plan: the worker's state, threads that take time, and what waits to leave.
 //!
+//! It may stand still, or be gone, by a fault: then its threads begin nothing.
+//!
 //! Invariants: the threads take tasks greedily from one queue, additions first unless the setting says otherwise,
 //! then first come, first served; the credit that has become free while a frame for it waits leaves in that
 //! frame; the machine never holds more than it was granted.
@@ -9,11 +11,11 @@
 use crate::report::MachineReport;
 use crate::setting::Pace;
 use bramble_matrix::number::to_usize;
-use bramble_plan::{Machine, Member};
+use bramble_plan::Machine;
 use bramble_schedule::limits::lines_per_frame;
-use bramble_schedule::message::{Forward, MatrixHeader, Operation, PieceHead, ResultHead};
+use bramble_schedule::message::{Forward, MatrixHeader, Missing, Operation, PieceHead, ResultHead};
 use bramble_schedule::primary::Outgoing;
-use bramble_schedule::worker::{Action, Event, Run, Worker};
+use bramble_schedule::worker::{Action, Event, Run, Turn, Turns, Worker};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a compute thread does.
@@ -30,6 +32,10 @@ pub(crate) enum Parcel {
     Result { head: ResultHead, bytes: usize, is_last: bool },
     /// What is free; the number counts when the frame has left.
     Credit(u64),
+    /// What another should have passed on does not come.
+    Missing(Missing),
+    /// There is no link to another worker any more.
+    Parted(u32),
 }
 
 impl Parcel {
@@ -37,7 +43,8 @@ impl Parcel {
     pub(crate) fn wire_bytes(&self) -> usize {
         match self {
             Self::Result { bytes, .. } => 16 + 24 + bytes,
-            Self::Credit(_) => 16 + 8,
+            Self::Credit(_) | Self::Missing(_) => 16 + 8,
+            Self::Parted(_) => 16 + 5,
         }
     }
 }
@@ -53,11 +60,19 @@ pub(crate) struct End {
     flops_per_s: f64,
     pace: Pace,
     additions_first: bool,
-    /// By what they wait for their turn with, and how many came before.
-    queue: BTreeMap<(u32, u64), Task>,
-    urgent: Vec<Task>,
-    came: u64,
+    queue: Turns<Task>,
     pub(crate) running: u32,
+    /// Whether it is there.
+    pub(crate) lives: bool,
+    /// It was killed or switched off, so it does not go on after it stood still.
+    pub(crate) stays_away: bool,
+    /// How many faults have it stand still, and what was done meanwhile.
+    pub(crate) stands: u32,
+    pub(crate) deferred: Vec<Task>,
+    /// How many times slower it computes, for each fault that has it do so.
+    pub(crate) busy: BTreeMap<usize, f64>,
+    /// Neighbours to whom there is no link any more.
+    pub(crate) parted: BTreeSet<usize>,
     /// What it has, with headers.
     held: BTreeMap<u32, MatrixHeader>,
     /// Tiles in the primary's own memory.
@@ -75,29 +90,59 @@ pub(crate) struct End {
 }
 
 impl End {
-    pub(crate) fn new(member: &Member, machine: &Machine, pace: Pace, additions_first: bool) -> Self {
+    /// A machine by its number among the machines, and what it may hold.
+    pub(crate) fn new(
+        (number, grant_bytes): (usize, u64),
+        machine: &Machine,
+        pace: Pace,
+        additions_first: bool,
+    ) -> Self {
         Self {
-            worker: Worker::new(member.memory_bytes),
+            worker: Worker::new(grant_bytes),
             shares_memory: machine.link.is_none(),
             on_host: machine.link.is_none() || machine.shares_cores,
             threads: machine.threads.max(1),
             flops_per_s: machine.gflops * 1e9,
             pace,
             additions_first,
-            queue: BTreeMap::new(),
-            urgent: Vec::new(),
-            came: 0,
+            queue: Turns::default(),
             running: 0,
+            lives: true,
+            stays_away: false,
+            stands: 0,
+            deferred: Vec::new(),
+            busy: BTreeMap::new(),
+            parted: BTreeSet::new(),
             held: BTreeMap::new(),
             lent: BTreeSet::new(),
             held_bytes: 0,
-            grant_bytes: member.memory_bytes,
+            grant_bytes,
             credit: 0,
             credit_waits: false,
             leaving: VecDeque::new(),
             passing: VecDeque::new(),
-            report: MachineReport { machine: member.machine, ..MachineReport::default() },
+            report: MachineReport { machine: number, ..MachineReport::default() },
         }
+    }
+
+    /// The machine is gone, with all that it had.
+    pub(crate) fn die(&mut self) {
+        self.lives = false;
+        self.running = 0;
+        self.queue.clear();
+        self.deferred.clear();
+        self.leaving.clear();
+        self.passing.clear();
+    }
+
+    /// Tells the primary that there is no link to another any more.
+    pub(crate) fn say_parted(&mut self, other: usize) {
+        self.leaving.push_back(Parcel::Parted(u32::try_from(other).unwrap_or(u32::MAX)));
+    }
+
+    /// There is no link to another any more.
+    pub(crate) fn part(&mut self, other: usize) {
+        self.happened(Event::PeerLost(u32::try_from(other).unwrap_or(u32::MAX)));
     }
 
     /// A store message is there.
@@ -139,6 +184,12 @@ impl End {
     /// A thread is done with a task.
     pub(crate) fn done(&mut self, task: Task) {
         self.running -= 1;
+        if let Task::Run(Run { job, .. }) = task
+            && job.operation == Operation::Multiply
+        {
+            let (a, c) = (self.header(job.a), self.header(job.c));
+            self.report.flops += 2.0 * f64::from(c.rows) * f64::from(c.cols) * f64::from(a.cols);
+        }
         match task {
             Task::Run(run) => self.happened(Event::Finished(&run.job)),
             Task::Fill(id) => self.happened(Event::Filled(id)),
@@ -152,7 +203,7 @@ impl End {
                 self.lent.remove(&head.c);
                 self.happened(Event::Returned(head.c));
             }
-            Parcel::Result { .. } => {}
+            Parcel::Result { .. } | Parcel::Missing(_) | Parcel::Parted(_) => {}
             Parcel::Credit(bytes) => {
                 *bytes = std::mem::take(&mut self.credit);
                 self.credit_waits = false;
@@ -162,17 +213,12 @@ impl End {
 
     /// The next task for a thread that is idle, with the seconds that it takes where nothing else runs.
     pub(crate) fn begin(&mut self) -> Option<(Task, f64)> {
-        if self.running >= self.threads {
+        if self.running >= self.threads || self.stands > 0 || !self.lives {
             return None;
         }
-        let task = self.urgent.pop().or_else(|| self.queue.pop_first().map(|(_, task)| task))?;
+        let task = self.queue.take()?;
         self.running += 1;
         Some((task, self.seconds(&task)))
-    }
-
-    fn put(&mut self, number: u32, task: Task) {
-        self.queue.insert((number, self.came), task);
-        self.came += 1;
     }
 
     fn header(&self, id: u32) -> &MatrixHeader {
@@ -180,7 +226,7 @@ impl End {
     }
 
     fn seconds(&self, task: &Task) -> f64 {
-        let threads = f64::from(self.threads);
+        let threads = f64::from(self.threads) * self.busy.values().copied().fold(1.0, f64::max);
         match task {
             Task::Fill(id) => threads * self.header(*id).bytes() as f64 / self.pace.fill_bytes_per_s,
             Task::Run(run) => {
@@ -210,22 +256,20 @@ impl End {
                 }
                 Action::Fill(id) => {
                     self.report.fills += 1;
-                    self.put(id, Task::Fill(id));
+                    self.queue.put(Task::Fill(id), Turn::InOrder(id));
                 }
                 Action::Start(run) => {
                     self.report.jobs += 1;
-                    if self.additions_first && run.job.operation != Operation::Multiply {
-                        self.urgent.push(Task::Run(run));
-                    } else {
-                        self.put(run.job.order(), Task::Run(run));
-                    }
+                    let in_order = Turn::InOrder(run.job.order());
+                    let turn = if self.additions_first { Turn::of(&run.job) } else { in_order };
+                    self.queue.put(Task::Run(run), turn);
                 }
                 Action::Return { tile, epoch, step_start, step_end } => {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
                     self.send_back(head);
                 }
                 Action::Pass(forward) => self.passing.push_back(forward),
-                Action::Missing(_) => unreachable!("links between workers do not end here"),
+                Action::Missing(missing) => self.leaving.push_back(Parcel::Missing(missing)),
                 Action::Release(id) => drop(self.held.remove(&id)),
                 Action::Credit(bytes) => {
                     self.held_bytes -= bytes;

@@ -5,10 +5,12 @@
 //! take the card in turn, but for no more than one frame ahead of what they carry. So slow links get what they can
 //! take, and the others share what is left of the card evenly (max-min fair, in frames); the direction does not matter.
 //!
+//! Faults make a link slower, hold it (nothing more leaves it; what has left arrives) or end it.
+//!
 //! Invariants: a link's frames arrive in the order in which they were given to it; the card takes one frame at a time.
 
 use crate::clock::{Agenda, Time};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,34 @@ struct Lane<F> {
     is_ready: bool,
     flying: VecDeque<F>,
     bytes: u64,
+    /// How many times slower it is, for each fault that is on it.
+    slowed: BTreeMap<usize, f64>,
+    /// How many faults hold it.
+    holds: u32,
+    /// Nothing is sent any more.
+    is_over: bool,
+}
+
+impl<F> Lane<F> {
+    fn new(bytes_per_s: f64, latency_s: f64) -> Self {
+        Self {
+            bytes_per_s,
+            latency_s,
+            waiting: VecDeque::new(),
+            carrying: VecDeque::new(),
+            free: Time::default(),
+            is_ready: false,
+            flying: VecDeque::new(),
+            bytes: 0,
+            slowed: BTreeMap::new(),
+            holds: 0,
+            is_over: false,
+        }
+    }
+
+    fn rate(&self) -> f64 {
+        self.bytes_per_s / self.slowed.values().copied().fold(1.0, f64::max)
+    }
 }
 
 /// All links, one way.
@@ -61,17 +91,7 @@ pub(crate) struct Network<F> {
 impl<F> Network<F> {
     /// Links with (bytes a second, seconds of latency) behind a card of so many bytes a second.
     pub(crate) fn new(way: Way, bytes_per_s: f64, links: impl Iterator<Item = (f64, f64)>) -> Self {
-        let lane = |(bytes_per_s, latency_s)| Lane {
-            bytes_per_s,
-            latency_s,
-            waiting: VecDeque::new(),
-            carrying: VecDeque::new(),
-            free: Time::default(),
-            is_ready: false,
-            flying: VecDeque::new(),
-            bytes: 0,
-        };
-        let lanes = links.map(lane).collect();
+        let lanes = links.map(|(bytes_per_s, latency_s)| Lane::new(bytes_per_s, latency_s)).collect();
         Self { way, bytes_per_s, card_is_busy: false, lanes, ready: VecDeque::new() }
     }
 
@@ -87,7 +107,7 @@ impl<F> Network<F> {
 
     /// What a link carries at most, bytes a second.
     pub(crate) fn rate(&self, link: usize) -> f64 {
-        self.lanes[link].bytes_per_s.min(self.bytes_per_s)
+        self.lanes[link].rate().min(self.bytes_per_s)
     }
 
     /// Seconds that a frame flies.
@@ -105,12 +125,54 @@ impl<F> Network<F> {
         self.lanes[link].free = until;
     }
 
+    /// One more link.
+    pub(crate) fn add(&mut self, bytes_per_s: f64, latency_s: f64) {
+        self.lanes.push(Lane::new(bytes_per_s, latency_s));
+    }
+
+    /// A fault makes a link slower, or does not any more.
+    pub(crate) fn slow(&mut self, link: usize, fault: usize, times: Option<f64>) {
+        let slowed = &mut self.lanes[link].slowed;
+        match times {
+            Some(times) => drop(slowed.insert(fault, times)),
+            None => drop(slowed.remove(&fault)),
+        }
+    }
+
+    /// A fault holds a link, or lets it go.
+    pub(crate) fn hold<E>(&mut self, link: usize, holds: bool, agenda: &mut Agenda<E>)
+    where
+        E: From<(Way, Signal)>,
+    {
+        let count = &mut self.lanes[link].holds;
+        *count = if holds { *count + 1 } else { count.saturating_sub(1) };
+        self.queue(link);
+        self.start(agenda);
+    }
+
+    /// The sender is gone: only what has left arrives.
+    pub(crate) fn close(&mut self, link: usize) {
+        let lane = &mut self.lanes[link];
+        lane.is_over = true;
+        lane.waiting.clear();
+        lane.carrying.clear();
+    }
+
+    /// Nothing arrives any more.
+    pub(crate) fn end(&mut self, link: usize) {
+        self.close(link);
+        self.lanes[link].flying.clear();
+    }
+
     /// Gives a link a frame.
     pub(crate) fn send<E>(&mut self, link: usize, frame: F, bytes: usize, agenda: &mut Agenda<E>)
     where
         E: From<(Way, Signal)>,
     {
         let lane = &mut self.lanes[link];
+        if lane.is_over {
+            return;
+        }
         lane.bytes += bytes as u64;
         lane.waiting.push_back((frame, bytes));
         self.queue(link);
@@ -120,7 +182,8 @@ impl<F> Network<F> {
     /// Queues for the card, where there is something to send and room on the link.
     fn queue(&mut self, link: usize) {
         let lane = &mut self.lanes[link];
-        if !lane.is_ready && !lane.waiting.is_empty() && lane.carrying.len() < CARRIED_MAX {
+        let may = lane.holds == 0 && lane.carrying.len() < CARRIED_MAX;
+        if may && !lane.is_ready && !lane.waiting.is_empty() {
             lane.is_ready = true;
             self.ready.push_back(link);
         }
@@ -156,10 +219,13 @@ impl<F> Network<F> {
             let Some(link) = self.ready.pop_front() else { return };
             let lane = &mut self.lanes[link];
             lane.is_ready = false;
+            if lane.holds > 0 {
+                continue;
+            }
             let Some((frame, bytes)) = lane.waiting.pop_front() else { continue };
             let card_s = bytes as f64 / self.bytes_per_s;
             let wait_s = lane.free.seconds_from(agenda.now());
-            let left_s = card_s.max(wait_s + bytes as f64 / lane.bytes_per_s);
+            let left_s = card_s.max(wait_s + bytes as f64 / lane.rate());
             lane.carrying.push_back(frame);
             lane.free = agenda.now().after(left_s);
             self.card_is_busy = card_s > 0.0;
@@ -204,6 +270,40 @@ mod tests {
         assert_eq!(arrivals(100.0, &[(100.0, 3)]), [(0, 2.0), (0, 3.0), (0, 4.0)]);
         assert_eq!(arrivals(100.0, &[(50.0, 2)]), [(0, 3.0), (0, 5.0)]);
         assert_eq!(arrivals(50.0, &[(100.0, 2)]), [(0, 3.0), (0, 5.0)]);
+    }
+
+    /// When frames of 100 bytes are there over one link of 100 a second, to which `at` happens after 1.5 seconds.
+    fn after(at: impl Fn(&mut Network<()>, &mut Agenda<(Way, Signal)>)) -> Vec<f64> {
+        let mut agenda: Agenda<(Way, Signal)> = Agenda::new(0);
+        let mut network = Network::new(Way::Out, 100.0, [(100.0, 1.0)].into_iter());
+        // One has left by then, one is leaving, two wait.
+        (0..4).for_each(|_| network.send(0, (), 100, &mut agenda));
+        let mut there = Vec::new();
+        let mut at = Some(at);
+        while let Some((_, signal)) = agenda.next() {
+            if agenda.now().seconds() > 1.5
+                && let Some(at) = at.take()
+            {
+                at(&mut network, &mut agenda);
+            }
+            match signal {
+                Signal::Card => network.card_is_free(&mut agenda),
+                Signal::Left(link) => drop(network.left(link, &mut agenda)),
+                Signal::There(link) => there.extend(network.there(link).map(|()| agenda.now().seconds())),
+            }
+        }
+        there
+    }
+
+    #[test]
+    fn what_has_left_a_link_that_is_held_or_closed_arrives_and_nothing_of_one_that_has_ended() {
+        assert_eq!(after(|_, _| {}), [2.0, 3.0, 4.0, 5.0]);
+        let held = after(|network, agenda| network.hold(0, true, agenda));
+        assert_eq!(held, [2.0, 3.0], "what the system had is sent");
+        assert_eq!(after(|network, _| network.close(0)), [2.0]);
+        assert_eq!(after(|network, _| network.end(0)), [0.0; 0]);
+        let slower = after(|network, _| network.slow(0, 7, Some(10.0)));
+        assert_eq!(slower, [2.0, 3.0, 13.0, 23.0], "from the next frame on");
     }
 
     #[test]

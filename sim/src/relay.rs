@@ -2,10 +2,10 @@
 //!
 //! A frame takes what is left of the sender's link to the primary's side of the network and of the receiver's link from it,
 //! at the same time, at the slower of both rates: a machine has one link, whoever is at the other end. A worker
-//! passes one matrix on after the other.
+//! passes one matrix on after the other; those for machines that stand still wait, and others go first.
 //!
 //! Invariants: matrices for one receiver arrive in the order in which they were ordered; lines that come before the
-//! primary's announcement of their matrix wait for it.
+//! primary's announcement of their matrix wait for it. Each order is followed by one `Passed`, whether there is a link or not.
 
 use crate::clock::Agenda;
 use crate::machine::End;
@@ -37,23 +37,73 @@ struct Matrix {
 
 /// Everything that is between workers.
 pub(crate) struct Across {
-    /// By sender; the first is on its way.
+    /// By sender; the first is on its way where the sender is busy.
     waiting: Vec<VecDeque<Matrix>>,
     is_busy: Vec<bool>,
     /// By receiver: what came too early.
     early: Vec<VecDeque<(usize, PieceHead)>>,
+    /// How many faults have a machine stand still.
+    holds: Vec<u32>,
     /// Bytes that each has passed on.
     pub(crate) bytes: Vec<u64>,
 }
 
 impl Across {
     pub(crate) fn new(members: usize) -> Self {
-        Self {
-            waiting: (0..members).map(|_| VecDeque::new()).collect(),
-            is_busy: vec![false; members],
-            early: (0..members).map(|_| VecDeque::new()).collect(),
-            bytes: vec![0; members],
-        }
+        let mut across = Self {
+            waiting: Vec::new(),
+            is_busy: Vec::new(),
+            early: Vec::new(),
+            holds: Vec::new(),
+            bytes: Vec::new(),
+        };
+        (0..members).for_each(|_| across.add());
+        across
+    }
+
+    /// One more machine.
+    pub(crate) fn add(&mut self) {
+        self.waiting.push(VecDeque::new());
+        self.is_busy.push(false);
+        self.early.push(VecDeque::new());
+        self.holds.push(0);
+        self.bytes.push(0);
+    }
+
+    /// A machine stands still, or goes on: nothing leaves it or goes to it.
+    pub(crate) fn hold(&mut self, machine: usize, holds: bool) {
+        let count = &mut self.holds[machine];
+        *count = if holds { *count + 1 } else { count.saturating_sub(1) };
+    }
+
+    /// A machine is gone: it passes nothing on.
+    pub(crate) fn end(&mut self, machine: usize) {
+        self.waiting[machine].clear();
+        self.early[machine].clear();
+        self.is_busy[machine] = true;
+    }
+
+    /// A machine has no link to another any more; gives the orders that will not be carried out. The one that is on its way is
+    /// done when its frame has left.
+    pub(crate) fn part(&mut self, from: usize, to: usize) -> Vec<Forward> {
+        self.early[from].retain(|(sender, _)| *sender != to);
+        let (busy, queue) = (self.is_busy[from], &mut self.waiting[from]);
+        let mut undone = Vec::new();
+        let mut at = 0;
+        queue.retain_mut(|matrix| {
+            let leaves = busy && at == 0;
+            at += 1;
+            if to_usize(matrix.forward.to) != to {
+                return true;
+            }
+            if leaves {
+                matrix.lines_left = 0;
+            } else {
+                undone.push(matrix.forward);
+            }
+            leaves
+        });
+        undone
     }
 
     /// Takes what a machine is to pass on.
@@ -82,7 +132,18 @@ impl Across {
     ) where
         E: From<(Way, Signal)> + From<Passing>,
     {
-        let Some(matrix) = self.waiting[from].front_mut().filter(|_| !self.is_busy[from]) else { return };
+        if self.is_busy[from] || self.holds[from] > 0 {
+            return;
+        }
+        let queue = &mut self.waiting[from];
+        let goes = |matrix: &Matrix| self.holds[to_usize(matrix.forward.to)] == 0;
+        let Some(at) = queue.iter().position(goes) else { return };
+        if at > 0
+            && let Some(matrix) = queue.remove(at)
+        {
+            queue.push_front(matrix);
+        }
+        let Some(matrix) = queue.front_mut() else { return };
         let to = to_usize(matrix.forward.to);
         let lines = lines_per_frame(matrix.line_bytes).min(matrix.lines_left);
         let first_line = matrix.lines - matrix.lines_left;

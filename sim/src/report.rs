@@ -3,7 +3,7 @@
 use bramble_plan::Prediction;
 use bramble_schedule::primary::Moved;
 
-/// One machine of the plan, in the order of its members.
+/// One machine: the members of the plan in their order, then the reserve where there is one, and those who came in.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MachineReport {
     /// Index into the machines that the plan was made for.
@@ -20,6 +20,8 @@ pub struct MachineReport {
     pub held_bytes_max: u64,
     /// Jobs.
     pub jobs: u64,
+    /// Operations of the products that it did.
+    pub flops: f64,
     /// Matrices that it generated.
     pub fills: u64,
     /// When the last store message was there.
@@ -30,12 +32,40 @@ pub struct MachineReport {
     pub last_result_s: f64,
 }
 
+/// A machine that was lost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loss {
+    /// Index into the machines.
+    pub machine: usize,
+    /// When the primary knew.
+    pub at_s: f64,
+    /// Why.
+    pub why: String,
+    /// Its work that others had to do, of all work.
+    pub part: f64,
+}
+
+/// A machine that came in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Coming {
+    /// Index into the machines.
+    pub machine: usize,
+    /// When.
+    pub at_s: f64,
+}
+
 /// What a simulated product took.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// From `Start` to `Finished`.
+    /// From `Start` to `Finished`, or to where it failed.
     pub seconds: f64,
-    /// The plan's members.
+    /// Why there is no C.
+    pub failed: Option<String>,
+    /// Machines that were lost, in this order.
+    pub losses: Vec<Loss>,
+    /// Machines that came in.
+    pub comings: Vec<Coming>,
+    /// All sessions: a machine that came in again has two.
     pub machines: Vec<MachineReport>,
     /// Work that was taken from one member and given to another.
     pub moved: Vec<Moved>,
@@ -60,6 +90,11 @@ impl Report {
     /// Bytes that came back.
     pub fn bytes_received(&self) -> u64 {
         self.machines.iter().map(|m| m.bytes_back).sum()
+    }
+
+    /// Operations of all products that were done, also of those that were lost.
+    pub fn flops(&self) -> f64 {
+        self.machines.iter().map(|m| m.flops).sum()
     }
 
     /// By which part of the bytes the prediction is wrong, in the direction that is worse.

@@ -1,25 +1,32 @@
 //! A primary and its workers: everything that happens, in the order of time.
 //!
 //! The primary's event loop is one server: what it sends and takes waits for it in order, and takes processor time for
-//! its bytes; sums are added before anything else goes on. Machines on the primary's cores slow down in proportion
-//! where more wants to run than there are cores.
+//! its bytes; sums are added before anything else goes on (`world/event_loop.rs`). Machines on the primary's cores slow down
+//! in proportion where more wants to run than there are cores. What faults do is in `world/faults.rs`.
 //!
-//! Invariants: see `lib.rs`; they are asserted here.
+//! Invariants: see `lib.rs`; they are asserted here. A number of a peer is a session: who comes in again has the next.
+
+mod event_loop;
+mod faults;
+mod people;
 
 use crate::clock::Agenda;
+use crate::fault::{Fault, Faults};
 use crate::machine::{End, Parcel, Task};
 use crate::network::{Network, Signal, Way};
 use crate::relay::{Across, Passing};
-use crate::report::Report;
-use crate::setting::{Pace, Setting};
-use bramble_matrix::{Layout, Rect};
+use crate::report::{Coming, Loss, Report};
+use crate::setting::Setting;
+use bramble_matrix::Layout;
 use bramble_plan::{Machine, Plan};
 use bramble_schedule::message::Forward;
-use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Place, Primary};
+use bramble_schedule::primary::{Event, Operands, Outgoing, Primary};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How often the primary looks at the time.
 const TICK_S: f64 = 0.1;
+/// So many looks at the time with nothing else to come, and nothing will come: more than a silent machine is waited for.
+const IDLE_TICKS_MAX: u32 = 300;
 
 /// What can happen.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +39,13 @@ enum Happening {
     Loop,
     /// A thread of a machine is done with its task.
     Done(usize, Task),
+    /// A fault begins, or is over.
+    Fault(usize),
+    Over(usize),
+    /// The primary's reader of a link ends.
+    Gone(usize),
+    /// A machine sees that its link to another has ended.
+    Parts(usize, usize),
 }
 
 impl From<(Way, Signal)> for Happening {
@@ -50,6 +64,8 @@ impl From<Passing> for Happening {
 enum Message {
     Store(Outgoing),
     Relay(Vec<Forward>),
+    /// Another has no link to it any more.
+    Parted(usize),
 }
 
 impl Message {
@@ -58,6 +74,7 @@ impl Message {
         match self {
             Self::Store(message) => 16 + message.wire_bytes(),
             Self::Relay(forwards) => 16 + 2 + 12 * forwards.len(),
+            Self::Parted(_) => 16 + 5,
         }
     }
 }
@@ -71,27 +88,54 @@ enum Duty {
     Merge(u64),
 }
 
+/// A result that does not land in C.
+struct Aside {
+    bytes: u64,
+    is_whole: bool,
+    is_staged: bool,
+}
+
 struct World<'a> {
     agenda: Agenda<Happening>,
     primary: Primary,
+    machines: &'a [Machine],
+    setting: &'a Setting,
+    /// Whether others do what a lost machine had to do; without it nothing goes wrong.
+    recovers: bool,
+    faults: Vec<Fault>,
+    /// Which peer each fault has struck.
+    struck: Vec<Option<usize>>,
+    /// By peer.
     ends: Vec<End>,
+    /// Peers on the primary's cores.
+    on_host: Vec<usize>,
     out: Network<Message>,
-    /// Between workers.
+    /// Between workers: with whom each had a link when the product began, and what is on these.
+    neighbours: Vec<Vec<usize>>,
     across: Across,
     back: Network<Parcel>,
-    setting: &'a Setting,
+    /// What is at a machine that stands still.
+    inboxes: Vec<VecDeque<Message>>,
+    /// Links that the primary has ended, or that have ended for it; and why.
+    is_cut: Vec<bool>,
+    is_gone: Vec<bool>,
+    why: Vec<Option<String>>,
     cores: f64,
     duties: VecDeque<Duty>,
     /// What the event loop is busy with.
     duty: Option<Duty>,
     loop_busy_s: f64,
-    /// Sums that wait, and their bytes.
-    asides: BTreeMap<(usize, u32), u64>,
+    /// Sums that wait and tiles that are staged.
+    asides: BTreeMap<(usize, u32), Aside>,
+    /// Bytes of the sums.
     aside_bytes: u64,
     aside_bytes_max: u64,
     committed: BTreeSet<(u64, u64)>,
     committed_elements: u64,
+    comings: Vec<Coming>,
+    failed: Option<String>,
     finished_s: Option<f64>,
+    idle_ticks: u32,
     events: u64,
 }
 
@@ -101,46 +145,34 @@ struct World<'a> {
 ///
 /// Where the plan or the state machines break a promise: that is what it is for.
 pub fn simulate(plan: &Plan, machines: &[Machine], setting: &Setting) -> Report {
-    let mut world = World::new(plan, machines, setting);
-    world.tell(Event::Start);
-    world.run();
-    world.report()
+    World::new(plan, machines, setting, None).told()
+}
+
+/// The same where things go wrong, as the program does it: others do what a machine that is lost has not given back, machines
+/// come in, the primary's own threads are there in any case, and each worker knows as many others as it is introduced to.
+/// Faults name workers by their numbers among the machines; those without a part in the plan can join.
+///
+/// # Panics
+///
+/// As `simulate`; and where a fault is none that this mode knows (`Faults::check_timed`).
+pub fn simulate_with(plan: &Plan, machines: &[Machine], setting: &Setting, faults: &Faults) -> Report {
+    if let Err(why) = faults.check_timed(machines.len().saturating_sub(1)) {
+        panic!("{why}");
+    }
+    World::new(plan, machines, setting, Some(faults)).told()
 }
 
 impl<'a> World<'a> {
-    fn new(plan: &Plan, machines: &[Machine], setting: &'a Setting) -> Self {
-        let problem = plan.problem;
-        let of = |member: &bramble_plan::Member| &machines[member.machine];
-        let relays = |at: usize| plan.relay && of(&plan.members[at]).link.is_some();
-        let neighbours = |member: &bramble_plan::Member| {
-            let others = (0..plan.members.len()).filter(|at| plan.members[*at].machine != member.machine);
-            if of(member).link.is_some() { others.filter(|at| relays(*at)).collect() } else { Vec::new() }
-        };
-        let info = |member: &bramble_plan::Member| PeerInfo {
-            name: of(member).name.clone(),
-            credit_bytes: member.memory_bytes,
-            shares_memory: of(member).link.is_none(),
-            neighbours: neighbours(member),
-            work_per_s: of(member).gflops * 1e9 / 2.0,
-            is_reserve: false,
-        };
-        let end = |member: &bramble_plan::Member| {
-            let machine = of(member);
-            let pace = setting.paces.get(member.machine).copied();
-            let speed = setting.speeds.get(member.machine).copied().unwrap_or(1.0);
-            let really = Machine { gflops: machine.gflops * speed, ..machine.clone() };
-            End::new(member, &really, pace.unwrap_or(Pace::USUAL), setting.additions_first)
-        };
-        let links = || {
-            plan.members.iter().map(|m| match of(m).link {
-                Some(link) => (link.bytes_per_s, link.round_trip_s / 2.0),
-                None => (f64::INFINITY, 0.0),
-            })
-        };
-        let fastest = links().map(|l| l.0).filter(|r| r.is_finite()).fold(0.0, f64::max);
+    fn new(plan: &Plan, machines: &'a [Machine], setting: &'a Setting, faults: Option<&Faults>) -> Self {
+        let recovers = faults.is_some();
+        let people = people::of(plan, machines, recovers);
+        let links: Vec<(f64, f64)> =
+            people.iter().map(|(machine, _)| people::link(&machines[*machine])).collect();
+        let fastest = links.iter().map(|l| l.0).filter(|r| r.is_finite()).fold(0.0, f64::max);
         let said = || machines.first().and_then(|m| m.nic_bytes_per_s);
         let card = setting.primary_bytes_per_s.or_else(said);
         let card = card.unwrap_or(if fastest > 0.0 { fastest } else { f64::INFINITY });
+        let problem = plan.problem;
         let operands = Operands {
             a_layout: Layout::RowMajor,
             b_layout: Layout::RowMajor,
@@ -148,16 +180,33 @@ impl<'a> World<'a> {
             b_generated: !problem.sends_b,
             reads_c: problem.reads_c,
         };
-        let primary = Primary::new(plan.clone(), operands, plan.members.iter().map(info).collect());
+        let infos = people.iter().map(|(_, info)| info.clone()).collect();
+        let mut primary = Primary::new(plan.clone(), operands, infos);
+        primary = if setting.steals { primary } else { primary.without_stealing() };
+        let ends: Vec<End> = people
+            .iter()
+            .map(|(machine, info)| people::end((*machine, info.credit_bytes), machines, setting))
+            .collect();
+        let faults = faults.map_or_else(Vec::new, |faults| faults.0.clone());
         Self {
             agenda: Agenda::new(setting.seed),
-            primary: if setting.steals { primary } else { primary.without_stealing() },
-            ends: plan.members.iter().map(end).collect(),
-            out: Network::new(Way::Out, card, links()),
-            back: Network::new(Way::Back, card, links()),
+            primary: if recovers { primary.recovering() } else { primary },
+            machines,
             setting,
+            recovers,
+            struck: vec![None; faults.len()],
+            faults,
+            on_host: (0..ends.len()).filter(|peer| ends[*peer].on_host).collect(),
+            out: Network::new(Way::Out, card, links.iter().copied()),
+            back: Network::new(Way::Back, card, links.iter().copied()),
+            neighbours: people.into_iter().map(|(_, info)| info.neighbours).collect(),
+            across: Across::new(ends.len()),
+            inboxes: ends.iter().map(|_| VecDeque::new()).collect(),
+            is_cut: vec![false; ends.len()],
+            is_gone: vec![false; ends.len()],
+            why: vec![None; ends.len()],
+            ends,
             cores: machines.first().map_or(1.0, |m| f64::from(m.threads.max(1))),
-            across: Across::new(plan.members.len()),
             duties: VecDeque::new(),
             duty: None,
             loop_busy_s: 0.0,
@@ -166,21 +215,32 @@ impl<'a> World<'a> {
             aside_bytes_max: 0,
             committed: BTreeSet::new(),
             committed_elements: 0,
+            comings: Vec::new(),
+            failed: None,
             finished_s: None,
+            idle_ticks: 0,
             events: 0,
         }
     }
 
-    /// Until C is there.
+    /// From the start to the report.
+    fn told(mut self) -> Report {
+        for number in 0..self.faults.len() {
+            self.agenda.add(self.faults[number].from.as_secs_f64(), Happening::Fault(number));
+        }
+        self.tell(Event::Start);
+        self.run();
+        self.report()
+    }
+
+    /// Until C is there, or it is said that it will not be.
     fn run(&mut self) {
-        if self.primary.plan().relay {
+        if self.recovers || self.primary.plan().relay {
             self.agenda.add(TICK_S, Happening::Tick);
         }
         self.attend();
         while self.finished_s.is_none() {
-            let Some(happening) = self.agenda.next() else {
-                panic!("nothing can happen any more, and {} tiles are missing", self.primary.tiles_left());
-            };
+            let Some(happening) = self.agenda.next() else { self.is_stuck() };
             self.events += 1;
             match happening {
                 Happening::Link(Way::Out, Signal::Card) => self.out.card_is_free(&mut self.agenda),
@@ -192,7 +252,7 @@ impl<'a> World<'a> {
                 }
                 Happening::Link(Way::Out, Signal::There(peer)) => {
                     if let Some(message) = self.out.there(peer) {
-                        self.stored(peer, &message);
+                        self.stored(peer, message);
                     }
                 }
                 Happening::Link(Way::Back, Signal::Left(peer)) => {
@@ -206,42 +266,76 @@ impl<'a> World<'a> {
                         self.duties.push_back(Duty::Take(peer, parcel));
                     }
                 }
-                Happening::Passing(Passing::Left(from)) => {
+                Happening::Passing(Passing::Left(from)) if self.ends[from].lives => {
                     if let Some(forward) = self.across.left(from) {
                         self.ends[from].passed(&forward);
                     }
                     self.go_on(from);
                 }
                 Happening::Passing(Passing::There { from, to, piece }) => {
-                    self.across.there(to, from, piece);
-                    self.go_on(to);
+                    if self.ends[to].lives && !self.ends[to].parted.contains(&from) {
+                        self.across.there(to, from, piece);
+                        self.go_on(to);
+                    }
                 }
-                Happening::Tick => {
-                    // Nobody is silent here, only slow.
-                    (0..self.ends.len()).for_each(|peer| self.tell(Event::Alive { peer }));
-                    self.tell(Event::Tick);
-                    self.agenda.add(TICK_S, Happening::Tick);
-                }
+                Happening::Tick => self.tick(),
                 Happening::Loop => {
                     if let Some(duty) = self.duty.take() {
                         self.perform(duty);
                     }
                 }
-                Happening::Done(peer, task) => {
-                    self.ends[peer].done(task);
-                    self.ends[peer].report.last_job_s = self.agenda.now().seconds();
-                    self.go_on(peer);
-                }
+                Happening::Done(peer, task) if self.ends[peer].lives => self.done(peer, task),
+                Happening::Passing(Passing::Left(_)) | Happening::Done(..) => {}
+                Happening::Fault(number) => self.begin_fault(number),
+                Happening::Over(number) => self.end_fault(number),
+                Happening::Gone(peer) => self.gone(peer),
+                Happening::Parts(peer, other) => self.part(peer, other, true),
             }
             self.attend();
         }
     }
 
-    /// A store message is at a machine.
-    fn stored(&mut self, peer: usize, message: &Message) {
+    fn is_stuck(&self) -> ! {
+        panic!("nothing can happen any more, and {} tiles are missing", self.primary.tiles_left());
+    }
+
+    /// Time has passed: who is there and does not stand still is heard, however slow it is.
+    fn tick(&mut self) {
+        let nothing_else = self.recovers && self.agenda.is_empty();
+        self.idle_ticks = if nothing_else { self.idle_ticks + 1 } else { 0 };
+        if self.idle_ticks > IDLE_TICKS_MAX {
+            self.is_stuck();
+        }
+        for peer in 0..self.ends.len() {
+            if self.ends[peer].lives && self.ends[peer].stands == 0 {
+                self.tell(Event::Alive { peer });
+            }
+        }
+        self.tell(Event::Tick);
+        self.agenda.add(TICK_S, Happening::Tick);
+    }
+
+    fn done(&mut self, peer: usize, task: Task) {
+        if self.ends[peer].stands > 0 {
+            return self.ends[peer].deferred.push(task);
+        }
+        self.ends[peer].done(task);
+        self.ends[peer].report.last_job_s = self.agenda.now().seconds();
+        self.go_on(peer);
+    }
+
+    /// A message of the primary is at a machine.
+    fn stored(&mut self, peer: usize, message: Message) {
+        if !self.ends[peer].lives {
+            return;
+        }
+        if self.ends[peer].stands > 0 {
+            return self.inboxes[peer].push_back(message);
+        }
         match message {
-            Message::Store(message) => self.ends[peer].stored(message),
-            Message::Relay(forwards) => self.ends[peer].ordered(forwards),
+            Message::Store(message) => self.ends[peer].stored(&message),
+            Message::Relay(forwards) => self.ends[peer].ordered(&forwards),
+            Message::Parted(other) => return self.part(peer, other, false),
         }
         self.ends[peer].report.last_store_s = self.agenda.now().seconds();
         self.go_on(peer);
@@ -249,6 +343,9 @@ impl<'a> World<'a> {
 
     /// Starts what a machine's threads can do, and gives its link what leaves.
     fn go_on(&mut self, peer: usize) {
+        if !self.ends[peer].lives || self.ends[peer].stands > 0 {
+            return;
+        }
         self.across.land(peer, &mut self.ends[peer]);
         let links = (&mut self.out, &mut self.back);
         self.across.order(peer, &mut self.ends[peer], links, &mut self.agenda);
@@ -267,131 +364,21 @@ impl<'a> World<'a> {
         }
     }
 
-    /// How many times as long things take on the primary's cores, for what runs there now.
-    fn slowness(&self) -> f64 {
-        let mut wanted = if self.duty.is_some() { 1.0 } else { 0.0 };
-        for (peer, end) in self.ends.iter().enumerate().filter(|(_, e)| e.on_host) {
-            let moves = self.out.is_busy(peer) || self.back.is_busy(peer);
-            let far = if moves { self.setting.far_s_per_byte * self.out.rate(peer) } else { 0.0 };
-            wanted += f64::from(end.running) + far.min(1.0);
-        }
-        (wanted / self.cores).max(1.0)
-    }
-
-    /// The event loop goes on until it is busy or has nothing to do.
-    fn attend(&mut self) {
-        while self.duty.is_none() {
-            let Some(duty) = self.duties.pop_front() else { return };
-            let seconds = self.seconds(&duty);
-            if seconds > 0.0 {
-                self.duty = Some(duty);
-                let slowed = seconds * self.slowness();
-                self.loop_busy_s += seconds;
-                self.agenda.add(slowed, Happening::Loop);
-            } else {
-                self.perform(duty);
-            }
-        }
-    }
-
-    fn seconds(&self, duty: &Duty) -> f64 {
-        match duty {
-            Duty::Sent(..) => 0.0,
-            Duty::Merge(bytes) => *bytes as f64 * self.setting.merge_s_per_byte,
-            // The own threads' messages go by reference; a sum that waits is copied.
-            Duty::Send(peer, _) if self.ends[*peer].shares_memory => 0.0,
-            Duty::Send(_, message) => message.frame_bytes() as f64 * self.setting.loop_s_per_byte,
-            Duty::Take(peer, parcel) => match parcel {
-                Parcel::Result { bytes, .. } => *bytes as f64 * self.setting.loop_s_per_byte,
-                Parcel::Credit(_) if self.ends[*peer].shares_memory => 0.0,
-                Parcel::Credit(_) => parcel.wire_bytes() as f64 * self.setting.loop_s_per_byte,
-            },
-        }
-    }
-
-    fn perform(&mut self, duty: Duty) {
-        match duty {
-            Duty::Merge(_) => {}
-            Duty::Sent(peer, bytes) => self.tell(Event::Sent { peer, bytes }),
-            Duty::Send(peer, message) if self.ends[peer].shares_memory => {
-                self.stored(peer, &message);
-                if let Message::Store(message) = message {
-                    self.duties.push_back(Duty::Sent(peer, message.wire_bytes()));
-                }
-            }
-            Duty::Send(peer, message) => {
-                let bytes = message.frame_bytes();
-                self.out.send(peer, message, bytes, &mut self.agenda);
-            }
-            Duty::Take(peer, Parcel::Credit(bytes)) => self.tell(Event::Credit { peer, bytes }),
-            Duty::Take(peer, Parcel::Result { head, .. }) => {
-                self.ends[peer].report.last_result_s = self.agenda.now().seconds();
-                let expected = self.primary.expect(peer, &head);
-                let place = expected.unwrap_or_else(|e| panic!("a worker broke the protocol: {e}"));
-                if place.place == Place::Aside && head.first_line == 0 {
-                    let bytes = self.bytes_of(place.rect);
-                    assert!(self.asides.insert((peer, head.c), bytes).is_none(), "put aside twice");
-                    self.aside_bytes += bytes;
-                    self.aside_bytes_max = self.aside_bytes_max.max(self.aside_bytes);
-                    let most = self.primary.plan().predicted.primary_memory_bytes;
-                    assert!(
-                        self.aside_bytes <= most,
-                        "{} bytes wait, {most} were predicted",
-                        self.aside_bytes
-                    );
-                }
-                self.tell(Event::Landed { peer, head });
-            }
-        }
-    }
-
-    fn bytes_of(&self, rect: Rect) -> u64 {
-        rect.rows.len() * rect.cols.len() * self.primary.plan().problem.element_bytes()
-    }
-
-    /// One event through the primary's state, and what comes of it.
-    fn tell(&mut self, event: Event) {
-        let now = self.agenda.now();
-        for action in self.primary.handle(event, now.duration()) {
-            match action {
-                Action::Send(peer, message) => {
-                    self.duties.push_back(Duty::Send(peer, Message::Store(message)));
-                }
-                Action::Relay(peer, forwards) => {
-                    self.duties.push_back(Duty::Send(peer, Message::Relay(forwards)));
-                }
-                Action::Merge { peer, tile, rect } => {
-                    let bytes = self.asides.remove(&(peer, tile));
-                    let bytes = bytes.unwrap_or_else(|| panic!("a sum is added that is not there"));
-                    assert_eq!(bytes, self.bytes_of(rect), "a sum is added where it does not belong");
-                    self.aside_bytes -= bytes;
-                    self.duties.push_front(Duty::Merge(bytes));
-                }
-                Action::Committed(rect) => {
-                    let first = self.committed.insert((rect.rows.start, rect.cols.start));
-                    assert!(first, "{rect} is committed twice");
-                    self.committed_elements += rect.rows.len() * rect.cols.len();
-                }
-                Action::Finished => self.finished_s = Some(self.finish()),
-                Action::Ping(..) => {}
-                Action::Cut { .. } | Action::Put { .. } => unreachable!("no machine is lost here"),
-                Action::Parted { .. } => unreachable!("links between workers do not end here"),
-                Action::Fail(why) => panic!("the product failed: {why}"),
-            }
-        }
-    }
-
-    /// The time at which C is there: after what is still to be added.
-    fn finish(&self) -> f64 {
-        let left = self.duties.iter().filter(|d| matches!(d, Duty::Merge(_)));
-        self.agenda.now().seconds() + left.map(|d| self.seconds(d)).sum::<f64>()
-    }
-
     fn report(self) -> Report {
         let moved = self.primary.moved();
         let plan = self.primary.plan();
-        assert_eq!(self.committed_elements, plan.problem.m * plan.problem.n, "every element of C, once");
-        assert_eq!((self.primary.tiles_left(), self.primary.sums_under_way()), (0, (0, 0)));
+        if self.failed.is_none() {
+            let elements = plan.problem.m * plan.problem.n;
+            assert_eq!(self.committed_elements, elements, "every element of C, once");
+            assert_eq!((self.primary.tiles_left(), self.primary.sums_under_way()), (0, (0, 0)));
+        }
+        let losses = self.primary.losses().iter().map(|lost| Loss {
+            machine: self.ends[lost.peer].report.machine,
+            at_s: lost.at.as_secs_f64(),
+            why: lost.why.clone(),
+            part: lost.part,
+        });
+        let losses = losses.collect();
         let mut machines = Vec::with_capacity(self.ends.len());
         for (peer, end) in self.ends.into_iter().enumerate() {
             let (bytes_out, bytes_back) = match end.shares_memory {
@@ -403,6 +390,9 @@ impl<'a> World<'a> {
         }
         Report {
             seconds: self.finished_s.unwrap_or_default(),
+            failed: self.failed,
+            losses,
+            comings: self.comings,
             jobs: machines.iter().map(|m| m.jobs).sum(),
             machines,
             moved,

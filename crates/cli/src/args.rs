@@ -1,12 +1,16 @@
 //! The command line: a contract that scripts rely on. Completions and the man page come from here too.
 
+mod bench;
 mod lab;
 mod product;
 
+pub(crate) use bench::{BenchArgs, BenchCommand, BenchKernelArgs, BenchSize, BenchThreadsArgs};
 pub(crate) use lab::{
     LabCalledArgs, LabCommand, LabExecArgs, LabNameArgs, LabRunArgs, LabStatusArgs, LabUpArgs,
 };
-pub(crate) use product::{LinkKind, MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, TeamArgs, TrustArgs};
+pub(crate) use product::{
+    LinkKind, MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, TeamArgs, TrustArgs, sizes,
+};
 
 use crate::quantity::size;
 use bramble_kernel::Choice;
@@ -30,6 +34,9 @@ pub(crate) enum Command {
     /// Say how a product would be computed, what it would take and why, and draw it; computes nothing
     #[command(after_help = PLAN_HELP)]
     Plan(Box<PlanArgs>),
+    /// Say how long a product would take on a cluster, and what it would cost if machines fail; computes nothing
+    #[command(after_help = SIM_HELP)]
+    Sim(Box<SimArgs>),
     /// Show which machines answer, and what they can do
     #[command(after_help = NODES_HELP)]
     Nodes(Box<NodesArgs>),
@@ -41,6 +48,9 @@ pub(crate) enum Command {
     /// Make a cluster of network namespaces on this machine, to try one before there is one (Linux, root)
     #[command(subcommand, after_help = LAB_HELP)]
     Lab(LabCommand),
+    /// Measure this machine: kernels, and what threads are worth
+    #[command(subcommand, after_help = BENCH_HELP)]
+    Bench(BenchCommand),
     /// Print the completion script of a shell
     Completions {
         /// Which shell
@@ -75,10 +85,18 @@ identity:N:DTYPE\nExit codes: 0 done, 1 failed, 2 usage, 4 verification failed, 
 const PLAN_HELP: &str = "Matrices: as in multiply; they are not read, so random:100000x100000:f64:1 costs nothing\n\
 Machines: real ones are asked and measured; those of --cluster need not exist; without any it is this machine alone";
 
+const SIM_HELP: &str = "Product and machines as in plan. The schedule that multiply follows runs under a virtual clock, with \
+simulated machines and links; stdout is the same each time.\n\
+Examples: bramble sim 20000x20000x20000 --cluster cluster.toml --faults kill:w3@50%\n          \
+bramble sim 20000x20000x20000:f32 --cluster cluster.toml --seeds 100";
+
 const NODES_HELP: &str = "Exit codes: 0 all answered, 5 one did not (those that did are shown all the same)";
 
 const LAB_HELP: &str = "Start with: bramble lab up four; bramble lab run -- multiply A.npy B.npy; bramble lab down\n\
 Exit codes: run and exec have those of the command";
+
+const BENCH_HELP: &str = "Rates are 2 m n k operations a product, whatever the kernel did; medians of runs that take \
+turns.\nExamples: bramble bench kernel --size 1024,8192 --kernel simd,strassen --plot rates.svg; bramble bench threads";
 
 #[derive(Args, Debug)]
 pub(crate) struct WorkerArgs {

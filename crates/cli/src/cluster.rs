@@ -5,7 +5,11 @@
 //! Invariants: all are connected to at the same time; one that cannot be had is an error that names it. Each
 //! connection has one deadline for everything up to the proof of the key.
 //!
-//! Deliberately absent: going on without a machine that was named.
+//! Deliberately absent: going on without a machine that was named (`team`).
+
+mod later;
+
+pub(crate) use later::Later;
 
 use crate::exit::Failure;
 use crate::hosts::Host;
@@ -13,6 +17,7 @@ use bramble_link::{Door, DoorLimits, LinkError, Security};
 use bramble_primary::End;
 use bramble_worker::DOOR;
 use bramble_worker::limits::{AWAIT_DEADLINE, HANDSHAKE_DEADLINE};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use tokio::net::TcpListener;
 
@@ -32,31 +37,44 @@ pub(crate) struct Cluster {
 pub(crate) struct Met {
     pub(crate) ends: Vec<End>,
     pub(crate) missing: Vec<Failure>,
+    /// Where more may come from.
+    pub(crate) later: Option<Later>,
 }
 
 impl Cluster {
     /// Links with all of them that can be had.
     pub(crate) async fn meet(self) -> Result<Met, Failure> {
         // Those that are dialled wait for a hello, and without a key not for long: so they come last.
-        let mut came = wait_for(self.awaited, self.listen, &self.security).await?;
-        let mut met = dial_all(self.hosts, &self.security).await;
+        let (mut came, door) = wait_for(self.awaited, self.listen, &self.security).await?;
+        let mut met = dial_all(self.hosts, self.security).await;
         met.ends.append(&mut came.ends);
         met.missing.append(&mut came.missing);
+        if let Some(later) = &mut met.later {
+            later.door = door;
+        }
         Ok(met)
     }
 }
 
-async fn dial_all(hosts: Vec<Host>, security: &Security) -> Met {
-    let dialling = |host| tokio::task::spawn_local(dial(host, security.clone()));
-    let tasks: Vec<_> = hosts.into_iter().map(dialling).collect();
+async fn dial_all(hosts: Vec<Host>, security: Security) -> Met {
+    let dialling = |host: &Host| tokio::task::spawn_local(dial(host.clone(), security.clone()));
+    let tasks: Vec<_> = hosts.iter().map(dialling).collect();
     let mut met = Met::default();
-    for task in tasks {
+    let (mut by_name, mut absent) = (BTreeMap::new(), Vec::new());
+    for (host, task) in tasks.into_iter().enumerate() {
         match task.await {
-            Ok(Ok(end)) => met.ends.push(end),
-            Ok(Err(e)) => met.missing.push(e),
+            Ok(Ok(end)) => {
+                by_name.insert(end.link.peer.clone(), host);
+                met.ends.push(end);
+            }
+            Ok(Err(e)) => {
+                absent.push(host);
+                met.missing.push(e);
+            }
             Err(e) => met.missing.push(Failure::failed(format!("connecting: {e}"))),
         }
     }
+    met.later = Some(Later { door: None, hosts, by_name, absent, security });
     met
 }
 
@@ -87,10 +105,14 @@ async fn dial(host: Host, security: Security) -> Result<End, Failure> {
 }
 
 /// Takes so many workers that dial in.
-async fn wait_for(awaited: u16, listen: SocketAddr, security: &Security) -> Result<Met, Failure> {
+async fn wait_for(
+    awaited: u16,
+    listen: SocketAddr,
+    security: &Security,
+) -> Result<(Met, Option<Door>), Failure> {
     let mut met = Met::default();
     if awaited == 0 {
-        return Ok(met);
+        return Ok((met, None));
     }
     if !security.reaches(listen.ip()) {
         return Err(Failure::usage(format!(
@@ -127,5 +149,5 @@ async fn wait_for(awaited: u16, listen: SocketAddr, security: &Security) -> Resu
             }
         }
     }
-    Ok(met)
+    Ok((met, Some(door)))
 }

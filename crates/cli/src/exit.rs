@@ -13,6 +13,8 @@ pub(crate) enum Exit {
     Failed,
     /// The command line cannot be understood or followed.
     Usage,
+    /// Done, and verified, though machines were lost or left out.
+    Degraded,
     /// The result is wrong and was not kept.
     Unverified,
     /// A worker could not be reached.
@@ -29,6 +31,7 @@ impl Exit {
             Self::Done => 0,
             Self::Failed => 1,
             Self::Usage => 2,
+            Self::Degraded => 3,
             Self::Unverified => 4,
             Self::Unreachable => 5,
             Self::Interrupted => 130,
@@ -69,6 +72,8 @@ impl From<PrimaryError> for Failure {
         let exit = match e {
             PrimaryError::Unreachable { .. } => Exit::Unreachable,
             PrimaryError::Plan(PlanError::Grid(_) | PlanError::Refused { .. }) => Exit::Usage,
+            PrimaryError::Wrong(_) => Exit::Unverified,
+            PrimaryError::Stopped => Exit::Interrupted,
             PrimaryError::Failed(_)
             | PrimaryError::Matrix(_)
             | PrimaryError::Plan(_)

@@ -4,12 +4,13 @@
 //!
 //! Invariants: results on stdout, everything else on stderr; an error is one line that starts with
 //! `bramble:`, and the exit code says of which kind it is; a signal ends everything within two seconds and
-//! leaves no file and no process behind.
+//! leaves no file and no process behind; where tiles of C are kept, within five seconds, with these and how to go on.
 //!
 //! Deliberately absent: anything that computes, plans or moves matrices.
 
 mod account;
 mod args;
+mod bench;
 mod cluster;
 mod cluster_file;
 mod exit;
@@ -18,6 +19,7 @@ mod hosts;
 mod insight;
 mod key;
 mod lab;
+mod levels;
 mod local;
 mod multiply;
 mod nodes;
@@ -26,6 +28,8 @@ mod plan;
 mod progress;
 mod quantity;
 mod report;
+mod resume;
+mod sim;
 mod systemd;
 mod table;
 mod team;
@@ -58,11 +62,13 @@ fn run() -> u8 {
     let result = match cli.command {
         Command::Multiply(args) => multiply::run(&args, began),
         Command::Plan(args) => plan::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Nodes(args) => nodes::run(&args),
         Command::Worker(args) if args.print_systemd => systemd::print(),
         Command::Worker(args) => worker::run(&args),
         Command::Key(command) => key::run(&command),
         Command::Lab(command) => lab::run(&command),
+        Command::Bench(command) => bench::run(&command),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "bramble", &mut script);

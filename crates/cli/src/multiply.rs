@@ -6,15 +6,20 @@ use crate::insight::Insight;
 use crate::operands;
 use crate::progress::Progress;
 use crate::report;
+use crate::resume::part_of;
 use crate::team::{Gathered, Purpose, Team, check_kernel};
 use crate::trace::TraceFile;
-use crate::until::{Ended, done_or_signal};
+use crate::until::{Ended, done_or_stopped};
 use bramble_matrix::{DType, Matrix, Output, Shape};
+use bramble_primary::keeper::{JournalFile, Journaling};
 use bramble_primary::log::{Log, Phase};
-use bramble_primary::{Finished, Report, Request, multiply};
-use bramble_worker::host_name;
-use std::path::{Path, PathBuf};
+use bramble_primary::{Finished, Report, Request, Stop, Wrong, gone_on_with, multiply};
+use bramble_worker::{default_threads, host_name};
+use std::cell::Cell;
+use std::path::Path;
+use std::rc::Rc;
 use std::time::Instant;
+use tokio::sync::mpsc;
 
 /// Integer factors are exact up to here.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
@@ -34,20 +39,44 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     }
     let team = Team::of(&args.team)?;
     let mut operands = operands(args)?;
+    if let Some(path) = args.output.as_ref().filter(|_| args.resume)
+        && crate::resume::is_done(args, path, (&operands.a, &operands.b))?
+    {
+        crate::say(&format!("bramble: {} is complete already", path.display()));
+        return Ok(Exit::Done);
+    }
     let insight = operands.insight.take();
+    let (stop, has_place) = (Rc::new(Stop::default()), Cell::new(false));
     let work = async {
         let (trace, log) = trace(args, began)?.unzip();
-        keep(args, compute(args, team, operands, log, began).await?, trace).await
+        let place = place(args, &operands)?;
+        has_place.set(true);
+        keep(args, compute(args, team, operands, place, (log, began, stop.clone())).await?, trace, &stop)
+            .await
     };
-    match done_or_signal(work)? {
-        Ended::Done(kept) => conclude(args, &kept, insight, began),
-        Ended::Signal(exit) => {
-            // A signal while C was being synced: that goes on in a thread, without its file. The same for the trace.
-            for path in args.output.iter().chain(&args.trace) {
-                let _ = std::fs::remove_file(part_of(path));
+    match done_or_stopped(work, &|| stop.ask()) {
+        Ok(Ended::Done(kept)) => conclude(args, &kept, insight, began),
+        Ok(Ended::Signal(exit)) => {
+            // A signal while the trace was being written: that goes on in a thread, without its file.
+            args.trace.iter().for_each(|path| drop(std::fs::remove_file(part_of(path))));
+            let own = args.output.as_ref().filter(|_| has_place.get());
+            if let Some(left) = own.and_then(|path| crate::resume::left(path)) {
+                crate::say(&format!("bramble: ended as was asked: {left}"));
             }
             Ok(exit)
         }
+        Err(failure) if has_place.get() => Err(with_way_back(args, failure)),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// A failure that leaves something says how to go on.
+fn with_way_back(args: &MultiplyArgs, failure: Failure) -> Failure {
+    let is_of_the_run = matches!(failure.exit, Exit::Failed | Exit::Unreachable);
+    let path = args.output.as_ref().filter(|_| is_of_the_run && !failure.text.contains("--restart"));
+    match path.and_then(|path| crate::resume::kept(path)) {
+        Some(left) => Failure { text: format!("{}; {left}", failure.text), ..failure },
+        None => failure,
     }
 }
 
@@ -58,13 +87,6 @@ fn trace(args: &MultiplyArgs, began: Instant) -> Result<Option<(TraceFile, Log)>
         return Err(Failure::usage(format!("--trace {}: is the name of C", path.display())));
     }
     TraceFile::create(path, began).map(Some)
-}
-
-/// The unfinished file beside `path`.
-fn part_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part");
-    name.into()
 }
 
 /// A verified C under its final name.
@@ -80,6 +102,7 @@ fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
     let dtype = a.dtype();
     factors(args, dtype)?;
     check_kernel(args.cut.kernel(), dtype)?;
+    args.cut.check(dtype)?;
     let shape = Shape::new(a.shape().rows, b.shape().cols);
     let insight = Insight::prepare(args, shape.rows)?;
     let old_c = match &args.output {
@@ -125,29 +148,28 @@ fn old_c(path: &Path, shape: Shape, dtype: DType, args: &MultiplyArgs) -> Result
     old.converted(dtype).map_err(|e| Failure::failed(format!("{name} is {was}, but C is {dtype}: {e}")))
 }
 
+/// Where C goes. Signals are waited for from here on, so nothing that is begun stays behind.
+fn place(args: &MultiplyArgs, operands: &Operands) -> Result<(Output, Option<Journaling>), Failure> {
+    let (shape, dtype) = (Shape::new(operands.a.shape().rows, operands.b.shape().cols), operands.a.dtype());
+    let Some(path) = &args.output else { return Ok((Output::anonymous(shape, dtype)?, None)) };
+    let (output, journal) = crate::resume::begin(args, path, shape, dtype)?;
+    Ok((output, Some(journal)))
+}
+
 /// Gets everyone together and multiplies.
 async fn compute(
     args: &MultiplyArgs,
     team: Team,
     operands: Operands,
-    mut log: Option<Log>,
-    began: Instant,
+    (output, journal): (Output, Option<Journaling>),
+    (mut log, began, stop): (Option<Log>, Instant, Rc<Stop>),
 ) -> Result<Finished, Failure> {
-    // Signals are waited for from here on, so nothing that is begun stays behind.
-    let (shape, dtype) = (Shape::new(operands.a.shape().rows, operands.b.shape().cols), operands.a.dtype());
-    let output = match &args.output {
-        Some(path) => Output::create(path, shape, dtype)?,
-        None => Output::anonymous(shape, dtype)?,
-    };
-    let flops = 2.0
-        * operands.a.shape().rows as f64
-        * operands.a.shape().cols as f64
-        * operands.b.shape().cols as f64;
-    let purpose = Purpose { kernel: args.cut.kernel(), dtype, flops };
-    log.iter_mut().for_each(|log| log.phase(Phase::Reaching));
-    let gathered = team.gather(&args.team, purpose).await?;
-    let is_local = gathered.is_local;
-    let watch = Progress::new(args);
+    let dtype = operands.a.dtype();
+    let (m, k, n) = (operands.a.shape().rows, operands.a.shape().cols, operands.b.shape().cols);
+    let purpose = Purpose { kernel: args.cut.kernel(), dtype, flops: 2.0 * m as f64 * k as f64 * n as f64 };
+    let is_local = matches!(team, Team::Local(_));
+    let (lost, told) = mpsc::unbounded_channel();
+    let watch = Progress::new(args, lost);
     let request = Request {
         a: operands.a,
         b: operands.b,
@@ -155,13 +177,14 @@ async fn compute(
         alpha: args.alpha,
         beta: args.beta,
         output,
-        cut: args.cut.cut(),
-        kernel: gathered.kernel.clone(),
+        cut: args.cut.cut([m, n, k], dtype),
+        // Known when the machines are.
+        kernel: String::new(),
         wish: args.cut.wish(is_local),
         credits: args.cut.credits,
         steals: !args.no_steal,
         effort: args.verify,
-        threads: gathered.threads,
+        threads: args.team.threads.map_or_else(default_threads, usize::from),
         session_seed: crate::seed()? as u32,
         check_seed: crate::seed()?,
         random: crate::random,
@@ -169,18 +192,37 @@ async fn compute(
         began,
         // Reading the time of a thread costs what small frames would feel.
         account: args.verbose || args.trace.is_some(),
-        log,
+        degraded: args.team.degraded,
+        log: None,
+        journal,
+        stop,
     };
+    // Reading A, B and C takes long where they are large: nobody is made to wait for that.
+    let mut request = gone_on_with(request, &watch).await?;
+    log.iter_mut().for_each(|log| log.phase(Phase::Reaching));
+    let mut gathered = team.gather(&args.team, purpose).await?;
+    gathered.expect_more(told);
+    if request.kernel.is_empty() {
+        request.kernel.clone_from(&gathered.kernel);
+    }
+    (request.threads, request.log) = (gathered.threads, log);
     let result = multiply(request, gathered.ends, &watch).await;
     watch.done();
     result.map_err(|e| Gathered::failure(is_local, e))
 }
 
 /// Gives C its final name, or says why not. Syncing may take long, so it is done on a thread of its own.
-async fn keep(args: &MultiplyArgs, finished: Finished, trace: Option<TraceFile>) -> Result<Kept, Failure> {
-    let Finished { sealed, report, mut log } = finished;
+async fn keep(
+    args: &MultiplyArgs,
+    finished: Finished,
+    trace: Option<TraceFile>,
+    stop: &Stop,
+) -> Result<Kept, Failure> {
+    let Finished { sealed, report, mut log, journal } = finished;
     let verdict = &report.verify.verdict;
     if !verdict.passed {
+        sealed.discard();
+        journal.into_iter().for_each(JournalFile::remove);
         let text = verdict.fault.as_ref().map_or_else(|| verdict.method.clone(), |f| f.text.clone());
         let kept =
             args.output.as_ref().map_or_else(String::new, |p| format!("; {} was not written", p.display()));
@@ -188,11 +230,16 @@ async fn keep(args: &MultiplyArgs, finished: Finished, trace: Option<TraceFile>)
         return Err(Failure { exit: Exit::Unverified, text: format!("C is wrong: {text}{by}{kept}") });
     }
     let json = args.json;
+    // A signal now has to wait a little: who is told how to go on must find what he is told of.
+    stop.arm(true);
     let keeping = tokio::task::spawn_blocking(move || -> Result<_, Failure> {
         log.iter_mut().for_each(|log| log.phase(Phase::Keeping));
         let digest = json.then(|| digest(sealed.bytes()));
         let c = sealed.matrix()?;
+        journal.iter().for_each(JournalFile::step);
         sealed.commit()?;
+        journal.iter().for_each(JournalFile::step);
+        journal.into_iter().for_each(JournalFile::remove);
         if let Some((trace, log)) = trace.zip(log) {
             trace.keep(&log, &report, &host_name())?;
         }
@@ -210,8 +257,13 @@ fn conclude(
     began: Instant,
 ) -> Result<Exit, Failure> {
     let total_seconds = began.elapsed().as_secs_f64();
+    let Report { lost, missing, wrong, .. } = &kept.report;
+    let is_whole = lost.is_empty() && missing.is_empty() && wrong.is_empty();
+    let exit = if is_whole { Exit::Done } else { Exit::Degraded };
+    wrong.iter().for_each(|wrong| crate::say(&told(wrong)));
     if let Some(digest) = &kept.digest {
-        return crate::out(format!("{}\n", report::json(&kept.report, total_seconds, digest)).as_bytes());
+        crate::out(format!("{}\n", report::json(&kept.report, total_seconds, digest)).as_bytes())?;
+        return Ok(exit);
     }
     if !args.quiet {
         crate::out(report::text(&kept.report, args, total_seconds).as_bytes())?;
@@ -219,7 +271,25 @@ fn conclude(
     if let Some(insight) = insight {
         insight.print(args, &kept.c)?;
     }
-    Ok(Exit::Done)
+    Ok(exit)
+}
+
+/// Who computed something wrong: C is right, and the machine still needs somebody to look at it.
+fn told(wrong: &Wrong) -> String {
+    let (tiles, were) = match wrong.tiles {
+        1 => ("one tile".to_owned(), "was"),
+        more => (format!("{more} tiles"), "were"),
+    };
+    match &wrong.names[..] {
+        [] => format!("bramble: {tiles} of what was there before {were} wrong, and made again"),
+        [one] => format!(
+            "bramble: {tiles} of C that {one} made {were} wrong, and others made that again: check its memory, clock and cooling"
+        ),
+        some => format!(
+            "bramble: {tiles} of C that {} made together {were} wrong, and others made that again",
+            some.join(", ")
+        ),
+    }
 }
 
 /// BLAKE3 of C's bytes, in hexadecimal.

@@ -9,15 +9,16 @@ pub(crate) mod json;
 pub(crate) mod owners;
 mod picture;
 pub(crate) mod text;
-mod view;
+pub(crate) mod view;
 
-use crate::args::{PlanArgs, TeamArgs};
+use crate::args::{PlanArgs, TeamArgs, sizes};
 use crate::cluster_file::{self, ClusterFile};
 use crate::exit::{Exit, Failure};
+use crate::levels;
 use crate::operands;
 use crate::team::{Gathered, Purpose, Team, check_kernel};
 use crate::until::{Ended, done_or_signal};
-use bramble_plan::{Machine, Problem, decide, memory_to_ask};
+use bramble_plan::{Cut, Machine, Problem, Wish, decide, memory_to_ask};
 use bramble_primary::{PrimaryError, Survey, Surveyed, survey};
 use bramble_worker::host_name;
 use picture::Look;
@@ -34,33 +35,42 @@ const WORK_MAX: f64 = (1u64 << 60) as f64;
 const JOBS_MAX: f64 = (1u64 << 48) as f64;
 
 /// The machines that a plan is made for.
-struct Machines {
-    primary: Machine,
-    workers: Vec<Machine>,
+pub(crate) struct Machines {
+    pub(crate) primary: Machine,
+    pub(crate) workers: Vec<Machine>,
     /// Power of each of them, the primary first, where it is known.
-    watts: Vec<Option<f64>>,
+    pub(crate) watts: Vec<Option<f64>>,
     /// Whether the workers are there to be used, whatever is predicted.
-    workers_only: bool,
+    pub(crate) workers_only: bool,
 }
 
 /// Runs the verb.
 pub(crate) fn run(args: &PlanArgs) -> Result<Exit, Failure> {
-    let problem = problem(args)?;
-    check_kernel(args.cut.kernel(), problem.dtype)?;
-    let file = args.cluster.as_deref().map(described).transpose()?;
-    let team = if file.is_some() { Team::Alone } else { Team::of(&args.team)? };
-    let machines = match file {
-        Some(file) if file.primary.is_some() => described_only(&file, &problem),
-        file => match done_or_signal(real(args, &args.team, &problem, team))? {
-            Ended::Signal(exit) => return Ok(exit),
-            Ended::Done(real) => beside(real, file.as_ref(), &problem),
-        },
+    let problem = problem("plan", args)?;
+    let machines = match machines(args, &problem)? {
+        Ended::Signal(exit) => return Ok(exit),
+        Ended::Done(machines) => machines,
     };
     let view = view(args, &problem, machines)?;
     if args.json {
         return crate::out(format!("{}\n", json::json(&view)).as_bytes());
     }
     crate::out(text::text(&view, look()).as_bytes())
+}
+
+/// The machines that are named, or described.
+pub(crate) fn machines(args: &PlanArgs, problem: &Problem) -> Result<Ended<Machines>, Failure> {
+    check_kernel(args.cut.kernel(), problem.dtype)?;
+    args.cut.check(problem.dtype)?;
+    let file = args.cluster.as_deref().map(described).transpose()?;
+    let team = if file.is_some() { Team::Alone } else { Team::of(&args.team)? };
+    match file {
+        Some(file) if file.primary.is_some() => Ok(Ended::Done(described_only(&file, problem))),
+        file => Ok(match done_or_signal(real(args, &args.team, problem, team))? {
+            Ended::Signal(exit) => Ended::Signal(exit),
+            Ended::Done(real) => Ended::Done(beside(real, file.as_ref(), problem)),
+        }),
+    }
 }
 
 /// A cluster file where machines are needed that compute or answer.
@@ -77,9 +87,15 @@ fn described(path: &Path) -> Result<ClusterFile, Failure> {
 }
 
 /// The product, by its operands' shapes or by sizes alone.
-fn problem(args: &PlanArgs) -> Result<Problem, Failure> {
+pub(crate) fn problem(verb: &str, args: &PlanArgs) -> Result<Problem, Failure> {
     let reads_c = args.beta != 0.0;
-    let problem = match (&args.a, &args.b, args.size) {
+    let size = match (&args.a, &args.b) {
+        (Some(text), None) => Some(sizes(text).map_err(|why| {
+            Failure::usage(format!("{verb}: {text}: name two operands, or sizes instead: {why}"))
+        })?),
+        _ => args.size,
+    };
+    let problem = match (&args.a, &args.b, size) {
         (Some(a), Some(b), _) => {
             let (a, b) = operands::open(a, b, &args.operands)?;
             Problem {
@@ -101,7 +117,7 @@ fn problem(args: &PlanArgs) -> Result<Problem, Failure> {
             sends_a: true,
             sends_b: true,
         },
-        _ => return Err(Failure::usage("plan: name two operands, or --size MxKxN")),
+        _ => return Err(Failure::usage(format!("{verb}: name two operands, or sizes: MxKxN"))),
     };
     let (m, n, k) = (problem.m, problem.n, problem.k);
     if problem.flops() == 0.0 {
@@ -109,7 +125,7 @@ fn problem(args: &PlanArgs) -> Result<Problem, Failure> {
             "C is {m}x{n}, k = {k}: there is nothing to multiply, so nothing to plan"
         )));
     }
-    let cut = args.cut.cut();
+    let cut = cut_of(args, &problem);
     let grid = bramble_plan::Grid::new(&problem, cut).map_err(|e| Failure::usage(e.to_string()))?;
     let jobs = grid.rows() as f64 * grid.cols() as f64 * grid.steps() as f64;
     if problem.flops() / 2.0 > WORK_MAX || jobs > JOBS_MAX {
@@ -122,6 +138,17 @@ fn problem(args: &PlanArgs) -> Result<Problem, Failure> {
     Ok(problem)
 }
 
+/// Tiles and steps as they are asked for, or as the kernel wants them.
+fn cut_of(args: &PlanArgs, problem: &Problem) -> Cut {
+    args.cut.cut([problem.m, problem.n, problem.k], problem.dtype)
+}
+
+/// What is wanted of the plan, with what goes with the kernel: levels of a plan do not go with a kernel's.
+fn wish_of(args: &PlanArgs, problem: &Problem, workers_only: bool) -> Wish {
+    let wish = args.cut.wish(workers_only);
+    Wish { elementwise: wish.elementwise || levels::is_norm_wise(args.cut.kernel(), problem.dtype), ..wish }
+}
+
 /// Asks the machines that are there.
 async fn real(
     args: &PlanArgs,
@@ -130,14 +157,15 @@ async fn real(
     team: Team,
 ) -> Result<Machines, Failure> {
     let purpose = Purpose { kernel: args.cut.kernel(), dtype: problem.dtype, flops: problem.flops() };
-    let gathered = team.gather(team_args, purpose).await?;
+    let mut gathered = team.gather(team_args, purpose).await?;
+    let mut missing = std::mem::take(&mut gathered.ends.missing);
     let is_local = gathered.is_local;
     let fail = |e: PrimaryError| Gathered::failure(is_local, e);
-    let wish = args.cut.wish(is_local);
+    let wish = wish_of(args, problem, is_local);
     let ask = Survey {
         dtype: problem.dtype,
         flops: problem.flops(),
-        memory_bytes: memory_to_ask(problem, args.cut.cut(), &wish).map_err(|e| fail(e.into()))?,
+        memory_bytes: memory_to_ask(problem, cut_of(args, problem), &wish).map_err(|e| fail(e.into()))?,
         credits: args.cut.credits,
         kernel: gathered.kernel.clone(),
         one_kernel: args.cut.reproducible && problem.dtype.is_float(),
@@ -145,8 +173,16 @@ async fn real(
         session_seed: crate::seed()? as u32,
     };
     let (own, others) = survey(&ask, gathered.ends).await.map_err(fail)?;
-    let others: Vec<Surveyed> = others.into_iter().collect::<Result<_, _>>().map_err(fail)?;
-    let workers: Vec<Machine> = others.into_iter().map(|s| s.machine).collect();
+    let mut answered: Vec<Surveyed> = Vec::new();
+    for other in others {
+        match other.map_err(fail) {
+            Ok(surveyed) => answered.push(surveyed),
+            Err(e) if team_args.degraded && e.exit == Exit::Unreachable => missing.push(e.text),
+            Err(e) => return Err(e),
+        }
+    }
+    missing.iter().for_each(|why| crate::say(&format!("{why}; planned without it (--degraded)")));
+    let workers: Vec<Machine> = answered.into_iter().map(|s| s.machine).collect();
     Ok(Machines {
         primary: own.machine,
         watts: vec![None; workers.len() + 1],
@@ -172,14 +208,16 @@ fn beside(real: Machines, file: Option<&ClusterFile>, problem: &Problem) -> Mach
     Machines { primary: real.primary, workers, watts, workers_only: false }
 }
 
-fn view(args: &PlanArgs, problem: &Problem, machines: Machines) -> Result<View, Failure> {
+/// Decides.
+pub(crate) fn view(args: &PlanArgs, problem: &Problem, machines: Machines) -> Result<View, Failure> {
     let Machines { primary, mut workers, watts, workers_only } = machines;
     if let (Some(credits), Some(_)) = (args.cut.credits, &args.cluster) {
         workers.iter_mut().for_each(|m| m.memory_bytes = m.memory_bytes.min(credits));
     }
     let began = Instant::now();
-    let decision = decide(problem, args.cut.cut(), &primary, &workers, &args.cut.wish(workers_only))
-        .map_err(|e| Failure::from(PrimaryError::from(e)))?;
+    let decision =
+        decide(problem, cut_of(args, problem), &primary, &workers, &wish_of(args, problem, workers_only))
+            .map_err(|e| Failure::from(PrimaryError::from(e)))?;
     let plan_seconds = began.elapsed().as_secs_f64();
     let machines = std::iter::once(primary).chain(workers).collect();
     Ok(View { decision, machines, watts, plan_seconds })

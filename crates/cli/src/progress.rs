@@ -2,19 +2,22 @@
 
 use crate::args::MultiplyArgs;
 use bramble_plan::Decision;
-use bramble_primary::{Progress as State, RelayReport, Watch};
+use bramble_primary::{PrimaryError, Progress as State, RelayReport, Resumed, Watch};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use tokio::sync::mpsc::UnboundedSender;
 
 /// The bar and the sentences.
 pub(crate) struct Progress {
     bar: ProgressBar,
     quiet: bool,
     verbose: bool,
+    /// Told the name of each link that was lost.
+    lost: UnboundedSender<String>,
 }
 
 impl Progress {
-    pub(crate) fn new(args: &MultiplyArgs) -> Self {
+    pub(crate) fn new(args: &MultiplyArgs, lost: UnboundedSender<String>) -> Self {
         let quiet = args.quiet || args.json;
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr_with_hz(5) } else { ProgressDrawTarget::hidden() };
@@ -23,7 +26,7 @@ impl Progress {
         if let Ok(style) = style {
             bar.set_style(style);
         }
-        Self { bar, quiet, verbose: args.verbose }
+        Self { bar, quiet, verbose: args.verbose, lost }
     }
 
     /// Takes the bar away.
@@ -71,6 +74,54 @@ impl Watch for Progress {
             for pair in relay.unreachable.iter().skip(1) {
                 self.say(&format!("no link: {} and {}: {}", pair.from, pair.to, pair.why));
             }
+        }
+    }
+
+    fn missing(&self, why: &str) {
+        self.say(&format!("bramble: {why}; going on without it (--degraded)"));
+    }
+
+    fn resumed(&self, resumed: &Resumed) {
+        if resumed.tiles_damaged > 0 {
+            // Said in any case: the result will be right, and the disk still needs somebody to look at it.
+            let (damaged, all) = (resumed.tiles_damaged, resumed.tiles_there + resumed.tiles_damaged);
+            self.say(&format!(
+                "bramble: {damaged} of {all} tiles are not what they were, and are made again"
+            ));
+        }
+    }
+
+    fn lost(&self, name: &str, why: &str) {
+        // Said in any case: the result will be right, and the machine still needs somebody to look at it.
+        self.say(&format!("bramble: worker {name} was lost: {why}; others do what it had to do"));
+        // Where nobody listens, nobody is dialled again.
+        let _ = self.lost.send(name.to_owned());
+    }
+
+    fn wrong(&self, makers: &[String], tiles: usize, text: &str) {
+        let s = if tiles == 1 { "" } else { "s" };
+        let by = match makers {
+            [] => "made before it was gone on with".to_owned(),
+            [one] => format!("made by {one}"),
+            some => format!("made by some of {}", some.join(", ")),
+        };
+        self.say(&format!(
+            "bramble: {tiles} tile{s} of C may be wrong ({text}), {by}; others make that again"
+        ));
+    }
+
+    fn joined(&self, name: &str) {
+        if !self.quiet {
+            self.say(&format!("worker {name} has joined"));
+        }
+    }
+
+    fn turned_away(&self, why: &PrimaryError) {
+        if self.verbose {
+            self.say(&format!("turned away: {why}"));
+        }
+        if let PrimaryError::Unreachable { name, .. } = why {
+            let _ = self.lost.send(name.clone());
         }
     }
 

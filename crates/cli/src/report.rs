@@ -5,7 +5,7 @@ use crate::args::MultiplyArgs;
 use crate::plan::{json as plan_json, text as plan_text};
 use crate::quantity::{bytes, seconds};
 use bramble_plan::Sums;
-use bramble_primary::{MachineReport, Moved, RelayReport, Report, Unreachable};
+use bramble_primary::{Loss, MachineReport, Moved, RelayReport, Report, Unreachable, Wrong};
 use serde_json::{Value, json};
 
 /// The report as lines of text.
@@ -141,8 +141,10 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
             "seconds": report.verify.seconds,
         },
         "faults": {
-            "lost": [],
-            "retried": 0,
+            "lost": report.lost.iter().map(lost_json).collect::<Vec<_>>(),
+            "wrong": report.wrong.iter().map(wrong_json).collect::<Vec<_>>(),
+            "missing": report.missing,
+            "retried": report.lost.iter().map(|l| l.parts).sum::<u64>(),
             "excluded": report.left_out.iter().map(|l| json!({"name": l.name, "reason": l.reason})).collect::<Vec<_>>(),
         },
         "relay": report.relay.as_ref().map(relay_json),
@@ -153,6 +155,14 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
 fn relay_json(relay: &RelayReport) -> Value {
     let pair = |p: &Unreachable| json!({"from": p.from, "to": p.to, "why": p.why});
     json!({"pairs": relay.pairs, "unreachable": relay.unreachable.iter().map(pair).collect::<Vec<_>>()})
+}
+
+fn wrong_json(w: &Wrong) -> Value {
+    json!({ "names": w.names, "tiles": w.tiles, "text": w.text })
+}
+
+fn lost_json(l: &Loss) -> Value {
+    json!({"name": l.name, "why": l.why, "at_s": l.at_s, "parts": l.parts, "part": l.part})
 }
 
 fn moved_json(m: &Moved) -> Value {
@@ -183,7 +193,7 @@ fn machine_json(m: &MachineReport) -> Value {
 }
 
 /// CPU seconds of this process so far, all threads.
-fn cpu_seconds() -> f64 {
+pub(crate) fn cpu_seconds() -> f64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
 }

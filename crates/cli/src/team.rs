@@ -5,16 +5,20 @@
 //! Invariant: this machine's own threads are a worker like any other, over a link that shares memory.
 
 use crate::args::{LinkKind, TeamArgs};
-use crate::cluster::{Cluster, Met};
+use crate::cluster::{Cluster, Later, Met};
 use crate::exit::{Exit, Failure};
 use crate::hostfile;
 use crate::local::{LocalWorkers, Share};
 use crate::trust;
-use bramble_kernel::{Choice, KernelName};
+use bramble_kernel::Choice;
 use bramble_link::thread_pair;
 use bramble_matrix::DType;
 use bramble_primary::{End, Ends};
 use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
+use tokio::sync::mpsc;
+
+/// Workers that have come and that the product has not taken yet.
+const COMERS_MAX: usize = 16;
 
 /// Who computes, as the command line says.
 pub(crate) enum Team {
@@ -31,6 +35,8 @@ pub(crate) struct Gathered {
     pub(crate) ends: Ends,
     /// Workers that could not be had, and why.
     pub(crate) missing: Vec<Failure>,
+    /// Where more may come from while a product runs.
+    later: Option<Later>,
     /// The kernel to ask for.
     pub(crate) kernel: String,
     /// Threads of this machine.
@@ -93,7 +99,7 @@ impl Team {
         let mut kernel = purpose.kernel;
         let is_local = matches!(self, Self::Local(_));
         let mut processes = LocalWorkers::default();
-        let Met { ends: workers, missing } = match self {
+        let Met { ends: workers, missing, later } = match self {
             Self::Alone => Met::default(),
             Self::Local(share) => {
                 let (started, door) = LocalWorkers::start(share).await?;
@@ -103,32 +109,44 @@ impl Team {
                 let links = processes.accept(door).await?;
                 let end = |link| End { link, threads_max: 0, was_dialled: false };
                 let ends = links.into_iter().map(end).collect();
-                Met { ends, missing: Vec::new() }
+                Met { ends, ..Met::default() }
             }
             Self::Cluster(cluster) => cluster.meet().await?,
         };
         let (local, threads) = own_threads(args, is_local, !workers.is_empty());
         Ok(Gathered {
-            ends: Ends { local, workers, alike: is_local },
+            ends: Ends { local, workers, alike: is_local, missing: Vec::new(), later: None },
             missing,
-            kernel: name_of(kernel),
+            later,
+            kernel: kernel.to_string(),
             threads,
             is_local,
             _processes: processes,
         })
     }
 
-    /// Gets everyone together, or says who cannot be had.
+    /// Gets everyone together, or says who cannot be had. With `--degraded` those who do not answer are left out.
     pub(crate) async fn gather(self, args: &TeamArgs, purpose: Purpose) -> Result<Gathered, Failure> {
         let mut gathered = self.gather_some(args, purpose).await?;
-        match gathered.missing.is_empty() {
-            true => Ok(gathered),
-            false => Err(gathered.missing.swap_remove(0)),
+        let is_final = |f: &Failure| !args.degraded || f.exit != Exit::Unreachable;
+        if let Some(at) = gathered.missing.iter().position(is_final) {
+            return Err(gathered.missing.swap_remove(at));
         }
+        gathered.ends.missing = gathered.missing.drain(..).map(|f| f.text).collect();
+        Ok(gathered)
     }
 }
 
 impl Gathered {
+    /// From now on, whoever comes is among the ends: those that dial in, and those that answer again after they were said to be
+    /// lost. Has to run inside a `LocalSet`.
+    pub(crate) fn expect_more(&mut self, lost: mpsc::UnboundedReceiver<String>) {
+        let Some(later) = self.later.take() else { return };
+        let (to, ends) = mpsc::channel(COMERS_MAX);
+        self.ends.later = Some(ends);
+        tokio::task::spawn_local(later.serve(lost, to));
+    }
+
     /// A failure of these machines: processes of our own are no cluster that could be unreachable.
     pub(crate) fn failure(is_local: bool, failure: impl Into<Failure>) -> Failure {
         match failure.into() {
@@ -167,21 +185,13 @@ fn own_threads(args: &TeamArgs, is_local: bool, has_others: bool) -> (End, usize
 fn probed(purpose: Purpose) -> Result<Choice, Failure> {
     let pick = bramble_kernel::pick(purpose.kernel, purpose.dtype, purpose.flops)
         .map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
-    let name: KernelName = pick.kernel.name().parse().map_err(|e| Failure::failed(format!("{e}")))?;
-    Ok(Choice::Named(name))
+    pick.kernel.name().parse().map_err(|e| Failure::failed(format!("{e}")))
 }
 
 /// A kernel that cannot be had here is said before anything is begun.
 pub(crate) fn check_kernel(kernel: Choice, dtype: DType) -> Result<(), Failure> {
-    if let Choice::Named(_) = kernel {
+    if kernel != Choice::Auto {
         bramble_kernel::pick(kernel, dtype, 0.0).map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
     }
     Ok(())
-}
-
-fn name_of(kernel: Choice) -> String {
-    match kernel {
-        Choice::Auto => "auto".to_owned(),
-        Choice::Named(name) => name.as_str().to_owned(),
-    }
 }

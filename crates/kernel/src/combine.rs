@@ -53,7 +53,12 @@ fn scaled<T: Element>(a: View<'_, T>, b: View<'_, T>, beta: T, c: ViewMut<'_, T>
 
 /// Calls `f` with every element of C and those of A and B at its place, along the lines in which C lies. An operand that
 /// does not lie so is turned square by square, and read as it lies.
-fn walk<T: Element>(a: View<'_, T>, b: View<'_, T>, mut c: ViewMut<'_, T>, f: impl Fn(&mut T, T, T)) {
+pub(crate) fn walk<T: Element>(
+    a: View<'_, T>,
+    b: View<'_, T>,
+    mut c: ViewMut<'_, T>,
+    f: impl Fn(&mut T, T, T),
+) {
     if c.row_stride() < c.col_stride() {
         return walk(a.transposed(), b.transposed(), c.transposed(), f);
     }

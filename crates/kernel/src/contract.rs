@@ -121,10 +121,10 @@ kernel_element!(f64, F64);
 kernel_element!(i32, I32);
 kernel_element!(i64, I64);
 
-/// Something that multiplies on the calling thread, as `docs/kernel-contract.md` says.
+/// Something that multiplies on the calling thread (or on so many as it was opened with), as `docs/kernel-contract.md` says.
 pub trait Kernel: Send + Sync {
     /// The name that users type and read.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
 
     /// Whether products of that type are taken.
     fn supports(&self, dtype: DType) -> bool;

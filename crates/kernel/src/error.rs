@@ -15,6 +15,28 @@ pub enum KernelError {
         /// The names that exist, comma-separated.
         known: String,
     },
+    /// A kernel over another names one that cannot be under it.
+    #[error("the kernel '{kernel}' cannot be over '{base}'; use one of: {known}")]
+    Base {
+        /// The upper one.
+        kernel: String,
+        /// What was asked for below it.
+        base: String,
+        /// The names that can be there, comma-separated.
+        known: String,
+    },
+    /// The number behind a kernel over another cannot be read.
+    #[error("'{text}' is no {what}: use {form} with a number from 1 to {max}")]
+    Number {
+        /// How it is written.
+        form: String,
+        /// What the number is.
+        what: String,
+        /// What was there.
+        text: String,
+        /// The largest that can be named.
+        max: u32,
+    },
     /// The library is not on this machine.
     #[error("the kernel '{name}' needs a library that is not on this machine; {how}")]
     Missing {

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use bramble_matrix::DType;
+use bramble_matrix::{DType, Winograd};
 
-use crate::KernelError;
+use crate::{KernelError, strassen};
 
 /// A kernel by name. The order is that of the lists users read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,10 +62,10 @@ impl FromStr for KernelName {
     type Err = KernelError;
 
     fn from_str(name: &str) -> Result<Self, KernelError> {
-        Self::ALL
-            .into_iter()
-            .find(|known| known.as_str() == name)
-            .ok_or_else(|| KernelError::Unknown { name: name.to_owned(), known: join(Self::ALL.iter()) })
+        Self::ALL.into_iter().find(|known| known.as_str() == name).ok_or_else(|| KernelError::Unknown {
+            name: name.to_owned(),
+            known: format!("{}, blocked:BASE, strassen:BASE:CUTOFF", join(Self::ALL.iter())),
+        })
     }
 }
 
@@ -77,13 +77,71 @@ pub enum Choice {
     Auto,
     /// This one and no other.
     Named(KernelName),
+    /// Block multiplication over another.
+    Blocked {
+        /// What multiplies the pieces.
+        base: KernelName,
+        /// Edge of the pieces; `None` is the default.
+        edge: Option<u32>,
+    },
+    /// Strassen's method, in Winograd's form, over another.
+    Strassen {
+        /// What multiplies after the last level.
+        base: KernelName,
+        /// Least side of what it multiplies; `None` is the type's own.
+        cutoff: Option<u32>,
+    },
+}
+
+/// Largest edge or cut-off that can be named.
+const NUMBER_MAX: u32 = 1 << 20;
+
+impl Choice {
+    /// Names of the kernels that take another, and what the number behind it is.
+    const OVER: [(&str, &str); 2] = [("blocked", "EDGE"), ("strassen", "CUTOFF")];
+
+    /// The rules by which products are cut for Strassen's method; `None` for all other kernels, whose elements are each
+    /// within the bound for classical products.
+    pub fn levels(self, dtype: DType) -> Option<Winograd> {
+        match self {
+            Self::Strassen { cutoff, .. } => {
+                Some(Winograd { cutoff: cutoff.map_or_else(|| strassen::cutoff(dtype), u64::from) })
+            }
+            Self::Auto | Self::Named(_) | Self::Blocked { .. } => None,
+        }
+    }
+
+    /// Reads what stands behind the colon of a kernel over another: `BASE`, or `BASE:NUMBER`.
+    fn over(kernel: &str, what: &str, rest: Option<&str>) -> Result<(KernelName, Option<u32>), KernelError> {
+        let Some(rest) = rest else { return Ok((KernelName::Simd, None)) };
+        let (base, number) = rest.split_once(':').map_or((rest, None), |(base, n)| (base, Some(n)));
+        let base: KernelName = base.parse().map_err(|_| KernelError::Base {
+            kernel: kernel.to_owned(),
+            base: base.to_owned(),
+            known: join(KernelName::ALL.iter()),
+        })?;
+        let number = number.map(|text| {
+            let is_plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+            text.parse().ok().filter(|n| is_plain && (1..=NUMBER_MAX).contains(n)).ok_or_else(|| {
+                let form = format!("{kernel}:{base}:{what}");
+                KernelError::Number { form, what: what.to_owned(), text: text.to_owned(), max: NUMBER_MAX }
+            })
+        });
+        Ok((base, number.transpose()?))
+    }
 }
 
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let over = |name: &str, base: &KernelName, number: &Option<u32>| match number {
+            Some(number) => format!("{name}:{base}:{number}"),
+            None => format!("{name}:{base}"),
+        };
         match self {
             Self::Auto => f.pad("auto"),
             Self::Named(name) => name.fmt(f),
+            Self::Blocked { base, edge } => f.pad(&over("blocked", base, edge)),
+            Self::Strassen { base, cutoff } => f.pad(&over("strassen", base, cutoff)),
         }
     }
 }
@@ -91,8 +149,16 @@ impl fmt::Display for Choice {
 impl FromStr for Choice {
     type Err = KernelError;
 
-    fn from_str(name: &str) -> Result<Self, KernelError> {
-        if name == "auto" { Ok(Self::Auto) } else { name.parse().map(Self::Named) }
+    fn from_str(text: &str) -> Result<Self, KernelError> {
+        let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
+        if let Some((name, what)) = Self::OVER.into_iter().find(|(over, _)| *over == name) {
+            let (base, number) = Self::over(name, what, rest)?;
+            return Ok(match name {
+                "blocked" => Self::Blocked { base, edge: number },
+                _ => Self::Strassen { base, cutoff: number },
+            });
+        }
+        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Named) }
     }
 }
 
@@ -111,6 +177,50 @@ mod tests {
     #[test]
     fn an_unknown_name_is_answered_with_those_that_exist() {
         let text = "mkl".parse::<Choice>().unwrap_err().to_string();
-        assert_eq!(text, "there is no kernel 'mkl'; use one of: auto, reference, simd, openblas, blis");
+        assert_eq!(
+            text,
+            "there is no kernel 'mkl'; use one of: auto, reference, simd, openblas, blis, blocked:BASE, strassen:BASE:CUTOFF"
+        );
+    }
+
+    #[test]
+    fn kernels_over_others_are_read_with_what_is_left_away() {
+        for (text, full) in [
+            ("blocked", "blocked:simd"),
+            ("blocked:openblas:64", "blocked:openblas:64"),
+            ("strassen", "strassen:simd"),
+            ("strassen:blis", "strassen:blis"),
+            ("strassen:reference:16", "strassen:reference:16"),
+        ] {
+            let read = text.parse::<Choice>().unwrap();
+            assert_eq!(read.to_string(), full);
+            assert_eq!(full.parse::<Choice>().unwrap(), read);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_answered_with_the_form() {
+        let said = |text: &str| text.parse::<Choice>().unwrap_err().to_string();
+        assert_eq!(
+            said("strassen:mkl"),
+            "the kernel 'strassen' cannot be over 'mkl'; use one of: reference, simd, openblas, blis"
+        );
+        assert_eq!(said("blocked:strassen"), said("blocked:mkl").replace("mkl", "strassen"));
+        for bad in ["0", "", "+5", "x", "9999999", "5:6"] {
+            let text =
+                format!("'{bad}' is no CUTOFF: use strassen:simd:CUTOFF with a number from 1 to 1048576");
+            assert_eq!(said(&format!("strassen:simd:{bad}")), text);
+        }
+        assert!(said("blocked:simd:0").contains("EDGE"));
+    }
+
+    #[test]
+    fn only_strassen_has_rules_for_levels() {
+        let rules = |text: &str| text.parse::<Choice>().unwrap().levels(DType::F64).map(|rules| rules.cutoff);
+        assert_eq!((rules("auto"), rules("simd"), rules("blocked:simd:64")), (None, None, None));
+        assert_eq!(
+            (rules("strassen"), rules("strassen:blis:7")),
+            (Some(strassen::cutoff(DType::F64)), Some(7))
+        );
     }
 }

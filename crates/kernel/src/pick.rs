@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 use bramble_matrix::DType;
 
+use crate::blocked::{self, Blocked};
 use crate::reference::Reference;
 use crate::simd::Simd;
+use crate::strassen::Strassen;
 use crate::{Choice, Kernel, KernelError, KernelName, blas, rate};
 
 /// Opening and comparing the libraries takes 60 ms and more. A library that is a tenth faster repays that
@@ -54,12 +56,32 @@ pub fn open(name: KernelName) -> Result<Arc<dyn Kernel>, KernelError> {
 /// those that are present, in about 30 ms, if there is enough work to repay that.
 pub fn pick(choice: Choice, dtype: DType, flops: f64) -> Result<Pick, KernelError> {
     match choice {
-        Choice::Named(name) if !name.supports(dtype) => {
+        Choice::Named(name) | Choice::Blocked { base: name, .. } | Choice::Strassen { base: name, .. }
+            if !name.supports(dtype) =>
+        {
             Err(KernelError::Unsupported { name, dtype, able: KernelName::able(dtype) })
         }
-        Choice::Named(name) => Ok(Pick { kernel: open(name)?, rates: Vec::new() }),
         Choice::Auto => Ok(auto(dtype, flops)),
+        _ => Ok(Pick { kernel: open_on(choice, 1)?, rates: Vec::new() }),
     }
+}
+
+/// The kernel of that choice, to be used on so many threads: those over another share a product among them, all others
+/// use the calling one whatever is said here. `auto` is `simd`: what is faster depends on the product.
+pub fn open_on(choice: Choice, threads: usize) -> Result<Arc<dyn Kernel>, KernelError> {
+    let name = choice.to_string();
+    Ok(match choice {
+        Choice::Auto => Arc::new(Simd),
+        Choice::Named(name) => open(name)?,
+        Choice::Blocked { base, edge } => {
+            let edge = edge.map_or(blocked::EDGE, |edge| usize::try_from(edge).unwrap_or(usize::MAX));
+            Arc::new(Blocked { name, base: open(base)?, edge, threads })
+        }
+        Choice::Strassen { base, cutoff } => {
+            let cutoff = cutoff.map(u64::from);
+            Arc::new(Strassen { name, base: open(base)?, cutoff, threads })
+        }
+    })
 }
 
 fn auto(dtype: DType, flops: f64) -> Pick {

@@ -14,7 +14,7 @@ use crate::{AnyProduct, Kernel, KernelName, Product};
 pub(crate) struct Reference;
 
 impl Kernel for Reference {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         KernelName::Reference.as_str()
     }
 

@@ -5,14 +5,27 @@ mod common;
 
 use std::sync::Arc;
 
-use bramble_kernel::{Kernel, KernelElement, KernelName, Product, open};
+use bramble_kernel::{Choice, Kernel, KernelElement, KernelName, Product, open, open_on};
 use bramble_matrix::{DType, View, ViewMut};
 use common::{Float, Layout, Operand, noise};
 use proptest::prelude::*;
 
-/// Kernels other than the reference that are present and take this type.
+/// Kernels over others, with the threads that they are opened on: pieces so small that there are many.
+const OVER: [(&str, usize); 4] = [
+    ("blocked:simd:512", 2),
+    ("blocked:reference:7", 1),
+    ("strassen:simd:2", 1),
+    ("strassen:reference:5", 2),
+];
+
+/// Kernels other than the reference that are present, take this type, and hold the whole contract for it: Strassen's is
+/// exact for integers only.
 fn kernels(dtype: DType) -> Vec<Arc<dyn Kernel>> {
-    KernelName::ALL[1..].iter().filter_map(|&n| open(n).ok()).filter(|k| k.supports(dtype)).collect()
+    let plain = KernelName::ALL[1..].iter().filter_map(|&n| open(n).ok());
+    let over = OVER.map(|(name, threads)| (name.parse::<Choice>().unwrap(), threads));
+    let over = over.into_iter().filter(|(choice, _)| !dtype.is_float() || choice.levels(dtype).is_none());
+    let over = over.map(|(choice, threads)| open_on(choice, threads).unwrap());
+    plain.chain(over).filter(|k| k.supports(dtype)).collect()
 }
 
 /// One case: dimensions, layouts of A, B and C, alpha and beta.
@@ -181,7 +194,8 @@ fn all_pairs_of_scales() {
 
 fn poison<T: Float>() {
     let reference = open(KernelName::Reference).unwrap();
-    for kernel in kernels(T::DTYPE).into_iter().chain([reference]) {
+    let strassen = open_on("strassen:simd:3".parse().unwrap(), 2).unwrap();
+    for kernel in kernels(T::DTYPE).into_iter().chain([reference, strassen]) {
         for (m, n, k) in [(1, 1, 1), (1, 9, 4), (9, 1, 4), (3, 4, 2), (16, 16, 16), (65, 70, 600), (5, 6, 0)]
         {
             for layout in Layout::ALL {

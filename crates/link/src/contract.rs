@@ -181,6 +181,51 @@ fn a_sender_that_is_ahead_waits() {
 }
 
 #[test]
+fn what_leaves_is_what_the_other_end_takes() {
+    each(async |mut a, mut b| {
+        let (leaving, shares_memory) = (a.sender.leaving(), a.shares_memory);
+        let settled = async || {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            leaving()
+        };
+        for _ in 0..3 {
+            a.sender.send(Frame::new(1, vec![1; 100], Body::Empty)).await.unwrap();
+            b.receiver.receive(&mut NoBodies).await.unwrap();
+        }
+        assert_eq!(settled().await, 0, "frames without a body do not count");
+        let sender = tokio::task::spawn_local(async move {
+            for i in 0..40 {
+                let body = Region::whole(Arc::new(pattern(CHUNK_BYTES_MAX, i)));
+                a.sender.send(Frame::new(2, Bytes::new(), Body::Shared(body))).await.unwrap();
+            }
+            a
+        });
+        // Nobody reads: the systems of both ends have room for some of it, and then it stands.
+        let mut before = settled().await;
+        let stands = async {
+            while std::mem::replace(&mut before, settled().await) != before {}
+            before
+        };
+        let stood = tokio::time::timeout(Duration::from_secs(20), stands).await.unwrap();
+        assert!(stood < 40 * to_u64(CHUNK_BYTES_MAX));
+        for _ in 0..40 {
+            b.receiver.receive(&mut PlaceStrided).await.unwrap();
+        }
+        let a = sender.await.unwrap();
+        let all = settled().await;
+        if shares_memory {
+            assert_eq!((stood, all), (0, 0), "nothing leaves where memory is shared");
+        } else {
+            assert!(stood > 0 && all >= 40 * to_u64(CHUNK_BYTES_MAX), "{stood}, then {all}");
+        }
+        // Asking keeps nothing open.
+        drop(a);
+        assert_eq!(leaving(), 0);
+        assert!(b.receiver.receive(&mut NoBodies).await.is_err());
+    });
+}
+
+#[test]
 fn a_closed_peer_is_an_error_not_a_wait() {
     each(async |mut a, b| {
         drop(b);

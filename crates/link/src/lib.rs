@@ -92,9 +92,18 @@ pub trait Sender {
     fn set_session(&mut self, session: u32);
     /// Bytes that went out, headers included. A link that shares memory counts what it referred to.
     fn bytes_sent(&self) -> u64;
+    /// Grows with every byte of a body that the other end's system has taken, also of a frame that has not left whole; to see
+    /// whether a slow link is still one. Frames without a body do not count: a system takes these for a process that has
+    /// stopped. A link that shares memory does not count.
+    fn leaving(&self) -> Leaving {
+        Rc::new(|| 0)
+    }
     /// Tells the other end that nothing more will come.
     fn close(&mut self) -> LinkFuture<'_, ()>;
 }
+
+/// Asks a link how many bytes of bodies have left it; 0 when it is no more.
+pub type Leaving = Rc<dyn Fn() -> u64>;
 
 /// The receiving end.
 pub trait Receiver {

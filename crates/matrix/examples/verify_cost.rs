@@ -64,6 +64,7 @@ fn measure<T: Element>(n: usize, threads: usize) -> Result<(), MatrixError> {
                 alpha: 1.0,
                 beta: 0.0,
                 levels: 0,
+                tiles: &[],
                 effort,
                 seed: 1,
                 threads,

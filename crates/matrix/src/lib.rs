@@ -14,6 +14,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("elements in files and on the wire are little-endian and used where they lie");
 
+mod digest;
 mod dtype;
 mod element;
 mod error;
@@ -26,13 +27,16 @@ mod shape;
 mod source;
 pub mod verify;
 mod view;
+mod winograd;
 
+pub use digest::{Digest128, Digester};
 pub use dtype::{DType, Element};
 pub use error::MatrixError;
 pub use generate::Generator;
 pub use memory::{Buffer, Lines, SharedBytes};
-pub use output::{Lent, Output, Sealed};
+pub use output::{Lent, Output, Sealed, Unfinished};
 pub use shape::{Layout, Rect, Shape, Span};
 pub use source::Matrix;
-pub use verify::{Check, Effort, Fault, Scaling, Verdict, scaling, verify};
+pub use verify::{Check, Effort, Fault, Scaling, TileLevels, Verdict, scaling, verify, wrong_tiles};
 pub use view::{View, ViewMut};
+pub use winograd::Winograd;

@@ -37,6 +37,8 @@ enum Store {
     Generated(Generator),
     /// Another matrix, whose elements become this one's type when they are read.
     Converted(Arc<Matrix>),
+    /// The rectangle of another that begins there.
+    Part { of: Arc<Matrix>, row: u64, col: u64 },
 }
 
 /// What a reader of files found: `shape` elements from byte `start` of `owner` on, without gaps.
@@ -159,6 +161,9 @@ impl Matrix {
         let store = match self.store {
             Store::Generated(generator) => Store::Generated(generator.transposed()),
             Store::Converted(inner) => Store::Converted(Arc::new(Self::clone(&inner).transposed())),
+            Store::Part { of, row, col } => {
+                Store::Part { of: Arc::new(Self::clone(&of).transposed()), row: col, col: row }
+            }
             store => store,
         };
         Self { shape: self.shape.transposed(), layout: self.layout.transposed(), store, ..self }
@@ -186,10 +191,21 @@ impl Matrix {
         Ok(Self { name, shape, layout, dtype: to, mapped_bytes, store: Store::Converted(Arc::new(self)) })
     }
 
+    /// A rectangle as a matrix of its own; copies nothing. Panics where it is outside.
+    pub fn part(&self, rect: Rect) -> Self {
+        assert!(rect.fits(self.shape), "{rect} is outside {}", self.shape);
+        let (row, col) = (rect.rows.start, rect.cols.start);
+        let store = Store::Part { of: Arc::new(self.clone()), row, col };
+        Self { shape: rect.shape(), store, mapped_bytes: 0, ..self.clone() }
+    }
+
     /// The lines of a rectangle where they lie, or `None` where the elements have to be made first
     /// (generated or converted). Panics where the rectangle is outside.
     pub fn lines(&self, rect: Rect) -> Option<Lines> {
         assert!(rect.fits(self.shape), "{rect} is outside {}", self.shape);
+        if let Store::Part { of, row, col } = &self.store {
+            return of.lines(shifted(rect, *row, *col));
+        }
         let Store::Bytes { owner, start, pitch_bytes } = &self.store else { return None };
         let place = Place::of(rect, self.layout, *start, *pitch_bytes, self.dtype.size_bytes());
         Some(Lines {
@@ -224,6 +240,7 @@ impl Matrix {
             }
             Store::Generated(generator) => generator.fill(rect, self.dtype, self.layout, dst),
             Store::Converted(inner) => return inner.read_converted(rect, self.dtype, dst),
+            Store::Part { of, row, col } => return of.read_block(shifted(rect, *row, *col), dst),
         }
         Ok(())
     }
@@ -284,6 +301,12 @@ impl Place {
             f(&memory[self.start + i * self.pitch_bytes..][..self.line_bytes], part);
         }
     }
+}
+
+/// The rectangle of a matrix that is one of its part that begins there.
+fn shifted(rect: Rect, row: u64, col: u64) -> Rect {
+    let by = |span: Span, by: u64| Span::new(span.start + by, span.end + by);
+    Rect::new(by(rect.rows, row), by(rect.cols, col))
 }
 
 /// (which lines, which elements of each) of a rectangle.

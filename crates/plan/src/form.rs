@@ -7,6 +7,10 @@
 //! after it in an order that no two machines can wait for each other in: either its share covers the whole of k, with
 //! steps rising for each tile, or each share has one span of k and a machine's shares come in the order of k.
 
+mod bytes;
+
+pub use bytes::NoPlan;
+
 use crate::memory::CellCharges;
 use crate::{Bound, Prediction, Problem, Recipe, Region, Strategy};
 use bramble_matrix::{Rect, Span};

@@ -144,15 +144,33 @@ impl Grid {
             tile_cols: tile_cols.min(n.max(1)),
             depth: depth.min(k.max(1)),
         };
-        if grid.steps() > STEPS_MAX {
-            return Err(GridError::TooManySteps { k, depth: grid.depth });
+        grid.counts()?;
+        Ok(grid)
+    }
+
+    /// A grid as another time has made it; `None` where none like that can be made.
+    pub(crate) fn checked(sides: [u64; 3], tile_rows: u64, tile_cols: u64, depth: u64) -> Option<Self> {
+        let [m, n, k] = sides;
+        let within = |x: u64, side: u64, max: u64| (1..=max.min(side.max(1))).contains(&x);
+        let fits =
+            within(tile_rows, m, TILE_MAX) && within(tile_cols, n, TILE_MAX) && within(depth, k, DEPTH_MAX);
+        // Sizes first: counts are reckoned with them.
+        Self::of(m, n, k, Cut { tile: Some(TILE_MAX), depth: Some(DEPTH_MAX) }).ok()?;
+        let grid = Self { m, n, k, tile_rows, tile_cols, depth };
+        (fits && grid.counts().is_ok()).then_some(grid)
+    }
+
+    /// Whether its steps and products can be counted with.
+    fn counts(&self) -> Result<(), GridError> {
+        if self.steps() > STEPS_MAX {
+            return Err(GridError::TooManySteps { k: self.k, depth: self.depth });
         }
-        let jobs = grid.tiles().checked_mul(grid.steps());
+        let jobs = self.tiles().checked_mul(self.steps());
         if jobs.is_none_or(|jobs| jobs > JOBS_MAX) {
-            let Self { tile_rows, tile_cols, depth, .. } = grid;
+            let Self { m, n, k, tile_rows, tile_cols, depth } = *self;
             return Err(GridError::TooMany { m, n, k, tile_rows, tile_cols, depth });
         }
-        Ok(grid)
+        Ok(())
     }
 
     /// Number of tile rows.

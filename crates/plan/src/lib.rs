@@ -23,6 +23,7 @@ mod said;
 mod search;
 mod strategy;
 mod team;
+mod tiles;
 mod winograd;
 
 pub use bound::{Binding, Bound, words_each, words_flat};
@@ -30,7 +31,7 @@ pub use charge::{MATRIX_BYTES_MIN, USE_BYTES, charged_bytes};
 pub use cost::{Limit, MachineCost, Prediction};
 pub use cut::partition;
 pub use decide::{Considered, Decision, LeftOut, PlanError, Preference, Relay, Wish, decide, memory_to_ask};
-pub use form::{Block, BlockSize, Member, Order, Plan, Share, Sums};
+pub use form::{Block, BlockSize, Member, NoPlan, Order, Plan, Share, Sums};
 pub use grid::{Cut, Grid, GridError};
 pub use memory::memory_wanted;
 pub use problem::{LinkRate, Machine, Problem};

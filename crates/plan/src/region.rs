@@ -37,22 +37,32 @@ impl Region {
     /// Regions for that many levels: the core, what is left on its right, what is left below. `None` where the matrices
     /// are too small to be cut so often.
     pub fn peeled(problem: &Problem, cut: Cut, levels: u32) -> Result<Option<Vec<Self>>, GridError> {
+        Self::laid_out(problem, levels, |m, n, k| Grid::of(m, n, k, cut))
+    }
+
+    /// The same with any grids: what makes them is told rows, columns and depth of what they cut, in this order.
+    pub(crate) fn laid_out<E>(
+        problem: &Problem,
+        levels: u32,
+        mut grid: impl FnMut(u64, u64, u64) -> Result<Grid, E>,
+    ) -> Result<Option<Vec<Self>>, E> {
         if levels == 0 {
-            return Ok(Some(vec![Self::whole(problem, cut)?]));
+            let grid = grid(problem.m, problem.n, problem.k)?;
+            return Ok(Some(vec![Self { row: 0, col: 0, grid, levels: 0, rim: 0 }]));
         }
         let (m, n, k) = (problem.m >> levels, problem.n >> levels, problem.k >> levels);
         if m == 0 || n == 0 || k == 0 {
             return Ok(None);
         }
-        let grid = Grid::of(m, n, k, cut)?;
+        let core = grid(m, n, k)?;
         let (rows, cols) = (m << levels, n << levels);
-        let mut regions = vec![Self { row: 0, col: 0, grid, levels, rim: problem.k - (k << levels) }];
+        let mut regions = vec![Self { row: 0, col: 0, grid: core, levels, rim: problem.k - (k << levels) }];
         if cols < problem.n {
-            let grid = Grid::of(problem.m, problem.n - cols, problem.k, cut)?;
+            let grid = grid(problem.m, problem.n - cols, problem.k)?;
             regions.push(Self { row: 0, col: cols, grid, levels: 0, rim: 0 });
         }
         if rows < problem.m {
-            let grid = Grid::of(problem.m - rows, cols, problem.k, cut)?;
+            let grid = grid(problem.m - rows, cols, problem.k)?;
             regions.push(Self { row: rows, col: 0, grid, levels: 0, rim: 0 });
         }
         Ok(Some(regions))

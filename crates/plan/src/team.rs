@@ -99,38 +99,41 @@ fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
         let memory_bytes = costs.machines[member.machine].memory_bytes;
         costs.charges[share.region].need(share.block, share.order) <= memory_bytes
     };
-    let mut fastest: Option<Shared> = None;
-    let doubled =
-        |below: u64| std::iter::successors(Some(1), |n| Some(n * 2)).take_while(move |n| *n < below);
-    let endings = doubled(steps.min(ENDING_MAX)).skip(1).flat_map(|n| [n, n + n / 2]).filter(|n| *n < steps);
-    let orders = doubled(columns).map(Order::Columns).chain([Order::Corner]);
-    for order in orders.chain(endings.map(Order::Ending)) {
+    let tried = |order: Order| -> Option<Shared> {
         let mut members = best.1.clone();
         for member in &mut members {
             member.shares.iter_mut().for_each(|s| s.order = order);
             set_memory(costs, member);
         }
-        if members.iter().all(|m| m.shares.iter().all(|s| fits(s, m))) {
-            let predicted = costs.predict(&members, relay);
-            let (gain, even) = match order {
-                Order::Steps | Order::Columns(_) => (ORDER_GAIN, 1.0),
-                // Results that go home all the time wait for less than those that have half of it.
-                Order::Corner => (ORDER_GAIN, EVEN),
-                Order::Ending(_) => (ENDING_GAIN, if is_divisible(&fastest) { 1.0 } else { ENDING_EVEN }),
-            };
-            let least = fastest.as_ref().map_or(f64::INFINITY, |(f, _)| f.seconds * even);
-            if predicted.seconds < least.min(by_steps_s * gain) {
-                fastest = Some((predicted, members));
-            }
+        let all_fit = members.iter().all(|m| m.shares.iter().all(|s| fits(s, m)));
+        all_fit.then(|| (costs.predict(&members, relay), members))
+    };
+    let doubled =
+        |below: u64| std::iter::successors(Some(1), |n| Some(n * 2)).take_while(move |n| *n < below);
+    let mut fastest: Option<Shared> = None;
+    for order in doubled(columns).map(Order::Columns).chain([Order::Corner]) {
+        let Some(shared) = tried(order) else { continue };
+        // Results that go home all the time wait for less than those that have half of it.
+        let even = if order == Order::Corner { EVEN } else { 1.0 };
+        let least = fastest.as_ref().map_or(by_steps_s * ORDER_GAIN, |(f, _)| f.seconds * even);
+        if shared.0.seconds < least {
+            fastest = Some(shared);
         }
     }
-    fastest.unwrap_or(best)
-}
-
-/// Whether others may take cells of blocks of that plan.
-fn is_divisible(shared: &Option<Shared>) -> bool {
-    let mut shares = shared.iter().flat_map(|(_, members)| members).flat_map(|m| &m.shares);
-    shares.all(|s| matches!(s.order, Order::Steps | Order::Ending(_)))
+    // More of them as long as that is faster: from some number on C is home as soon as it can be.
+    let endings = doubled(steps.min(ENDING_MAX)).skip(1).flat_map(|n| [n, n + n / 2]).filter(|n| *n < steps);
+    let mut ending: Option<Shared> = None;
+    for shared in endings.map_while(|n| tried(Order::Ending(n))) {
+        if ending.as_ref().is_some_and(|(e, _)| shared.0.seconds >= e.seconds) {
+            break;
+        }
+        ending = Some(shared);
+    }
+    let least = fastest.as_ref().map_or(f64::INFINITY, |(f, _)| f.seconds * ENDING_EVEN);
+    match ending.filter(|(e, _)| e.seconds < least.min(by_steps_s * ENDING_GAIN)) {
+        Some(ending) => ending,
+        None => fastest.unwrap_or(best),
+    }
 }
 
 fn plan_of(team: &Team<'_>, (predicted, members): Shared, relay: bool) -> Plan {

@@ -1,6 +1,7 @@
 //! Properties of plans: nothing is lost, nothing is doubled, everything fits, and what moves is what theory says.
 
 mod auto;
+mod bytes;
 mod cost;
 mod even;
 mod finer;

@@ -174,6 +174,32 @@ pub struct Moved {
     pub part: f64,
 }
 
+/// A machine that was lost while the product ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loss {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub why: String,
+    /// When, seconds since the first job could be given; 0 before that.
+    pub at_s: f64,
+    /// In how many parts its work went to others.
+    pub parts: u64,
+    /// Part of all work that this was, 0 to 1.
+    pub part: f64,
+}
+
+/// Tiles that were wrong. Others have made them again, and now C is right.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wrong {
+    /// Who made them: the machine, or those among which it is where several did a part; nobody of today for those of another run.
+    pub names: Vec<String>,
+    /// How many.
+    pub tiles: u64,
+    /// What was wrong with one that was found with them.
+    pub text: String,
+}
+
 /// What verification found, and what it cost.
 #[derive(Clone, Debug)]
 pub struct VerifyReport {
@@ -226,6 +252,12 @@ pub struct Report {
     pub machines: Vec<MachineReport>,
     /// Work that went from one to another while it ran.
     pub moved: Vec<Moved>,
+    /// Machines that were lost.
+    pub lost: Vec<Loss>,
+    /// Tiles that were wrong and were made again, by who made them first.
+    pub wrong: Vec<Wrong>,
+    /// Machines that were named and could not be had, one sentence each.
+    pub missing: Vec<String>,
     /// Machines that did not, and why.
     pub left_out: Vec<LeftOut>,
     /// What verification found.
@@ -268,16 +300,38 @@ pub(crate) fn moved(state: &Primary, machines: &[MachineReport]) -> Vec<Moved> {
     state.moved().into_iter().map(named).collect()
 }
 
+/// Machines that were lost, with their names.
+pub(crate) fn losses(state: &Primary, machines: &[MachineReport]) -> Vec<Loss> {
+    let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
+    let named = |l: &bramble_schedule::primary::Lost| Loss {
+        name: name(l.peer),
+        why: l.why.clone(),
+        at_s: l.at.as_secs_f64(),
+        parts: l.lots,
+        part: l.part,
+    };
+    state.losses().iter().map(named).collect()
+}
+
 /// What is known of the machines before they have done anything.
-pub(crate) fn report_stubs(plan: &bramble_plan::Plan, sessions: &[Session]) -> Vec<MachineReport> {
-    let pair = sessions.iter().enumerate();
-    pair.map(|(member, session)| MachineReport {
+pub(crate) fn report_stubs(
+    plan: &bramble_plan::Plan,
+    members: usize,
+    sessions: &[Session],
+) -> Vec<MachineReport> {
+    let share = |member| if member < members { plan.part_of_work(member) } else { 0.0 };
+    sessions.iter().enumerate().map(|(member, session)| report_stub(session, share(member))).collect()
+}
+
+/// The same of one machine that has such a part of the work.
+pub(crate) fn report_stub(session: &Session, share: f64) -> MachineReport {
+    MachineReport {
         name: session.name.clone(),
         link: session.link.name,
         encryption: session.link.cipher,
         kernel: session.welcome.kernel.clone(),
         gflops: session.welcome.gflops,
-        share: plan.part_of_work(member),
+        share,
         bytes_in: 0,
         bytes_out: 0,
         relayed_bytes_in: 0,
@@ -287,6 +341,5 @@ pub(crate) fn report_stubs(plan: &bramble_plan::Plan, sessions: &[Session]) -> V
         io: None,
         link_bytes_per_s: session.rate.map(|r| r.bytes_per_s),
         round_trip_s: session.rate.map(|r| r.round_trip_s),
-    })
-    .collect()
+    }
 }

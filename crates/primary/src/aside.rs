@@ -1,10 +1,13 @@
-//! Sums of later steps that wait for those before them, and their addition to C.
+//! Results that do not land in C: sums of later steps that wait for those before them, and tiles that are to replace a sum
+//! that is in C.
 //!
 //! Place in the flow: where k is cut, a result that is no beginning lands here instead of in C; the schedule says when
-//! it is added.
+//! it is added. A tile that goes on from a sum in C is *staged* here until it is whole: a link that breaks in the middle of
+//! it then leaves the sum as it was, for another machine to go on from.
 //!
-//! Invariants: a sum is added once and then forgotten; what is here at once is bounded by the plan
-//! (`Prediction::primary_memory_bytes`).
+//! Invariants: a sum is added once and then forgotten; sums that are here at once are bounded by the plan
+//! (`Prediction::primary_memory_bytes`), staged tiles by what the workers hold. Of a machine that is lost only what was
+//! whole stays.
 
 use bramble_link::{Landing, Region};
 use bramble_matrix::{Buffer, DType, Element, Lent, MatrixError, Rect, View};
@@ -18,19 +21,29 @@ const SPARES: usize = 16;
 /// Who sent it, and under which id.
 type Key = (usize, u32);
 
-/// The sums that were put aside.
+/// One result that does not land in C.
+struct Aside {
+    /// `None` while a link lands lines in it.
+    buffer: Option<Buffer>,
+    bytes: usize,
+    is_staged: bool,
+    is_whole: bool,
+}
+
+/// The results that were put aside.
 #[derive(Default)]
 pub(crate) struct Asides {
-    sums: BTreeMap<Key, Buffer>,
+    all: BTreeMap<Key, Aside>,
     spare: Vec<Buffer>,
+    /// Of sums.
     bytes: usize,
     bytes_max: usize,
 }
 
 impl Asides {
-    /// The buffer of a sum of `bytes` bytes, for its next lines.
-    pub(crate) fn take(&mut self, key: Key, bytes: usize) -> Result<Buffer, MatrixError> {
-        if let Some(buffer) = self.sums.remove(&key) {
+    /// The buffer of a result of `bytes` bytes, for its next lines.
+    pub(crate) fn take(&mut self, key: Key, bytes: usize, is_staged: bool) -> Result<Buffer, MatrixError> {
+        if let Some(buffer) = self.all.get_mut(&key).and_then(|aside| aside.buffer.take()) {
             return Ok(buffer);
         }
         let fits = self.spare.iter().position(|b| b.capacity() == bytes.next_multiple_of(64));
@@ -42,30 +55,70 @@ impl Asides {
             }
             None => Buffer::zeroed(bytes)?,
         };
-        self.bytes += bytes;
-        self.bytes_max = self.bytes_max.max(self.bytes);
+        if !is_staged {
+            self.bytes += bytes;
+            self.bytes_max = self.bytes_max.max(self.bytes);
+        }
+        self.all.insert(key, Aside { buffer: None, bytes, is_staged, is_whole: false });
         Ok(buffer)
     }
 
-    /// Puts a buffer back.
-    pub(crate) fn put(&mut self, key: Key, buffer: Buffer) {
-        self.sums.insert(key, buffer);
+    /// Puts a buffer back. `is_whole` says that its last lines are there.
+    pub(crate) fn put(&mut self, key: Key, buffer: Buffer, is_whole: bool) {
+        if let Some(aside) = self.all.get_mut(&key) {
+            aside.buffer = Some(buffer);
+            aside.is_whole |= is_whole;
+        }
     }
 
     /// Adds a sum to C. False where there is none.
     pub(crate) fn merge(&mut self, key: Key, mut c: Lent) -> bool {
-        let Some(buffer) = self.sums.remove(&key) else { return false };
+        let Some(buffer) = self.remove(key) else { return false };
         match c.dtype() {
             DType::F32 => add::<f32>(&buffer, &mut c),
             DType::F64 => add::<f64>(&buffer, &mut c),
             DType::I32 => add::<i32>(&buffer, &mut c),
             DType::I64 => add::<i64>(&buffer, &mut c),
         }
-        self.bytes -= buffer.bytes().len();
+        self.keep_spare(buffer);
+        true
+    }
+
+    /// Copies a staged tile into C. False where there is none.
+    pub(crate) fn store(&mut self, key: Key, mut c: Lent) -> bool {
+        let Some(buffer) = self.remove(key) else { return false };
+        let line = c.line_bytes().max(1);
+        let mut lines = buffer.bytes().chunks_exact(line);
+        let all = c.lines();
+        for (to, from) in c.lines_mut(0..all).zip(&mut lines) {
+            to.copy_from_slice(from);
+        }
+        self.keep_spare(buffer);
+        true
+    }
+
+    /// A machine is lost: what of it is not whole is forgotten. Sums that are whole wait on.
+    pub(crate) fn lost(&mut self, peer: usize) {
+        let of_it = |key: &Key, aside: &Aside| key.0 == peer && !aside.is_whole;
+        let gone: Vec<Key> =
+            self.all.iter().filter(|(key, aside)| of_it(key, aside)).map(|(key, _)| *key).collect();
+        for key in gone {
+            if let Some(buffer) = self.remove(key) {
+                self.keep_spare(buffer);
+            }
+        }
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Buffer> {
+        let aside = self.all.remove(&key)?;
+        self.bytes -= if aside.is_staged { 0 } else { aside.bytes };
+        aside.buffer
+    }
+
+    fn keep_spare(&mut self, buffer: Buffer) {
         if self.spare.len() < SPARES {
             self.spare.push(buffer);
         }
-        true
     }
 
     /// Most bytes that were here at once.
@@ -106,6 +159,25 @@ impl Landing for AsideLines {
     }
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
         Box::new(self.buffer)
+    }
+}
+
+/// Lines that nobody needs: C has them already.
+pub(crate) struct Nowhere(pub(crate) Vec<u8>);
+
+impl Landing for Nowhere {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn runs_mut<'a>(&'a mut self, offset: usize, max: usize, out: &mut Vec<IoSliceMut<'a>>) {
+        if max > out.len()
+            && let Some(rest) = self.0.get_mut(offset..).filter(|rest| !rest.is_empty())
+        {
+            out.push(IoSliceMut::new(rest));
+        }
+    }
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
     }
 }
 

@@ -17,6 +17,12 @@ pub enum PrimaryError {
     /// The product could not be finished.
     #[error("{0}")]
     Failed(String),
+    /// C is wrong, and what is wrong in it cannot be made again.
+    #[error("{0}")]
+    Wrong(String),
+    /// The user wanted it to end, and what was complete is kept.
+    #[error("ended as was asked")]
+    Stopped,
     /// A file, or memory.
     #[error(transparent)]
     Matrix(#[from] MatrixError),

@@ -33,8 +33,11 @@ const TOGETHER: Duration = Duration::from_millis(40);
 /// Links that are measured by themselves in the same moment: one, unless there are so many that turns take too long.
 const FEW: usize = 16;
 
-/// Measures every link that moves bytes, and what all of them carry together, bytes a second.
-pub(crate) async fn measure(sessions: &mut Vec<Session>) -> Result<Option<f64>, PrimaryError> {
+/// What all links carry together, bytes a second, and why some are no more.
+type Measured = (Option<f64>, Vec<PrimaryError>);
+
+/// Measures every link that moves bytes, and what all of them carry together. Whoever fails is no longer among the sessions.
+pub(crate) async fn measure(sessions: &mut Vec<Session>) -> Result<Measured, PrimaryError> {
     let at_once = if sessions.len() > FEW { sessions.len() / FEW } else { 1 };
     let turns = Rc::new(Semaphore::new(at_once));
     let each = |session: Session| {
@@ -45,22 +48,24 @@ pub(crate) async fn measure(sessions: &mut Vec<Session>) -> Result<Option<f64>, 
             by_itself(session).await
         }
     };
-    let mut failed = None;
-    for (number, session) in all(std::mem::take(sessions), each).await?.into_iter().enumerate() {
+    let mut failed = Vec::new();
+    for session in all(std::mem::take(sessions), each).await? {
         match session {
             Ok(session) => sessions.push(session),
-            Err(e) => failed = failed.or(Some((number, e))),
+            Err(e) => failed.push(e),
         }
     }
-    if let Some((_, e)) = failed {
-        return Err(e);
+    let mut best: Option<f64> = None;
+    for warm in [false, true, true] {
+        if sessions.iter().filter(|s| s.rate.is_some()).count() < 2 {
+            return Ok((None, failed));
+        }
+        let rate = together(sessions, &mut failed).await?;
+        if warm {
+            best = Some(best.map_or(rate, |best| best.max(rate)));
+        }
     }
-    if sessions.iter().filter(|s| s.rate.is_some()).count() < 2 {
-        return Ok(None);
-    }
-    together(sessions).await?;
-    let (one, other) = (together(sessions).await?, together(sessions).await?);
-    Ok(Some(one.max(other)))
+    Ok((best, failed))
 }
 
 /// Does something with all sessions at once; gives what came of it in their order.
@@ -88,7 +93,7 @@ async fn by_itself(mut session: Session) -> Result<Session, PrimaryError> {
 }
 
 /// All links at once, each with as much as it could carry in the same time: what they carry together, bytes a second.
-async fn together(sessions: &mut Vec<Session>) -> Result<f64, PrimaryError> {
+async fn together(sessions: &mut Vec<Session>, failed: &mut Vec<PrimaryError>) -> Result<f64, PrimaryError> {
     let began = Instant::now();
     let each = |mut session: Session| async move {
         let Some(rate) = session.rate else { return (0, Ok(session)) };
@@ -107,20 +112,16 @@ async fn together(sessions: &mut Vec<Session>) -> Result<f64, PrimaryError> {
         (to_u64(bytes) * times, ended.map(|()| session))
     };
     let (mut bytes, mut waited) = (0, Duration::ZERO);
-    let mut failed = None;
     let trips = sessions.iter().filter_map(|s| s.rate).map(|r| r.round_trip_s).fold(0.0, f64::max);
     for (count, session) in all(std::mem::take(sessions), each).await? {
         bytes += count;
         waited = waited.max(began.elapsed());
         match session {
             Ok(session) => sessions.push(session),
-            Err(e) => failed = failed.or(Some(e)),
+            Err(e) => failed.push(e),
         }
     }
-    match failed {
-        Some(e) => Err(e),
-        None => Ok(nearest_f64(bytes) / (waited.as_secs_f64() - trips).max(1e-6)),
-    }
+    Ok(nearest_f64(bytes) / (waited.as_secs_f64() - trips).max(1e-6))
 }
 
 async fn in_time<T>(

@@ -4,8 +4,8 @@
 //! went. Those who wait are told first, and nobody dials before all of them have answered a ping behind that.
 //!
 //! Invariants: a pair counts only if both ends say that they have a link. Every pair has a key and a ticket of its own. A
-//! pair that does not come about costs a few seconds at most, is named, and is served by the primary. A worker that says
-//! nothing at all is an error that names it.
+//! pair that does not come about costs a few seconds at most, is named, and is served by the primary. A worker that is lost
+//! meanwhile has no neighbours, and the product goes on without it.
 //!
 //! Deliberately absent: what the pairs are for (the schedule decides), and links that break later (`run`).
 
@@ -31,6 +31,8 @@ pub type Random = fn(&mut [u8]) -> io::Result<()>;
 pub(crate) struct Met {
     pub(crate) sessions: Vec<Session>,
     pub(crate) neighbours: Vec<Vec<usize>>,
+    /// Why a session came to its end meanwhile.
+    pub(crate) dead: Vec<Option<String>>,
     pub(crate) report: RelayReport,
 }
 
@@ -58,7 +60,7 @@ struct Board {
     /// Members that have not answered the first ping.
     unready: Vec<usize>,
     /// Members that have more to say.
-    busy: usize,
+    busy: Vec<usize>,
 }
 
 /// Introduces the members of a plan to each other, the sessions being in their order. Has to run inside a
@@ -71,7 +73,7 @@ pub(crate) async fn introduce(
     let (pairs, mut unreachable) = pairs(plan, &sessions, random)?;
     let names: Vec<String> = sessions.iter().map(|s| s.name.clone()).collect();
     let mut neighbours = vec![Vec::new(); sessions.len()];
-    let (sessions, pairs) = meet(sessions, pairs, &names).await?;
+    let (sessions, dead, pairs) = meet(sessions, pairs).await?;
     for pair in pairs {
         let (dialler, listener) = (pair.dialler.member, pair.listener.member);
         match (pair.dialler.says, pair.listener.says) {
@@ -89,7 +91,7 @@ pub(crate) async fn introduce(
         Unreachable { from: name(from), to: name(to), why }
     };
     let report = RelayReport { pairs, unreachable: unreachable.into_iter().map(named).collect() };
-    Ok(Met { sessions, neighbours, report })
+    Ok(Met { sessions, neighbours, dead, report })
 }
 
 /// Two members that cannot be introduced, and why.
@@ -168,8 +170,7 @@ fn way(first: &Session, second: &Session) -> Option<(Dials, SocketAddr)> {
 async fn meet(
     sessions: Vec<Session>,
     pairs: Vec<Pair>,
-    names: &[String],
-) -> Result<(Vec<Session>, Vec<Pair>), PrimaryError> {
+) -> Result<(Vec<Session>, Vec<Option<String>>, Vec<Pair>), PrimaryError> {
     let mut inboxes: Vec<_> = sessions.iter().map(|_| None).collect();
     let takes_part = |member: usize| pairs.iter().any(|p| p.side(member).is_some());
     let unready: Vec<usize> = (0..sessions.len()).filter(|member| takes_part(*member)).collect();
@@ -180,46 +181,39 @@ async fn meet(
         inboxes[*member] = Some(to);
         frames.push(from);
     }
-    let busy = unready.len();
+    let busy = unready.clone();
     let board = Rc::new(RefCell::new(Board { pairs, inboxes, unready: unready.clone(), busy }));
     board.borrow().tell_listeners();
     let mut attending = JoinSet::new();
+    let mut dead = vec![None; sessions.len()];
     let mut slots: Vec<Option<Session>> = sessions.into_iter().map(Some).collect();
     for (member, frames) in unready.into_iter().zip(frames) {
-        let Some(session) = slots[member].take() else { continue };
+        let Some(mut session) = slots[member].take() else { continue };
         let board = board.clone();
-        attending.spawn_local(async move { (member, attend(session, member, frames, board).await) });
+        attending.spawn_local(async move {
+            let ended = attend(&mut session, member, frames, &board).await;
+            if ended.is_err() {
+                board.borrow_mut().gone(member);
+            }
+            (member, session, ended.err())
+        });
     }
-    let all = async {
-        while let Some(attended) = attending.join_next().await {
-            let what = |e| PrimaryError::Failed(format!("introducing workers: {e}"));
-            let (member, session) = attended.map_err(what)?;
-            slots[member] = Some(session?);
-        }
-        Ok::<(), PrimaryError>(())
-    };
-    let deadline = NEIGHBOURS_DEADLINE + WELCOME_DEADLINE;
-    let ended = tokio::time::timeout(deadline, all).await;
-    drop(attending);
-    if ended.is_err() {
-        let silent = slots.iter().zip(names).find(|(slot, _)| slot.is_none());
-        let name = silent.map(|(_, name)| name.clone()).unwrap_or_default();
-        let why = format!("it did not say within {} s which workers it reaches", deadline.as_secs());
-        return Err(PrimaryError::Unreachable { name, why });
+    while let Some(attended) = attending.join_next().await {
+        let what = |e| PrimaryError::Failed(format!("introducing workers: {e}"));
+        let (member, session, why) = attended.map_err(what)?;
+        (slots[member], dead[member]) = (Some(session), why);
     }
-    ended.unwrap_or(Ok(()))?;
     let pairs = std::mem::take(&mut board.borrow_mut().pairs);
-    Ok((slots.into_iter().flatten().collect(), pairs))
+    Ok((slots.into_iter().flatten().collect(), dead, pairs))
 }
 
 /// One member: sends what the board has for it, and reads until it has said all.
 async fn attend(
-    mut session: Session,
+    session: &mut Session,
     member: usize,
     mut frames: mpsc::UnboundedReceiver<Frame>,
-    board: Rc<RefCell<Board>>,
-) -> Result<Session, PrimaryError> {
-    let name = session.name.clone();
+    board: &RefCell<Board>,
+) -> Result<(), String> {
     let (sender, receiver) = (&mut session.link.sender, &mut session.link.receiver);
     let reading = async {
         while !board.borrow().has_said_all(member) {
@@ -234,7 +228,7 @@ async fn attend(
                 other => return Err(format!("it was introduced to others and answered with {other:?}")),
             }
         }
-        board.borrow_mut().one_less();
+        board.borrow_mut().has_said(member);
         Ok(())
     };
     let writing = async {
@@ -243,9 +237,22 @@ async fn attend(
         }
         Ok::<(), String>(())
     };
-    match tokio::try_join!(reading, writing) {
-        Ok(_) => Ok(session),
-        Err(why) => Err(PrimaryError::Unreachable { name, why }),
+    let late = async {
+        tokio::time::sleep(WELCOME_DEADLINE).await;
+        if board.borrow().unready.contains(&member) {
+            return format!("it did not answer within {} s", WELCOME_DEADLINE.as_secs());
+        }
+        let deadline = WELCOME_DEADLINE + NEIGHBOURS_DEADLINE;
+        tokio::time::sleep(deadline).await;
+        if !board.borrow().has_said_all(member) {
+            return format!("it did not say within {} s which workers it reaches", deadline.as_secs());
+        }
+        // It is others who are late; this ends with them.
+        std::future::pending().await
+    };
+    tokio::select! {
+        ended = async { tokio::try_join!(reading, writing) } => ended.map(|_| ()),
+        why = late => Err(why),
     }
 }
 
@@ -343,10 +350,31 @@ impl Board {
         !self.unready.contains(&member) && !self.pairs.iter().filter_map(|p| p.side(member)).any(silent)
     }
 
-    /// One member has said all; after the last one, nothing more is sent.
-    fn one_less(&mut self) {
-        self.busy -= 1;
-        if self.busy == 0 {
+    /// A member is lost: nobody waits for it any more.
+    fn gone(&mut self, member: usize) {
+        if let Some(inbox) = self.inboxes.get_mut(member) {
+            *inbox = None;
+        }
+        let all_told = self.unready.is_empty();
+        let mut waiting = Vec::new();
+        for pair in &mut self.pairs {
+            let is_dialler = pair.dialler.member == member;
+            let Some((own, other)) = pair.sides(member) else { continue };
+            own.says = Some(Err("it was lost".to_owned()));
+            // Whoever has not been told to dial will not be.
+            if (all_told || is_dialler) && !matches!(other.says, Some(Err(_))) {
+                waiting.push(other.member);
+            }
+        }
+        waiting.into_iter().for_each(|other| self.part(other, member));
+        self.ready(member);
+        self.has_said(member);
+    }
+
+    /// A member has said all; after the last one, nothing more is sent.
+    fn has_said(&mut self, member: usize) {
+        self.busy.retain(|other| *other != member);
+        if self.busy.is_empty() {
             self.inboxes.clear();
         }
     }

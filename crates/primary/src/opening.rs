@@ -104,17 +104,21 @@ pub(crate) fn even_speeds(machines: Vec<&mut Machine>) {
     machines.into_iter().for_each(|m| m.gflops = mean);
 }
 
+/// Refuses a machine whose kernel does not give the same bits as that one.
+pub(crate) fn same_kernel(kernel: &str, worker: &Session) -> Result<(), PrimaryError> {
+    if worker.welcome.kernel == kernel {
+        return Ok(());
+    }
+    Err(PrimaryError::Failed(format!(
+        "--reproducible: worker {} computes with the kernel {}, this machine with {kernel}; start it without --kernel, \
+         or leave it out",
+        worker.name, worker.welcome.kernel
+    )))
+}
+
 /// Refuses machines whose kernels do not give the same bits.
 pub(crate) fn one_kernel(local: &Session, workers: &[Session]) -> Result<(), PrimaryError> {
-    let kernel = &local.welcome.kernel;
-    match workers.iter().find(|w| w.welcome.kernel != *kernel) {
-        None => Ok(()),
-        Some(other) => Err(PrimaryError::Failed(format!(
-            "--reproducible: worker {} computes with the kernel {}, this machine with {kernel}; start it without --kernel, \
-             or leave it out",
-            other.name, other.welcome.kernel
-        ))),
-    }
+    workers.iter().try_for_each(|worker| same_kernel(&local.welcome.kernel, worker))
 }
 
 async fn greet(end: End, opening: &Opening, session: u32) -> Result<(Link, Welcome), String> {

@@ -1,21 +1,25 @@
 //! One product, from opened operands to a verified C.
 
 use crate::PrimaryError;
-use crate::account::{Progress, RelayReport, Report, VerifyReport, moved};
+use crate::account::{Progress, RelayReport, Report, losses, moved};
 use crate::bodies::Bodies;
+use crate::gathering::{Gathered, acquainted, chosen, gather};
+use crate::inspector::Inspector;
+use crate::keeper::{JournalFile, Journaling, Subject};
+use crate::levels;
 use crate::log::{Log, Phase, Recorder};
-use crate::measure::measure;
-use crate::neighbours::{Met, Random, introduce};
-use crate::opening::{Opening, Session, dismiss, even_speeds, one_kernel, open};
-use crate::run::{Terms, run};
+use crate::neighbours::Random;
+use crate::opening::even_speeds;
+use crate::resume::{self, Resumed};
+use crate::run::{Before, Inspected, Terms, run};
+use crate::stop::Stop;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
-use bramble_matrix::{
-    Check, DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, scaling, verify,
-};
-use bramble_plan::{Cut, Decision, Machine, Plan, Problem, Wish, decide, memory_to_ask};
+use bramble_matrix::{DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, scaling};
+use bramble_plan::{Cut, Decision, Machine, Problem, Wish, decide};
 use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
+use std::rc::Rc;
 use std::time::Instant;
 
 /// What is to be computed, and how.
@@ -58,8 +62,14 @@ pub struct Request {
     pub began: Instant,
     /// Whether it is accounted for what processor time went to, here and at workers.
     pub account: bool,
+    /// Whether a worker that does not answer is left out; it is an error otherwise.
+    pub degraded: bool,
     /// Where everything that happens is written down.
     pub log: Option<Log>,
+    /// Where it is written down which tiles are complete, and what a run before has left.
+    pub journal: Option<Journaling>,
+    /// Where the user may say that it shall end.
+    pub stop: Rc<Stop>,
 }
 
 /// The way to one machine.
@@ -81,6 +91,10 @@ pub struct Ends {
     /// Whether the workers are known to be alike (processes of one machine): their speed is then the mean of
     /// what they measured, since they disturb each other's short measurements.
     pub alike: bool,
+    /// Workers that could not be had, one sentence each, where the product goes on without them.
+    pub missing: Vec<String>,
+    /// Workers that come while the product runs.
+    pub later: Option<tokio::sync::mpsc::Receiver<End>>,
 }
 
 /// Sees what happens while it happens.
@@ -89,6 +103,18 @@ pub trait Watch {
     fn decided(&self, decision: &Decision);
     /// Workers have been introduced to each other.
     fn introduced(&self, relay: &RelayReport);
+    /// A machine that was named could not be had; the product goes on without it.
+    fn missing(&self, why: &str);
+    /// A run before is gone on with.
+    fn resumed(&self, resumed: &Resumed);
+    /// A machine was lost; others do what it has not given back.
+    fn lost(&self, name: &str, why: &str);
+    /// So many tiles of C are wrong, one of them as it says, and these may have made them; others make them again.
+    fn wrong(&self, makers: &[String], tiles: usize, text: &str);
+    /// A machine has come in mid-product, and takes a part of what is left.
+    fn joined(&self, name: &str);
+    /// A machine has come in mid-product, and may not take part.
+    fn turned_away(&self, why: &PrimaryError);
     /// Some time has passed.
     fn progress(&self, progress: &Progress);
     /// C is there and is being checked.
@@ -103,6 +129,15 @@ pub struct Finished {
     pub report: Report,
     /// What has happened, if that was wanted.
     pub log: Option<Log>,
+    /// The journal, to be removed when C has its name.
+    pub journal: Option<JournalFile>,
+}
+
+/// A request that is to go on with the product of another run, with what that has left checked: A, B and C are read for it, so
+/// this comes before anybody is asked to wait. Others stay as they are.
+pub async fn gone_on_with(request: Request, watch: &dyn Watch) -> Result<Request, PrimaryError> {
+    let problem = problem(&request)?;
+    resume::check(request, &problem, watch).await
 }
 
 /// Computes and checks a product. Has to run inside a `tokio::task::LocalSet`. A C that fails the check is
@@ -116,48 +151,54 @@ pub async fn multiply(mut request: Request, ends: Ends, watch: &dyn Watch) -> Re
     let mut recorder = Recorder::new(request.log.take());
     recorder.phase(Phase::Opening);
     let wants = Wants { log: recorder.is_on(), account: request.account };
-    let (local, mut workers) = open_all(&request, &problem, ends, wants).await?;
-    if request.wish.reproducible && problem.dtype.is_float() {
-        one_kernel(&local, &workers)?;
-    }
-    let nic_bytes_per_s = measure(&mut workers).await?;
+    let mut gathered = gather(&request, &problem, ends, wants, watch).await?;
+    request.wish = gathered.wish;
+    let before = request.journal.as_ref().and_then(|journal| journal.before.as_deref());
+    let kernel = resume::fitting_kernel(&mut gathered, before, &problem)?;
+    let Gathered { local, workers, nic_bytes_per_s, missing, mut lost, comers, rules, .. } = gathered;
     recorder.phase(Phase::Planning);
     let primary = Machine { nic_bytes_per_s, ..local.machine(None, false) };
     let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits, alike)).collect();
     if alike {
         even_speeds(machines.iter_mut().collect());
     }
-    let decision = choose(&request, &problem, &primary, &machines).await?;
+    let decision = match before {
+        None => choose(&request, &problem, &primary, &machines).await?,
+        Some(journal) => resume::decision(journal, workers.len()),
+    };
     watch.decided(&decision);
-    let sessions = chosen(&decision, local, workers).await;
+    let (sessions, reserve) = match before {
+        None => chosen(&decision, local, workers).await,
+        Some(_) => resume::team((local, workers), request.wish.who),
+    };
+    let before = before.map(|journal| Before::of(journal, sessions.len()));
     if decision.plan.relay {
         recorder.phase(Phase::Introducing);
     }
-    let met = acquainted(&decision.plan, sessions, request.random, watch).await?;
-    let checked = Checked::of(&request);
-    let operands = Operands {
-        a_layout: request.a.layout(),
-        b_layout: request.b.layout(),
-        a_generated: !problem.sends_a,
-        b_generated: !problem.sends_b,
-        reads_c: problem.reads_c,
-    };
+    let mut met = acquainted(&decision.plan, sessions, request.random, watch).await?;
+    met.sessions.extend(reserve);
+    met.neighbours.resize(met.sessions.len(), Vec::new());
+    met.dead.resize(met.sessions.len(), None);
+    let tiles = levels::tiles(&rules, decision.plan.regions.first().map(|region| &region.grid));
+    let inspector = Inspector::of(&request, decision.plan.strategy.levels, tiles);
+    let operands = as_they_lie(&request, &problem);
     let bodies = Bodies::new(request.a.clone(), request.b.clone(), request.old_c.clone());
     let plan = decision.plan.clone();
     let relay = decision.plan.relay.then(|| met.report.clone());
-    let terms = Terms { steals: request.steals, account: request.account, recorder };
-    let mut ran = run(plan, operands, bodies, request.output, met, watch, terms).await?;
+    let members = if before.is_some() { 0 } else { decision.plan.members.len() };
+    let subject = || Subject::of(&request, &problem, kernel, &plan);
+    let subject = request.journal.is_some().then(subject);
+    let journal = request.journal.take().zip(subject);
+    let (steals, account, stop) = (request.steals, request.account, request.stop);
+    let credits = request.credits;
+    let terms = Terms { steals, account, credits, comers, recorder, journal, before, stop, inspector };
+    let ran = run(plan, operands, bodies, request.output, met, watch, terms).await?;
     let sealed = ran.output.seal()?;
-    watch.verifying();
-    ran.log.iter_mut().for_each(|log| log.phase(Phase::Verifying));
-    let verify = checked.verify(&sealed, decision.plan.strategy.levels).await?;
     let wire = |f: fn(&crate::MachineReport) -> u64| ran.machines.iter().map(f).sum();
     let grid =
         decision.plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth]);
-    let suspect = verify.verdict.fault.as_ref().and_then(|fault| {
-        let owner = ran.state.owner_of(fault.row, fault.col)?;
-        Some(ran.machines[owner].name.clone())
-    });
+    let Inspected { verify, wrong, suspect } = ran.inspected;
+    lost.extend(losses(&ran.state, &ran.machines));
     let report = Report {
         m: problem.m,
         n: problem.n,
@@ -177,15 +218,35 @@ pub async fn multiply(mut request: Request, ends: Ends, watch: &dyn Watch) -> Re
         alone: decision.alone,
         sentence: decision.sentence,
         moved: moved(&ran.state, &ran.machines),
+        lost,
+        wrong,
+        missing,
         io: ran.io,
-        machines: ran.machines,
+        machines: ran
+            .machines
+            .into_iter()
+            .enumerate()
+            .filter(|(at, m)| *at < members || m.share > 0.0)
+            .map(|m| m.1)
+            .collect(),
         left_out: decision.left_out,
         verify,
         suspect,
         relay,
         effort: request.effort,
     };
-    Ok(Finished { sealed, report, log: ran.log })
+    Ok(Finished { sealed, report, log: ran.log, journal: ran.journal })
+}
+
+/// How the operands lie, and which of them are generated.
+fn as_they_lie(request: &Request, problem: &Problem) -> Operands {
+    Operands {
+        a_layout: request.a.layout(),
+        b_layout: request.b.layout(),
+        a_generated: !problem.sends_a,
+        b_generated: !problem.sends_b,
+        reads_c: problem.reads_c,
+    }
 }
 
 /// Decides. Where Strassen's method would be fastest for floats, the operands are looked at first: its errors are small
@@ -236,82 +297,12 @@ fn problem(request: &Request) -> Result<Problem, PrimaryError> {
     })
 }
 
-/// Opens the session with this machine's own threads, so that they are measured undisturbed (workers may be
-/// processes beside us), then all others at the same time.
-async fn open_all(
-    request: &Request,
-    problem: &Problem,
-    ends: Ends,
-    wants: Wants,
-) -> Result<(Session, Vec<Session>), PrimaryError> {
-    // The grids do not depend on who answers, so what there is to hold is known before anybody is asked.
-    let memory_bytes = memory_to_ask(problem, request.cut, &request.wish)?;
-    let opening = Opening {
-        dtype: problem.dtype,
-        alpha: request.alpha,
-        beta: request.beta,
-        flops: problem.flops(),
-        memory_bytes,
-        kernel: request.kernel.clone(),
-        name: request.name.clone(),
-        wants,
-    };
-    let first = request.session_seed | 1;
-    let local = open(ends.local, &opening, first).await?;
-    let mut opened = Vec::new();
-    let mut tasks = Vec::new();
-    for (i, end) in ends.workers.into_iter().enumerate() {
-        let opening = opening.clone();
-        let session = first.wrapping_add(2 + i as u32 * 2);
-        tasks.push(tokio::task::spawn_local(async move { open(end, &opening, session).await }));
-    }
-    let mut failed = None;
-    for task in tasks {
-        match task.await {
-            Ok(Ok(session)) => opened.push(session),
-            Ok(Err(e)) => failed = failed.or(Some(e)),
-            Err(e) => {
-                failed = failed.or_else(|| Some(PrimaryError::Failed(format!("opening a session: {e}"))));
-            }
-        }
-    }
-    match failed {
-        Some(e) => Err(e),
-        None => Ok((local, opened)),
-    }
-}
-
-/// The sessions of a plan's members, in their order; the others are dismissed.
-async fn chosen(decision: &Decision, local: Session, workers: Vec<Session>) -> Vec<Session> {
-    // As in the decision: first the primary, then the workers.
-    let mut slots: Vec<Option<Session>> = std::iter::once(local).chain(workers).map(Some).collect();
-    let sessions = decision.plan.members.iter().filter_map(|m| slots[m.machine].take()).collect();
-    dismiss(slots.into_iter().flatten().collect()).await;
-    sessions
-}
-
-/// The sessions, and who of them can pass panels on to whom, where the plan wants that.
-async fn acquainted(
-    plan: &Plan,
-    sessions: Vec<Session>,
-    random: Random,
-    watch: &dyn Watch,
-) -> Result<Met, PrimaryError> {
-    if !plan.relay {
-        let neighbours = vec![Vec::new(); sessions.len()];
-        return Ok(Met { sessions, neighbours, report: RelayReport::default() });
-    }
-    let met = introduce(plan, sessions, random).await?;
-    watch.introduced(&met.report);
-    Ok(met)
-}
-
 /// Products without multiplications: no elements, no depth, or α = 0. C = βC.
 async fn without_product(mut request: Request, problem: &Problem) -> Result<Finished, PrimaryError> {
     let began = Instant::now();
     let mut log = request.log.take();
     log.iter_mut().for_each(|log| log.phase(Phase::Computing));
-    let checked = Checked::of(&request);
+    let inspector = Inspector::of(&request, 0, Vec::new());
     if let Some(old) = request.old_c.as_ref().filter(|_| problem.reads_c) {
         match problem.dtype {
             DType::F32 => scale::<f32>(old, request.beta, &request.output)?,
@@ -323,7 +314,7 @@ async fn without_product(mut request: Request, problem: &Problem) -> Result<Fini
     let seconds = began.elapsed().as_secs_f64();
     let sealed = request.output.seal()?;
     log.iter_mut().for_each(|log| log.phase(Phase::Verifying));
-    let verify = checked.verify(&sealed, 0).await?;
+    let verify = inspector.look(sealed.matrix()?, 0).await?;
     let report = Report {
         m: problem.m,
         n: problem.n,
@@ -345,13 +336,16 @@ async fn without_product(mut request: Request, problem: &Problem) -> Result<Fini
         io: None,
         machines: Vec::new(),
         moved: Vec::new(),
+        lost: Vec::new(),
+        wrong: Vec::new(),
+        missing: Vec::new(),
         left_out: Vec::new(),
         verify,
         suspect: None,
         relay: None,
         effort: request.effort,
     };
-    Ok(Finished { sealed, report, log })
+    Ok(Finished { sealed, report, log, journal: None })
 }
 
 /// C = βC, a strip of rows at a time.
@@ -369,63 +363,4 @@ fn scale<T: Element>(old: &Matrix, beta: f64, output: &Output) -> Result<(), Pri
         }
     }
     Ok(())
-}
-
-/// Matrices smaller than this are checked at once: threads would take longer to start.
-const INLINE_ELEMENTS: u64 = 1 << 18;
-
-/// What the check needs of a request whose output is gone.
-struct Checked {
-    a: Matrix,
-    b: Matrix,
-    old_c: Option<Matrix>,
-    alpha: f64,
-    beta: f64,
-    effort: Effort,
-    threads: usize,
-    seed: u64,
-}
-
-impl Checked {
-    fn of(request: &Request) -> Self {
-        Self {
-            a: request.a.clone(),
-            b: request.b.clone(),
-            old_c: request.old_c.clone(),
-            alpha: request.alpha,
-            beta: request.beta,
-            effort: request.effort,
-            threads: request.threads,
-            seed: request.check_seed,
-        }
-    }
-
-    /// Checks C, on threads of its own where it takes long enough for a signal to come in between.
-    async fn verify(self, sealed: &Sealed, levels: u32) -> Result<VerifyReport, PrimaryError> {
-        let began = Instant::now();
-        let c = sealed.matrix()?;
-        let elements = |m: &Matrix| m.shape().elements().unwrap_or(u64::MAX);
-        let small = elements(&self.a).max(elements(&self.b)).max(elements(&c)) < INLINE_ELEMENTS;
-        let look = move || {
-            verify(&Check {
-                a: &self.a,
-                b: &self.b,
-                c: &c,
-                c0: self.old_c.as_ref(),
-                alpha: self.alpha,
-                beta: self.beta,
-                levels,
-                effort: self.effort,
-                seed: self.seed,
-                threads: if small { 1 } else { self.threads },
-            })
-        };
-        let verdict = if small {
-            look()?
-        } else {
-            let checking = tokio::task::spawn_blocking(look);
-            checking.await.map_err(|e| PrimaryError::Failed(format!("verification: {e}")))??
-        };
-        Ok(VerifyReport { verdict, seconds: began.elapsed().as_secs_f64() })
-    }
 }

@@ -3,24 +3,34 @@
 //! Invariants: everything lives on one event loop; the state machine decides, this file carries. No wait is
 //! without a deadline: the machine's ticks find silent workers.
 
+mod attend;
 mod carry;
+mod inspection;
+mod joins;
+mod kept;
+mod land;
+mod loss;
 mod notes;
 mod relay;
 
 use crate::PrimaryError;
 use crate::account::{IoUse, MachineReport, Progress, report_stubs, take_account};
-use crate::aside::{AsideLines, Asides, bytes_of, copy_lines};
-use crate::bodies::{Bodies, Tile};
+use crate::aside::Asides;
+use crate::bodies::Bodies;
+use crate::keeper::{JournalFile, Keeper};
 use crate::log::{Log, Phase, Recorder};
 use crate::neighbours::Met;
 use crate::product::Watch;
-use bramble_link::{Arrived, ArrivedBody, Body, Frame, Landing, LinkError, Meter, Section};
-use bramble_matrix::number::to_usize;
-use bramble_matrix::{Buffer, Lent, Output, Rect};
+use attend::{Attendants, ended, supervise};
+use bramble_link::{Arrived, Body, Frame, Leaving, LinkError, Meter, Section};
+use bramble_matrix::{Lent, Output, Rect};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
-use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Place, Primary};
-use carry::{read, write};
+use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
+pub(crate) use inspection::Inspected;
+pub(crate) use joins::{Comers, Kernels};
+use joins::{Tasks, admit};
+pub(crate) use kept::Before;
 pub(crate) use notes::Terms;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -28,7 +38,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 /// How often time is looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -46,10 +56,15 @@ struct Peer {
     bytes_received: Rc<Cell<u64>>,
     /// What the opening of the session had sent and received: greetings and measurements are not the product's.
     before: (u64, u64),
-    /// Counts bytes as they come, and what it said when it was last looked at.
+    /// Count bytes as they come and go, and what they said together when they were last looked at.
     arriving: Rc<Cell<u64>>,
-    arrived_bytes: u64,
+    leaving: Leaving,
+    moved_bytes: u64,
     goodbye: Option<Bye>,
+    /// Tells its reader to end, and why.
+    cut: Rc<Notify>,
+    why: Option<String>,
+    writer: Option<AbortHandle>,
 }
 
 impl Peer {
@@ -72,6 +87,8 @@ struct Core {
     /// Hints to the disk under way, each on a thread of its own: a busy disk makes them wait.
     hints: JoinSet<()>,
     peers: Vec<Peer>,
+    /// What is reported of them.
+    machines: Vec<MachineReport>,
     /// Tiles of which some rows have landed, by peer and id.
     partial: BTreeMap<(usize, u32), Lent>,
     /// Sums that wait for those before them.
@@ -84,7 +101,13 @@ struct Core {
     looked: Instant,
     first_job: Option<Instant>,
     finished: Option<Instant>,
+    /// How long C was looked at before something was made again.
+    looked_at: Duration,
     failed: Option<String>,
+    /// When the user wanted it to end.
+    stopped: Option<Duration>,
+    /// Keeps the journal.
+    keeper: Option<Keeper>,
     changed: Rc<Notify>,
     meter: Rc<Meter>,
     recorder: Recorder,
@@ -103,6 +126,9 @@ pub(crate) struct Ran {
     /// What this thread's processor time went to, if that was asked.
     pub(crate) io: Option<IoUse>,
     pub(crate) log: Option<Log>,
+    pub(crate) journal: Option<JournalFile>,
+    /// What was found in C.
+    pub(crate) inspected: Inspected,
 }
 
 /// Runs a plan on the sessions of its members, in their order, some of which have links with each other.
@@ -115,33 +141,42 @@ pub(crate) async fn run(
     watch: &dyn Watch,
     mut terms: Terms,
 ) -> Result<Ran, PrimaryError> {
-    let Met { sessions, neighbours, report: _ } = met;
-    let machines = report_stubs(&plan, &sessions);
-    terms.recorder.peers(&sessions);
+    let Met { sessions, neighbours, dead, report: _ } = met;
+    let before = terms.before.take();
+    // In a product that goes on nobody is a member of the plan.
+    let members = if before.is_some() { &[] } else { &plan.members[..] };
+    let working = before.as_ref().map_or(members.len(), |before| before.working);
+    let machines = report_stubs(&plan, members.len(), &sessions);
+    terms.recorder.peers(&sessions, working);
     let infos = sessions
         .iter()
-        .zip(&plan.members)
         .zip(neighbours)
-        .map(|((s, member), neighbours)| PeerInfo {
+        .enumerate()
+        .map(|(at, (s, neighbours))| PeerInfo {
             name: s.name.clone(),
             // The plan's promise; what the worker granted is at least that.
-            credit_bytes: member.memory_bytes.min(s.welcome.memory_bytes),
+            credit_bytes: members
+                .get(at)
+                .map_or_else(|| terms.credits.unwrap_or(u64::MAX), |member| member.memory_bytes)
+                .min(s.welcome.memory_bytes),
             shares_memory: s.link.shares_memory,
             neighbours,
             work_per_s: s.welcome.gflops * 1e9 / 2.0,
-            is_reserve: false,
+            is_reserve: at >= working,
         })
         .collect();
     let changed = Rc::new(Notify::new());
-    let tiles_left_in_row = tiles_by_row(&plan)?;
-    let state = Primary::new(plan, operands, infos);
+    // Without hints for a product that goes on: the journal brings C to the disk, too.
+    let tiles_left_in_row = if before.is_some() { Vec::new() } else { tiles_by_row(&plan)? };
+    let state = kept::state(plan, operands, infos, before.as_ref(), terms.steals)?;
     let core = Rc::new(RefCell::new(Core {
         tiles_left_in_row,
-        state: if terms.steals { state } else { state.without_stealing() },
+        state,
         bodies,
         output: Arc::new(output),
         hints: JoinSet::new(),
         peers: Vec::new(),
+        machines,
         partial: BTreeMap::new(),
         asides: Asides::default(),
         began: Instant::now(),
@@ -149,37 +184,35 @@ pub(crate) async fn run(
         looked: Instant::now(),
         first_job: None,
         finished: None,
+        looked_at: Duration::ZERO,
         failed: None,
+        stopped: None,
+        keeper: None,
         changed: changed.clone(),
         meter: Rc::new(Meter::new(terms.account)),
         recorder: terms.recorder,
     }));
-    let (mut writers, mut readers) = (JoinSet::new(), JoinSet::new());
-    for (index, session) in sessions.into_iter().enumerate() {
-        // Bounded by who fills it: stores by the link's window, pings by the silence after which a peer is lost.
-        let (to, frames) = mpsc::unbounded_channel();
-        let (sent, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-        let before = (session.link.sender.bytes_sent(), session.link.receiver.bytes_received());
-        core.borrow_mut().peers.push(Peer {
-            name: session.name,
-            to: Some(to),
-            shares_memory: session.link.shares_memory,
-            bytes_sent: sent.clone(),
-            bytes_received: received.clone(),
-            before,
-            arriving: session.link.receiver.arriving(),
-            arrived_bytes: 0,
-            goodbye: None,
-        });
-        writers.spawn_local(write(session.link.sender, frames, core.clone(), index, sent));
-        readers.spawn_local(read(session.link.receiver, core.clone(), index, received));
+    let mut tasks = Tasks::default();
+    for (session, why) in sessions.into_iter().zip(&dead) {
+        tasks.enlist(&core, session, why.is_some());
     }
+    core.borrow_mut().keep_journal(terms.journal.take())?;
     core.borrow_mut().recorder.phase(Phase::Computing);
     core.borrow_mut().happened(Event::Start);
-    supervise(&core, &changed, watch).await;
-    goodbyes(&core, &changed).await;
+    for (index, why) in dead.into_iter().enumerate() {
+        why.into_iter().for_each(|why| core.borrow_mut().gone(index, why));
+    }
+    let (admitted, came) = mpsc::channel(1);
+    let admission = terms.comers.take().map(|comers| tokio::task::spawn_local(admit(comers, admitted)));
+    let stop = terms.stop.clone();
+    let mut with = Attendants { changed: &changed, watch, stop: &stop, tasks, came, told: 0 };
+    supervise(&core, &mut with).await;
+    let (inspected, journal) = ended(&core, &mut with, &terms.inspector).await?;
+    admission.iter().for_each(JoinHandle::abort);
+    let Attendants { tasks, .. } = with;
     // Writers that have nothing left to send close their links, which tells the other ends that this was the end.
     core.borrow_mut().peers.iter_mut().for_each(|p| p.to = None);
+    let Tasks { mut writers, mut readers } = tasks;
     let _ = tokio::time::timeout(CLOSING, async { while writers.join_next().await.is_some() {} }).await;
     writers.shutdown().await;
     readers.shutdown().await;
@@ -188,36 +221,7 @@ pub(crate) async fn run(
         return Err(PrimaryError::Failed("a task outlived its product".to_owned()));
     };
     while core.hints.join_next().await.is_some() {}
-    core.ran(machines)
-}
-
-/// Ticks until the product is over, one way or the other.
-async fn supervise(core: &Rc<RefCell<Core>>, changed: &Notify, watch: &dyn Watch) {
-    loop {
-        let _ = tokio::time::timeout(TICK, changed.notified()).await;
-        let mut core = core.borrow_mut();
-        if core.finished.is_some() || core.failed.is_some() {
-            watch.progress(&core.progress());
-            return;
-        }
-        core.hear();
-        core.happened(Event::Tick);
-        watch.progress(&core.progress());
-    }
-}
-
-/// Says goodbye to every worker and takes its account, for a while.
-async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
-    if core.borrow().failed.is_some() {
-        return;
-    }
-    core.borrow_mut().say_goodbye();
-    let deadline = tokio::time::Instant::now() + GOODBYE;
-    while core.borrow().peers.iter().any(|p| p.goodbye.is_none() && p.to.is_some()) {
-        if tokio::time::timeout_at(deadline, changed.notified()).await.is_err() {
-            return;
-        }
-    }
+    core.ran(inspected, journal?)
 }
 
 impl Core {
@@ -256,8 +260,10 @@ impl Core {
                     self.changed.notify_one();
                 }
                 Action::Fail(why) => self.fail(why),
-                Action::Cut { .. } | Action::Put { .. } => {
-                    unreachable!("without `recovering` no link is cut and no tile staged")
+                Action::Cut { peer, why } => self.cut(peer, why),
+                Action::Put { peer, tile, rect } => {
+                    let c = self.output.lend(rect);
+                    assert!(self.asides.store((peer, tile), c), "tile {tile} of peer {peer} was not staged");
                 }
             }
         }
@@ -270,11 +276,14 @@ impl Core {
         self.looked = Instant::now();
     }
 
-    /// A worker whose bytes come is alive, also in the middle of a long frame on a slow link.
+    /// A worker whose bytes come, or that takes ours, is alive, also in the middle of a long frame on a slow link.
     fn hear(&mut self) {
         for peer in 0..self.peers.len() {
-            let bytes = self.peers[peer].arriving.get();
-            if std::mem::replace(&mut self.peers[peer].arrived_bytes, bytes) != bytes {
+            if self.peers[peer].to.is_none() {
+                continue;
+            }
+            let bytes = self.peers[peer].arriving.get() + (self.peers[peer].leaving)();
+            if std::mem::replace(&mut self.peers[peer].moved_bytes, bytes) != bytes {
                 self.happened(Event::Alive { peer });
             }
         }
@@ -294,6 +303,9 @@ impl Core {
 
     /// A row of tiles that is complete may go to the disk while the next is computed.
     fn committed(&mut self, rect: Rect) {
+        if let Some(keeper) = &self.keeper {
+            keeper.committed(rect);
+        }
         let tile_rows = self.state.plan().regions.first().map_or(1, |r| r.grid.tile_rows.max(1));
         let row = usize::try_from(rect.rows.start / tile_rows);
         let Some(left) = row.ok().and_then(|row| self.tiles_left_in_row.get_mut(row)) else { return };
@@ -309,43 +321,6 @@ impl Core {
             LinkError::Closed => "it closed the connection".to_owned(),
             other => other.to_string(),
         }
-    }
-
-    fn lost(&mut self, peer: usize, e: &LinkError) {
-        let why = e.to_string();
-        self.happened(Event::Lost { peer, why });
-    }
-
-    fn place(&mut self, peer: usize, head: &ResultHead, bytes: usize) -> Result<Box<dyn Landing>, String> {
-        let destination = self.state.expect(peer, head).map_err(|e| e.0)?;
-        let rect = destination.rect;
-        let line_bytes = to_usize(head.lines).checked_mul(self.line_bytes(rect)).filter(|b| *b == bytes);
-        if line_bytes.is_none() {
-            return Err(format!("{} rows of tile {} came with {bytes} bytes", head.lines, head.c));
-        }
-        if destination.place == Place::Aside {
-            let buffer = self.aside(peer, head, rect)?;
-            let from = to_usize(head.first_line) * self.line_bytes(rect);
-            return Ok(Box::new(AsideLines { buffer, from, len: bytes }));
-        }
-        let lent = match self.partial.remove(&(peer, head.c)) {
-            Some(lent) => lent,
-            None => self.output.lend(rect),
-        };
-        let first = to_usize(head.first_line);
-        Ok(Box::new(Tile::rows(lent, first..first + to_usize(head.lines))))
-    }
-
-    /// Bytes of one row of a rectangle of C.
-    fn line_bytes(&self, rect: Rect) -> usize {
-        let row = Rect::new(bramble_matrix::Span::new(0, 1), rect.cols);
-        bytes_of(row, self.output.dtype()).unwrap_or(usize::MAX)
-    }
-
-    /// The buffer for lines that have to wait.
-    fn aside(&mut self, peer: usize, head: &ResultHead, rect: Rect) -> Result<Buffer, String> {
-        let bytes = bytes_of(rect, self.output.dtype()).ok_or("a tile that is larger than memory")?;
-        self.asides.take((peer, head.c), bytes).map_err(|e| e.to_string())
     }
 
     fn arrived(&mut self, peer: usize, arrived: Arrived) -> Result<(), ProtocolError> {
@@ -375,10 +350,7 @@ impl Core {
             Kind::Missing | Kind::Reached => self.relayed(peer, &arrived)?,
             // A complete product is not lost by what somebody says while leaving.
             Kind::Error if self.finished.is_some() => drop(decode_error(&arrived.head)?),
-            Kind::Error => {
-                let text = decode_error(&arrived.head)?;
-                self.fail(format!("worker {}: {text}", self.peers[peer].name));
-            }
+            Kind::Error => return Err(ProtocolError::new(decode_error(&arrived.head)?)),
             Kind::Hello
             | Kind::Welcome
             | Kind::Store
@@ -391,51 +363,6 @@ impl Core {
                 return Err(ProtocolError::new(what));
             }
         }
-        Ok(())
-    }
-
-    /// Lines of a result have come, or the memory that was lent for them.
-    fn keep(&mut self, peer: usize, head: &ResultHead, body: ArrivedBody) -> Result<(), ProtocolError> {
-        let landing = match body {
-            ArrivedBody::Landed(landing) | ArrivedBody::Lent(landing) => landing.into_any(),
-            ArrivedBody::Shared(region) => return self.keep_shared(peer, head, &region),
-            ArrivedBody::Empty => return Err(ProtocolError::new("it sent a result without rows")),
-        };
-        let landing = match landing.downcast::<Buffer>() {
-            Ok(buffer) => {
-                self.asides.put((peer, head.c), *buffer);
-                return Ok(());
-            }
-            Err(other) => other,
-        };
-        let lent = landing.downcast::<Lent>();
-        let lent = lent.map_err(|_| ProtocolError::new("it returned memory that is no part of C"))?;
-        let rows = lent.rect().rows.len();
-        if u64::from(head.first_line) + u64::from(head.lines) < rows {
-            self.partial.insert((peer, head.c), *lent);
-        } else {
-            drop(lent);
-        }
-        Ok(())
-    }
-
-    /// Lines of a sum that this process's own threads made, where they lie.
-    fn keep_shared(
-        &mut self,
-        peer: usize,
-        head: &ResultHead,
-        region: &bramble_link::Region,
-    ) -> Result<(), ProtocolError> {
-        let destination = self.state.expect(peer, head)?;
-        if destination.place != Place::Aside {
-            return Err(ProtocolError::new("it returned a copy of what was lent to it"));
-        }
-        let mut buffer = self.aside(peer, head, destination.rect).map_err(ProtocolError::new)?;
-        let from = to_usize(head.first_line) * self.line_bytes(destination.rect);
-        if !copy_lines(&mut buffer, from, region) {
-            return Err(ProtocolError::new("it returned more than a tile"));
-        }
-        self.asides.put((peer, head.c), buffer);
         Ok(())
     }
 
@@ -456,16 +383,28 @@ impl Core {
         }
     }
 
-    fn ran(self, machines: Vec<MachineReport>) -> Result<Ran, PrimaryError> {
+    fn ran(self, inspected: Option<Inspected>, journal: Option<JournalFile>) -> Result<Ran, PrimaryError> {
+        if self.stopped.is_some() && self.finished.is_none() {
+            return Err(PrimaryError::Stopped);
+        }
         if let Some(why) = self.failed {
             return Err(PrimaryError::Failed(why));
         }
+        let Some(inspected) = inspected else { return Err(PrimaryError::Stopped) };
         let first_job = self.first_job.unwrap_or(self.began);
         let finished = self.finished.unwrap_or_else(Instant::now);
-        let mut machines = machines;
+        let mut machines = self.machines;
+        for (to, part) in self.state.taken_up() {
+            machines[to].share += part;
+        }
         for moved in self.state.moved() {
             machines[moved.from].share -= moved.part;
             machines[moved.to].share += moved.part;
+        }
+        // With what was made again it is more than one.
+        let all: f64 = machines.iter().map(|machine| machine.share).sum();
+        if all > 1.0 + 1e-9 {
+            machines.iter_mut().for_each(|machine| machine.share /= all);
         }
         for (machine, peer) in machines.iter_mut().zip(self.peers) {
             if !peer.shares_memory {
@@ -473,12 +412,14 @@ impl Core {
             }
             take_account(machine, &peer.goodbye.unwrap_or_default(), self.meter.spent().is_some());
         }
-        let seconds = finished.saturating_duration_since(first_job).as_secs_f64();
+        let seconds =
+            finished.saturating_duration_since(first_job).saturating_sub(self.looked_at).as_secs_f64();
         let output = Arc::into_inner(self.output);
         let output = output.ok_or_else(|| PrimaryError::Failed("a hint outlived its product".to_owned()))?;
         let aside_bytes_max = self.asides.bytes_max();
         let (io, log) = (self.meter.spent().map(|spent| IoUse::of(&spent)), self.recorder.into_log());
-        Ok(Ran { output, seconds, first_job, machines, state: self.state, aside_bytes_max, io, log })
+        let state = self.state;
+        Ok(Ran { output, seconds, first_job, machines, state, aside_bytes_max, io, log, journal, inspected })
     }
 }
 

@@ -91,10 +91,7 @@ pub async fn survey(
         one_kernel(&local, &sessions)?;
     }
     // Whoever falls silent meanwhile is no longer among the sessions.
-    let (nic_bytes_per_s, silent) = match measure(&mut sessions).await {
-        Ok(rate) => (rate, None),
-        Err(e) => (None, Some(e)),
-    };
+    let (nic_bytes_per_s, silent) = measure(&mut sessions).await?;
     let mut own = surveyed(&local, None, false);
     own.machine.nic_bytes_per_s = nic_bytes_per_s;
     let mut answers = sessions.iter().map(|session| surveyed(session, survey.credits, alike));
@@ -103,7 +100,7 @@ pub async fn survey(
         .filter_map(|place| failed.remove(&place).map(Err).or_else(|| answers.next().map(Ok)))
         .collect();
     drop(answers);
-    others.extend(silent.map(Err));
+    others.extend(silent.into_iter().map(Err));
     if alike {
         even_speeds(others.iter_mut().flatten().map(|s| &mut s.machine).collect());
     }

@@ -82,10 +82,13 @@ pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 /// A worker must have said welcome by then: it opens and measures its kernels first, which takes a loaded
 /// small board a few seconds.
 pub const WELCOME_DEADLINE: Duration = Duration::from_secs(10);
-/// Silence after which the primary asks whether a worker is still there.
+/// Silence, of either end, after which the primary asks whether a worker is still there.
 pub const PING_AFTER: Duration = Duration::from_secs(2);
-/// Silence after which the other end is given up.
-pub const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// Silence after which the primary gives a worker up: it was asked four times, and others wait for what it has.
+pub const SILENCE_MAX: Duration = Duration::from_secs(8);
+/// Silence after which a worker gives its primary up, and another worker whose announced panel does not come. Nothing is
+/// gained by doing so soon: the primary may wait for its disk.
+pub const PRIMARY_SILENCE_MAX: Duration = Duration::from_secs(22);
 
 /// Lines of `line_bytes` that one frame carries.
 pub fn lines_per_frame(line_bytes: usize) -> u32 {
@@ -108,4 +111,5 @@ const _: () = {
     assert!(LOG_BYTES + LOG_RECORDS_MAX * LOG_RECORD_BYTES <= HEAD_BYTES_MAX);
     assert!(LOG_WAITING_MAX >= LOG_RECORDS_MAX && LOG_RECORDS_MAX < 1 << 16);
     assert!(SILENCE_MAX.as_secs() >= 4 * PING_AFTER.as_secs());
+    assert!(PRIMARY_SILENCE_MAX.as_secs() > SILENCE_MAX.as_secs() + PING_AFTER.as_secs());
 };

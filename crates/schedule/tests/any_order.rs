@@ -7,6 +7,7 @@
 mod world;
 
 use bramble_plan::{Base, Cut, Problem, Strategy as Cutting, Sums, Wish};
+use bramble_schedule::limits::SILENCE_MAX;
 use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{Action, Event, Outgoing, Place};
 use proptest::prelude::*;
@@ -177,9 +178,10 @@ fn a_silent_worker_is_asked_and_then_given_up() {
     let asked = world.primary.handle(Event::Tick, Duration::from_secs(3));
     assert!(asked.iter().any(|a| matches!(a, Action::Ping(0, _))), "{asked:?}");
     world.primary.handle(Event::Alive { peer: 0 }, Duration::from_secs(4));
-    let later = world.primary.handle(Event::Tick, Duration::from_secs(21));
+    let second = Duration::from_secs(1);
+    let later = world.primary.handle(Event::Tick, 3 * second + SILENCE_MAX);
     assert!(!later.iter().any(|a| matches!(a, Action::Fail(_))), "{later:?}");
-    let given_up = world.primary.handle(Event::Tick, Duration::from_secs(60));
+    let given_up = world.primary.handle(Event::Tick, 5 * second + SILENCE_MAX);
     assert!(
         given_up.iter().any(|a| matches!(a, Action::Fail(why) if why.contains("silent"))),
         "{given_up:?}"

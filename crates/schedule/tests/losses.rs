@@ -7,6 +7,8 @@ mod world;
 
 use bramble_matrix::Layout;
 use bramble_plan::{Base, Cut, Plan, Problem, Strategy as Cutting, Wish};
+use bramble_schedule::limits::PING_AFTER;
+use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -19,13 +21,14 @@ fn deaths() -> impl Strategy<Value = Vec<(u64, u32)>> {
 
 /// Runs a product in which machines die, and checks it against the same without deaths. `None` where it does not fit.
 fn survived(p: &Problem, setting: &Setting, wish: &Wish, choices: &[u32]) -> Option<World> {
-    let still = Setting { deaths: Vec::new(), ..setting.clone() };
+    let still = Setting { deaths: Vec::new(), joins: Vec::new(), ..setting.clone() };
     let mut unhurt = World::new(p, &still, wish)?;
     unhurt.run(&[]);
     assert_eq!(unhurt.failed, None);
     let at = |per_mille: u64| 1 + unhurt.events * per_mille / 1000;
     let deaths = setting.deaths.iter().map(|(when, how)| (at(*when), *how)).collect();
-    let mut world = World::new(p, &Setting { deaths, ..setting.clone() }, wish)?;
+    let joins = setting.joins.iter().map(|(when, memory)| (at(*when), *memory)).collect();
+    let mut world = World::new(p, &Setting { deaths, joins, ..setting.clone() }, wish)?;
     world.run(choices);
     if let Some(why) = &world.failed {
         // The others may be too small for a cell of what it had; the reserve never is.
@@ -53,12 +56,13 @@ proptest! {
         relay in any::<bool>(), breaks in any::<bool>(), columns in prop_oneof![Just(0u64), 1u64..10],
         slow in proptest::collection::vec(prop_oneof![Just(1u32), 1u32..12], 0..6), steals in any::<bool>(),
         reserve in any::<bool>(), deaths in deaths(),
+        joins in proptest::collection::vec((0u64..1000, 10_000u64..400_000), 0..4),
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
         let cut = Cut { tile: Some(tile), depth: Some(depth) };
         let setting = Setting {
-            cut, memories, shared, relay, breaks, slow, steals, columns, reserve, deaths, recovers: true,
+            cut, memories, shared, relay, breaks, slow, steals, columns, reserve, deaths, joins, recovers: true,
             ..Setting::PLAIN
         };
         let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
@@ -73,23 +77,8 @@ fn shuffled(seed: u32, count: u32) -> Vec<u32> {
 
 #[test]
 fn work_of_the_dead_is_done_by_every_strategy() {
-    let kinds = [
-        (Base::Naive, 0, false),
-        (Base::Naive, 0, true),
-        (Base::Row(3), 0, false),
-        (Base::Square(3), 0, true),
-        (Base::Reuse, 0, false),
-        (Base::Reuse, 0, true),
-        (Base::Cuboid, 0, false),
-        (Base::Box3(2, 1, 2), 0, false),
-        (Base::Box3(2, 1, 2), 0, true),
-        (Base::Summa(2, 2), 0, false),
-        (Base::Square(2), 1, false),
-        (Base::Box3(1, 1, 3), 1, false),
-        (Base::Reuse, 2, false),
-    ];
     let (mut staged, mut nowhere, mut losses, mut relayed) = (0, 0, 0, 0);
-    for (base, levels, reproducible) in kinds {
+    for (base, levels, reproducible) in world::kinds() {
         for seed in 0..8u32 {
             let p = problem(45, 40, 50, seed.is_multiple_of(2), seed.is_multiple_of(3));
             let wish = Wish { strategy: Some(Cutting { base, levels }), reproducible, ..Wish::AUTO };
@@ -160,6 +149,22 @@ fn workers_that_are_silent_are_cut_and_the_reserve_does_their_work() {
 }
 
 #[test]
+fn a_worker_that_is_told_nothing_for_long_hears_that_the_primary_is_there() {
+    // It has all that it needs, and gives memory back every second; the primary has nothing else to say to it.
+    let mut primary = primary(plan(1, 4), &[100_000], false);
+    let mut said = Duration::ZERO;
+    for seconds in 1..60 {
+        let now = Duration::from_secs(seconds);
+        assert!(primary.handle(Event::Alive { peer: 0 }, now).is_empty());
+        let actions = primary.handle(Event::Tick, now);
+        if matches!(actions[..], [Action::Ping(0, _)]) {
+            said = now;
+        }
+        assert!(now - said <= 2 * PING_AFTER, "nothing was said to it from {said:?} to {now:?}");
+    }
+}
+
+#[test]
 fn a_cut_is_said_once_and_nothing_is_sent_after_it() {
     let mut world = some(2, 0, false);
     let start = world.primary.handle(Event::Start, Duration::ZERO);
@@ -168,7 +173,8 @@ fn a_cut_is_said_once_and_nothing_is_sent_after_it() {
     let late = Duration::from_secs(60);
     world.primary.handle(Event::Alive { peer: 1 }, late);
     let cut = world.primary.handle(Event::Tick, late);
-    assert!(matches!(&cut[..], [Action::Cut { peer: 0, why }] if why.contains("silent")), "{cut:?}");
+    let [Action::Cut { peer: 0, why }, Action::Ping(1, _)] = &cut[..] else { panic!("{cut:?}") };
+    assert!(why.contains("silent"), "{why}");
     for event in [Event::Tick, Event::Credit { peer: 0, bytes: 64 }, Event::Sent { peer: 0, bytes: 1 }] {
         let after = world.primary.handle(event, late);
         assert!(after.is_empty(), "{after:?}");
@@ -246,6 +252,28 @@ fn where_nobody_has_room_for_a_cell_of_what_was_lost_the_bytes_are_named() {
 }
 
 #[test]
+fn who_comes_when_all_is_over_has_a_number_and_no_part() {
+    let mut primary = primary(plan(1, 32), &[100_000], false);
+    let actions = primary.handle(Event::Lost { peer: 0, why: "gone".into() }, Duration::ZERO);
+    assert!(matches!(actions.last(), Some(Action::Fail(_))), "{actions:?}");
+    let late = PeerInfo {
+        name: "late".into(),
+        credit_bytes: 100_000,
+        shares_memory: false,
+        neighbours: Vec::new(),
+        work_per_s: 1e6,
+        is_reserve: false,
+    };
+    assert!(primary.handle(Event::Joined(late), Duration::ZERO).is_empty());
+    // Whoever watches asks by that number, and what such a machine sends is looked at like all else.
+    assert_eq!(primary.standing(1).jobs_given, 0);
+    let head = ResultHead { c: 0, epoch: 0, step_start: 0, step_end: 1, first_line: 0, lines: 1 };
+    assert!(primary.expect(1, &head).is_err());
+    assert!(primary.handle(Event::Alive { peer: 1 }, Duration::ZERO).is_empty());
+    primary.validate();
+}
+
+#[test]
 fn work_that_goes_down_with_every_machine_ends_at_the_primary_itself() {
     // One tile, and machines that have no part in the plan.
     let mut primary = primary(plan(1, 4), &[100_000; 8], true);
@@ -254,6 +282,27 @@ fn work_that_goes_down_with_every_machine_ends_at_the_primary_itself() {
     }
     // Four more are there, and have nothing to do.
     assert_eq!(lose(&mut primary, 3), [7]);
+}
+
+#[test]
+fn who_joins_takes_its_part_and_is_a_new_machine_if_it_was_lost() {
+    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+    let setting = Setting {
+        cut: Cut { tile: Some(4), depth: Some(4) },
+        memories: vec![100_000],
+        recovers: true,
+        steals: true,
+        reserve: true,
+        // Two come, then the two that are there or the first comer dies.
+        joins: vec![(100, 100_000), (200, 100_000)],
+        deaths: vec![(500, 0)],
+        ..Setting::PLAIN
+    };
+    let world = survived(&problem(64, 64, 64, true, false), &setting, &wish, &shuffled(1, 4000)).unwrap();
+    let part = |to: usize| world.primary.moved().iter().filter(|m| m.to == to).map(|m| m.part).sum::<f64>();
+    assert_eq!((world.primary.losses().len(), world.primary.losses()[0].peer), (1, 0));
+    // The reserve has number 1, and is not needed.
+    assert!(part(1) == 0.0 && part(2) > 0.1 && part(3) > 0.1, "{:?}", world.primary.moved());
 }
 
 #[test]

@@ -9,7 +9,7 @@
 
 use bramble_link::thread_cpu_ns;
 use bramble_schedule::message::ThreadReport;
-use std::collections::BTreeMap;
+use bramble_schedule::worker::{Turn, Turns};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -27,42 +27,12 @@ pub(crate) struct Hosting {
 /// Work for a thread. What it returns goes to the pool's owner.
 pub(crate) type Task<R> = Box<dyn FnOnce() -> R + Send>;
 
-/// When a task is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// After those with lesser numbers, and those with the same that came before it.
-    InOrder(u32),
-    /// Before all that wait.
-    First,
-}
-
 /// What waits, and who is there to take it.
 struct Queue<R> {
-    urgent: Vec<Task<R>>,
-    /// By number, and how many tasks came before.
-    in_order: BTreeMap<(u32, u64), Task<R>>,
-    came: u64,
+    tasks: Turns<Task<R>>,
     started: usize,
     idle: usize,
     closed: bool,
-}
-
-impl<R> Queue<R> {
-    fn len(&self) -> usize {
-        self.urgent.len() + self.in_order.len()
-    }
-
-    fn put(&mut self, task: Task<R>, turn: Turn) {
-        match turn {
-            Turn::InOrder(number) => drop(self.in_order.insert((number, self.came), task)),
-            Turn::First => self.urgent.push(task),
-        }
-        self.came += 1;
-    }
-
-    fn take(&mut self) -> Option<Task<R>> {
-        self.urgent.pop().or_else(|| self.in_order.pop_first().map(|(_, task)| task))
-    }
 }
 
 struct Shared<R> {
@@ -117,15 +87,7 @@ impl<R: Send + 'static> Pool<R> {
         done: impl Fn(Ended<R>) + Send + Sync + 'static,
     ) -> Self {
         let accounts = (0..threads).map(|_| Default::default()).collect();
-        let queue = Queue {
-            urgent: Vec::new(),
-            in_order: BTreeMap::new(),
-            came: 0,
-            started: 0,
-            idle: 0,
-            closed: false,
-        };
-        let queue = Mutex::new(queue);
+        let queue = Mutex::new(Queue { tasks: Turns::default(), started: 0, idle: 0, closed: false });
         let done = Box::new(done);
         Self { shared: Arc::new(Shared { queue, more: Condvar::new(), accounts, reads_cpu, hosting, done }) }
     }
@@ -134,8 +96,8 @@ impl<R: Send + 'static> Pool<R> {
     /// system refuses the first thread.
     pub(crate) fn submit(&self, task: Task<R>, turn: Turn) -> std::io::Result<()> {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.put(task, turn);
-        if queue.idle < queue.len() && queue.started < self.shared.accounts.len() {
+        queue.tasks.put(task, turn);
+        if queue.idle < queue.tasks.count() && queue.started < self.shared.accounts.len() {
             let (shared, index) = (self.shared.clone(), queue.started);
             let thread = std::thread::Builder::new().name(format!("compute-{index}"));
             match thread.spawn(move || work(&shared, index)) {
@@ -158,8 +120,7 @@ impl<R: Send + 'static> Pool<R> {
 impl<R> Drop for Pool<R> {
     fn drop(&mut self) {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.urgent.clear();
-        queue.in_order.clear();
+        queue.tasks.clear();
         queue.closed = true;
         self.shared.more.notify_all();
     }
@@ -172,7 +133,7 @@ fn next<R>(shared: &Shared<R>) -> Option<Task<R>> {
         if queue.closed {
             return None;
         }
-        if let Some(task) = queue.take() {
+        if let Some(task) = queue.tasks.take() {
             return Some(task);
         }
         queue.idle += 1;

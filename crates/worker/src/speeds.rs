@@ -49,7 +49,10 @@ impl Effort {
 }
 
 /// What is measured: a kernel with a type and a number of threads.
-type What = (&'static str, DType, usize);
+type What<'a> = (&'a str, DType, usize);
+
+/// Most speeds that are remembered: kernels over others have numbers in their names, and a primary may ask for any.
+const REMEMBERED_MAX: usize = 256;
 
 /// What a worker has measured of itself. Clones are the same.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +62,7 @@ pub(crate) struct Speeds {
 
 #[derive(Debug, Default)]
 struct Known {
-    speeds: BTreeMap<What, (Effort, Speed)>,
+    speeds: BTreeMap<(String, DType, usize), (Effort, Speed)>,
     /// What `auto` is for products of a type, and the operations of the largest that it was asked for.
     auto: BTreeMap<DType, (f64, Pick)>,
 }
@@ -74,11 +77,12 @@ impl Speeds {
     /// was measured beside others who compute is not what this machine can do.
     pub(crate) fn speed(
         &self,
-        what: What,
+        what: What<'_>,
         effort: Effort,
         alone: bool,
         measure: impl FnOnce() -> Speed,
     ) -> Speed {
+        let what = (what.0.to_owned(), what.1, what.2);
         let known = self.known().speeds.get(&what).copied();
         match known {
             Some((known, speed)) if known >= effort => speed,
@@ -86,7 +90,8 @@ impl Speeds {
                 let speed = measure();
                 let mut known = self.known();
                 let is_better = known.speeds.get(&what).is_none_or(|(known, _)| *known < effort);
-                if alone && is_better {
+                let has_room = known.speeds.len() < REMEMBERED_MAX || known.speeds.contains_key(&what);
+                if alone && is_better && has_room {
                     known.speeds.insert(what, (effort, speed));
                 }
                 speed
@@ -123,14 +128,14 @@ mod tests {
     use super::*;
     use bramble_kernel::KernelName;
 
-    const WHAT: What = ("simd", DType::F64, 4);
+    const WHAT: What<'static> = ("simd", DType::F64, 4);
 
     fn speed(gflops: f64) -> Speed {
         Speed { gflops, peak_gflops: 2.0 * gflops }
     }
 
     /// The speed that is given, where a measurement would give `measured`.
-    fn asked(speeds: &Speeds, what: What, effort: Effort, alone: bool, measured: f64) -> f64 {
+    fn asked(speeds: &Speeds, what: What<'_>, effort: Effort, alone: bool, measured: f64) -> f64 {
         speeds.speed(what, effort, alone, || speed(measured)).gflops
     }
 
@@ -168,6 +173,18 @@ mod tests {
         assert_eq!(asked(&speeds, WHAT, Effort::All, false, 20.0), 20.0);
         assert_eq!(asked(&speeds, WHAT, Effort::All, true, 50.0), 50.0);
         assert_eq!(asked(&speeds, WHAT, Effort::All, false, 21.0), 50.0);
+    }
+
+    #[test]
+    fn names_without_end_are_not_all_remembered() {
+        let speeds = Speeds::default();
+        for cutoff in 0..2 * REMEMBERED_MAX {
+            let name = format!("strassen:simd:{cutoff}");
+            assert_eq!(asked(&speeds, (&name, DType::F64, 1), Effort::One, true, 5.0), 5.0);
+        }
+        assert_eq!(speeds.known().speeds.len(), REMEMBERED_MAX);
+        assert_eq!(asked(&speeds, ("strassen:simd:0", DType::F64, 1), Effort::All, true, 6.0), 6.0);
+        assert_eq!(asked(&speeds, ("strassen:simd:0", DType::F64, 1), Effort::All, true, 7.0), 6.0);
     }
 
     #[test]

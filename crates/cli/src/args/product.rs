@@ -1,6 +1,8 @@
 //! The options of the verbs that are about a product or the machines for one: multiply, plan, nodes. What they share is
 //! defined once.
 
+use crate::exit::Failure;
+use crate::levels;
 use crate::quantity::size;
 use bramble_kernel::{Choice, KernelName};
 use bramble_matrix::{DType, Effort};
@@ -47,6 +49,9 @@ pub(crate) struct TeamArgs {
     /// Memory that this machine's own computing may take (each worker's, with --local), as in 512M or 4G
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
+    /// Go on without workers that do not answer, name them, and end with exit code 3
+    #[arg(long)]
+    pub(crate) degraded: bool,
 }
 
 /// What is done without a cluster key.
@@ -92,7 +97,8 @@ pub(crate) enum RelayKind {
 /// How the product is cut and computed.
 #[derive(Args, Debug)]
 pub(crate) struct CutArgs {
-    /// Kernel: auto, reference, simd, openblas, blis
+    /// Kernel: auto, reference, simd, openblas, blis; over one of them, blocked:BASE:EDGE (blocks), strassen:BASE:CUTOFF
+    /// (fewer multiplications in large tiles, larger errors for floats); without BASE it is simd
     #[arg(long, value_name = "K", env = "BRAMBLE_KERNEL", default_value = "auto", value_parser = kernel)]
     kernel: Choice,
     /// How to cut the product: auto (what is predicted to be fastest, this machine alone included), naive, row:N, square:N,
@@ -130,8 +136,14 @@ impl CutArgs {
         }
     }
 
-    pub(crate) fn cut(&self) -> Cut {
-        Cut { tile: self.tile, depth: self.panel }
+    /// Tiles and steps of a product m × n, k deep.
+    pub(crate) fn cut(&self, sizes: [u64; 3], dtype: DType) -> Cut {
+        levels::cut(Cut { tile: self.tile, depth: self.panel }, self.kernel(), sizes, dtype)
+    }
+
+    /// Refuses what the kernel cannot be asked for.
+    pub(crate) fn check(&self, dtype: DType) -> Result<(), Failure> {
+        levels::check(self.kernel(), self.strategy.0, self.elementwise, dtype)
     }
 
     /// What is wanted of a plan. `workers_only`: the workers are there to be used, whatever is predicted.
@@ -178,6 +190,18 @@ pub(crate) struct MultiplyArgs {
     /// Every machine does what the plan gave it: work that a slow one was not sent is not taken over by others
     #[arg(long)]
     pub(crate) no_steal: bool,
+    /// Go on with what a run before has left of C (beside it: C.npy.part and C.npy.journal), with the same operands and factors
+    #[arg(long, requires = "output", conflicts_with = "restart")]
+    pub(crate) resume: bool,
+    /// Begin anew, and throw away what a run before has left of C
+    #[arg(long, requires = "output")]
+    pub(crate) restart: bool,
+    /// How long an interval of the journal is at least, in milliseconds: for tests.
+    #[arg(long, hide = true, env = "BRAMBLE_JOURNAL_MS", default_value_t = 2000)]
+    pub(crate) journal_ms: u64,
+    /// At which point of keeping the journal this process kills itself: for tests.
+    #[arg(long, hide = true, env = "BRAMBLE_DIE_AT", value_parser = clap::value_parser!(i64).range(1..))]
+    pub(crate) die_at: Option<i64>,
     /// Print one JSON object instead of the report
     #[arg(long)]
     pub(crate) json: bool,
@@ -203,11 +227,10 @@ pub(crate) struct MultiplyArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
-    /// Left operand
+    /// Left operand; or, alone, sizes such as 4000x3000x5000 or 4000x3000x5000:f32
     #[arg(required_unless_present = "size")]
     pub(crate) a: Option<String>,
     /// Right operand
-    #[arg(required_unless_present = "size")]
     pub(crate) b: Option<String>,
     /// Sizes instead of operands: C is M x N, and K deep
     #[arg(long, value_name = "MxKxN[:DTYPE]", value_parser = sizes, conflicts_with_all = ["a", "b"])]
@@ -230,13 +253,35 @@ pub(crate) struct PlanArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct SimArgs {
+    #[command(flatten)]
+    pub(crate) product: PlanArgs,
+    /// What goes wrong: kind:wN@when, as in kill:w3@2.5s,slow:w1@1s..4s/50,join:w9@50%. Times are from the start; a % is of the
+    /// undisturbed time. Kinds: kill, off, pause, busy, slow, join, restart (docs/simulator.md)
+    #[arg(long, value_name = "FAULTS", conflicts_with = "seeds")]
+    pub(crate) faults: Option<String>,
+    /// Try so many sets of faults that are drawn, and say what they cost
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) seeds: Option<u32>,
+    /// The first of them: the same seed draws the same faults
+    #[arg(long, value_name = "S", default_value_t = 0, requires = "seeds")]
+    pub(crate) seed: u64,
+    /// Every machine does what the plan gave it, and keeps it while it lives
+    #[arg(long)]
+    pub(crate) no_steal: bool,
+    /// Time that the primary's processor takes for each byte that it sends or receives, in nanoseconds
+    #[arg(long, value_name = "NS", default_value_t = 0.45, allow_negative_numbers = true, value_parser = nanoseconds)]
+    pub(crate) move_ns: f64,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct NodesArgs {
     #[command(flatten)]
     pub(crate) team: TeamArgs,
     /// Element type whose speed is measured: f32, f64, i32 or i64
     #[arg(long, value_name = "D", default_value = "f64", value_parser = element_type)]
     pub(crate) dtype: DType,
-    /// Kernel: auto, reference, simd, openblas, blis
+    /// Kernel: auto, reference, simd, openblas, blis, blocked:BASE:EDGE, strassen:BASE:CUTOFF
     #[arg(long, value_name = "K", env = "BRAMBLE_KERNEL", default_value = "auto", value_parser = kernel)]
     pub(crate) kernel: Choice,
     /// Print one JSON object instead of the table
@@ -259,7 +304,8 @@ pub(crate) struct Sizes {
 /// Longest side: more elements than any file has, and few enough for every sum that planning makes.
 const SIDE_MAX: u64 = 1 << 32;
 
-fn sizes(text: &str) -> Result<Sizes, String> {
+/// `20000x20000x20000:f32`.
+pub(crate) fn sizes(text: &str) -> Result<Sizes, String> {
     let (sides, dtype) = match text.split_once(':') {
         Some((sides, name)) => (sides, element_type(name)?),
         None => (text, DType::F64),
@@ -277,6 +323,11 @@ fn sizes(text: &str) -> Result<Sizes, String> {
     }
 }
 
+fn nanoseconds(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|ns| (0.0..=1e6).contains(ns));
+    number.ok_or_else(|| "use a number of nanoseconds from 0 to 1000000".to_owned())
+}
+
 fn strategy(text: &str) -> Result<Wanted, String> {
     if text == "auto" { Ok(Wanted(None)) } else { text.parse().map(|s| Wanted(Some(s))) }
 }
@@ -285,7 +336,7 @@ pub(super) fn kernel(text: &str) -> Result<Choice, String> {
     text.parse().map_err(|e| format!("{e}"))
 }
 
-fn element_type(text: &str) -> Result<DType, String> {
+pub(super) fn element_type(text: &str) -> Result<DType, String> {
     DType::parse(text).ok_or_else(|| "use f32, f64, i32 or i64".to_owned())
 }
 

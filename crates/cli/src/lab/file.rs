@@ -134,8 +134,8 @@ fn limits(keys: &Keys<'_>) -> Result<Limits, String> {
 
 fn kernel(text: &str) -> Result<String, String> {
     match text.parse::<Choice>() {
-        Ok(Choice::Named(name)) => Ok(name.as_str().to_owned()),
         Ok(Choice::Auto) => Err("leave it away for auto".to_owned()),
+        Ok(kernel) => Ok(kernel.to_string()),
         Err(e) => Err(e.to_string()),
     }
 }

@@ -62,7 +62,7 @@ pub(crate) struct Blas {
 }
 
 impl Kernel for Blas {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         self.name.as_str()
     }
 

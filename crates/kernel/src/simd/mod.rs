@@ -15,10 +15,11 @@ use bramble_matrix::DType;
 
 use crate::{AnyProduct, Kernel, KernelName};
 
-/// The name of a kernel with what its bits depend on, for machines that have to give the same ones: the `simd` kernel
-/// rounds products first where there is no fused multiply-add.
+/// The name of a kernel with what its bits depend on, for machines that have to give the same ones: the `simd` kernel,
+/// and what is over it, rounds products first where there is no fused multiply-add.
 pub fn bits_class(name: &str) -> String {
-    if name == "simd" && !is_fused() { format!("{name} without fused multiply-add") } else { name.to_owned() }
+    let is_simd = name.split(':').any(|part| part == "simd");
+    if is_simd && !is_fused() { format!("{name} without fused multiply-add") } else { name.to_owned() }
 }
 
 /// Whether this machine multiplies and adds with one rounding, as the `gemm` crate then does.
@@ -34,7 +35,7 @@ fn is_fused() -> bool {
 pub(crate) struct Simd;
 
 impl Kernel for Simd {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         KernelName::Simd.as_str()
     }
 

@@ -7,12 +7,12 @@
 //!
 //! Deliberately absent: reconnecting. A link that has ended stays ended.
 
-#[cfg(target_os = "linux")]
-mod mark;
 mod pace;
 pub(crate) mod pipe;
 mod receive;
 mod send;
+#[cfg(target_os = "linux")]
+mod socket;
 mod wake;
 
 use crate::{Addresses, Link, LinkError};

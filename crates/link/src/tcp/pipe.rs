@@ -12,8 +12,9 @@
 //! (`secure`).
 
 use super::wake::Wake;
+use crate::to_u64;
 use rustls::Connection;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -30,7 +31,8 @@ const STRANGER_BYTES: usize = 16 << 10;
 
 /// One socket, whose two directions may be used by two tasks of one event loop.
 pub(crate) enum Pipe {
-    Plain(TcpStream, Wake),
+    /// The number counts bytes that the kernel has taken.
+    Plain(TcpStream, Wake, Cell<u64>),
     Sealed(TcpStream, Wake, Box<RefCell<Tls>>),
 }
 
@@ -40,20 +42,22 @@ pub(crate) struct Tls {
     raw: Vec<u8>,
     from: usize,
     to: usize,
+    /// Bytes that the kernel has taken.
+    written: u64,
     /// Bytes that may still be taken from a stranger; `None` where it is none any more.
     stranger_left: Option<usize>,
 }
 
 impl Pipe {
     pub(crate) fn plain(stream: TcpStream) -> Self {
-        Self::Plain(stream, Wake::new())
+        Self::Plain(stream, Wake::new(), Cell::new(0))
     }
 
     pub(crate) fn sealed(stream: TcpStream, connection: Connection) -> Self {
         let mut connection = connection;
         connection.set_buffer_limit(Some(SEALED_BYTES));
         let (raw, stranger_left) = (vec![0; STRANGER_BYTES], Some(STRANGER_BYTES));
-        let tls = Tls { connection, raw, from: 0, to: 0, stranger_left };
+        let tls = Tls { connection, raw, from: 0, to: 0, written: 0, stranger_left };
         Self::Sealed(stream, Wake::new(), Box::new(RefCell::new(tls)))
     }
 
@@ -68,8 +72,25 @@ impl Pipe {
 
     pub(crate) fn stream(&self) -> &TcpStream {
         match self {
-            Self::Plain(stream, _) | Self::Sealed(stream, ..) => stream,
+            Self::Plain(stream, ..) | Self::Sealed(stream, ..) => stream,
         }
+    }
+
+    /// Bytes that the kernel has taken so far.
+    pub(crate) fn written(&self) -> u64 {
+        match self {
+            Self::Plain(_, _, written) => written.get(),
+            Self::Sealed(_, _, tls) => tls.borrow().written,
+        }
+    }
+
+    /// Those of them that the other end's has acknowledged, as far as this system says.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        #[cfg(target_os = "linux")]
+        let waiting = super::socket::unacknowledged(self.stream());
+        #[cfg(not(target_os = "linux"))]
+        let waiting = 0;
+        self.written().saturating_sub(waiting)
     }
 
     /// The cipher suite, where there is one.
@@ -107,9 +128,13 @@ impl Pipe {
     /// Takes some of the bytes, as many as go at once.
     pub(crate) async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Self::Plain(stream, _) => loop {
+            Self::Plain(stream, _, written) => loop {
                 match write_now(stream, slices) {
                     Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                    Ok(bytes) => {
+                        written.set(written.get() + to_u64(bytes));
+                        return Ok(bytes);
+                    }
                     Err(e) if e.kind() == ErrorKind::WouldBlock => stream.writable().await?,
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     other => return other,
@@ -127,7 +152,7 @@ impl Pipe {
     /// are certain to come, so that some of them may be waited for together; 0 and 1 say nothing.
     pub(crate) async fn read(&self, runs: &mut [IoSliceMut<'_>], sure: usize) -> io::Result<usize> {
         match self {
-            Self::Plain(stream, wake) => loop {
+            Self::Plain(stream, wake, _) => loop {
                 match read_now(stream, runs) {
                     Err(e) if e.kind() == ErrorKind::WouldBlock => wake.readable(stream, sure).await?,
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -169,7 +194,7 @@ impl Pipe {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => stream.writable().await?,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                other => drop(other?),
+                other => tls.borrow_mut().written += to_u64(other?),
             }
         }
         Ok(())

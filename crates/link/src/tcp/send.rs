@@ -6,7 +6,8 @@
 use super::pace::Pace;
 use super::pipe::Pipe;
 use super::{SLICES_MAX, broken};
-use crate::{Body, Frame, Limits, LinkError, LinkFuture, Sender, to_u64};
+use crate::{Body, Frame, Leaving, Limits, LinkError, LinkFuture, Sender, to_u64};
+use std::cell::Cell;
 use std::io::IoSlice;
 use std::rc::Rc;
 
@@ -14,13 +15,15 @@ pub(super) struct TcpSender {
     pipe: Rc<Pipe>,
     session: u32,
     bytes: u64,
+    /// Where the last body ended in the stream of bytes that the kernel has taken.
+    body_end: Rc<Cell<u64>>,
     /// Header and head of the frame that is being sent.
     prefix: Vec<u8>,
 }
 
 impl TcpSender {
     pub(super) fn new(pipe: Rc<Pipe>) -> Self {
-        Self { pipe, session: 0, bytes: 0, prefix: Vec::with_capacity(256) }
+        Self { pipe, session: 0, bytes: 0, body_end: Rc::default(), prefix: Vec::with_capacity(256) }
     }
 
     /// Collects the unsent slices of the frame from byte `done` on.
@@ -61,6 +64,9 @@ impl TcpSender {
             let mut slices = Vec::with_capacity(SLICES_MAX.min(8));
             Self::slices(&self.prefix, &frame.body, done, &mut slices);
             done += pace.keep(self.pipe.write(&slices)).await?;
+            if done > self.prefix.len() {
+                self.body_end.set(self.pipe.written());
+            }
         }
         self.bytes += to_u64(total);
         Ok(())
@@ -76,6 +82,11 @@ impl Sender for TcpSender {
     }
     fn bytes_sent(&self) -> u64 {
         self.bytes
+    }
+    fn leaving(&self) -> Leaving {
+        // Whoever asks does not keep the connection open.
+        let (pipe, body_end) = (Rc::downgrade(&self.pipe), self.body_end.clone());
+        Rc::new(move || pipe.upgrade().map_or(0, |pipe| pipe.acknowledged().min(body_end.get())))
     }
     fn close(&mut self) -> LinkFuture<'_, ()> {
         Box::pin(async move { self.pipe.close().await.map_err(broken) })

@@ -10,7 +10,7 @@
 //! Deliberately absent: reading.
 
 #[cfg(target_os = "linux")]
-use super::mark::set_mark;
+use super::socket::set_mark;
 use std::cell::Cell;
 use std::io;
 use std::time::Duration;

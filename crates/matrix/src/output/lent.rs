@@ -40,6 +40,10 @@ impl Shared {
     pub(super) fn lent(&self) -> usize {
         self.ledger().count()
     }
+    /// Waits until the disk has everything that was written before.
+    pub(super) fn flush(&self) -> std::io::Result<()> {
+        self.map.flush()
+    }
 
     /// (offset in the file, bytes) of whole rows. Panics where they are outside.
     pub(super) fn row_bytes(&self, rows: Span) -> (u64, u64) {
@@ -155,6 +159,31 @@ impl std::fmt::Debug for Lent {
     }
 }
 
+/// All of the map, lent to who only reads it.
+pub(super) struct Reading(Lent);
+
+impl Reading {
+    /// Nothing where something is lent: somebody may be writing there.
+    pub(super) fn new(shared: &Arc<Shared>) -> Option<Self> {
+        let rect = Rect::new(Span::new(0, shared.shape.rows), Span::new(0, shared.shape.cols));
+        let taken = shared.ledger().take(rect).is_ok();
+        taken.then(|| Self(Lent { shared: shared.clone(), rect }))
+    }
+
+    pub(super) fn data_start(&self) -> usize {
+        self.0.shared.data_start
+    }
+}
+
+impl AsRef<[u8]> for Reading {
+    fn as_ref(&self) -> &[u8] {
+        let map = &self.0.shared.map;
+        // SAFETY: the map lives as long as `self` and is that long. All elements are lent to this holder, which has no way to
+        // write them; what is before them was written before the map was made.
+        unsafe { std::slice::from_raw_parts(map.as_ptr(), map.len()) }
+    }
+}
+
 /// The map once nothing is lent any more.
 pub(super) struct Frozen(Arc<Shared>);
 
@@ -182,7 +211,7 @@ impl Frozen {
 
     /// Waits until the disk has everything.
     pub(super) fn flush(&self) -> std::io::Result<()> {
-        self.0.map.flush()
+        self.0.flush()
     }
 }
 

@@ -1,11 +1,12 @@
 //! The file `NAME.part`: made, locked, reserved, renamed or removed.
 //!
-//! Place in the flow: `Output::create` makes it, `Sealed::commit` renames it.
+//! Place in the flow: `Unfinished::lock` opens it, `Sealed::commit` renames it.
 //!
 //! Invariants: it is cut to length only while the lock is held, so a run never shortens the file under
-//! another's map; it is removed on drop unless it was renamed; the old file of the name is not touched before.
+//! another's map; it is removed on drop unless it was renamed, or is kept for a run that goes on with it; what another run
+//! left in it stays until it is said what becomes of that; the old file of the name is not touched before.
 //!
-//! Deliberately absent: taking up an unfinished file. What a killed run left is overwritten.
+//! Deliberately absent: knowing what of an unfinished file is right. That is for who asks for it.
 
 use crate::MatrixError;
 use memmap2::{MmapOptions, MmapRaw};
@@ -15,6 +16,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How often a file that vanished between opening and locking is opened again.
 const TRIES: usize = 10;
@@ -27,11 +29,13 @@ pub(super) struct PartFile {
     /// What it will be called.
     target: PathBuf,
     renamed: bool,
+    /// Stays when this is dropped: another run may go on with it.
+    kept: AtomicBool,
 }
 
 impl PartFile {
-    /// Makes and locks `PATH.part`, after checking that the result can be called `path`.
-    pub(super) fn create(path: &Path) -> Result<Self, MatrixError> {
+    /// Makes and locks `PATH.part`, or opens the one that is there, after checking that the result can be called `path`.
+    pub(super) fn open(path: &Path) -> Result<Self, MatrixError> {
         let target = checked_target(path)?;
         let mut name = target.file_name().unwrap_or_default().to_owned();
         name.push(".part");
@@ -50,8 +54,8 @@ impl PartFile {
             }
             // The run that held it may have renamed or removed it before we got the lock.
             if same_file(&file, &part) {
-                let this = Self { file, part, target, renamed: false };
-                this.file.set_len(0).map_err(|e| this.error("cannot shorten", e))?;
+                let mut this = Self { file, part, target, renamed: false, kept: AtomicBool::new(true) };
+                this.kept = AtomicBool::new(this.len()? > 0);
                 return Ok(this);
             }
         }
@@ -61,6 +65,35 @@ impl PartFile {
 
     pub(super) fn path(&self) -> &Path {
         &self.part
+    }
+    /// What it will be called.
+    pub(super) fn target(&self) -> &Path {
+        &self.target
+    }
+    /// Bytes.
+    pub(super) fn len(&self) -> Result<u64, MatrixError> {
+        Ok(self.file.metadata().map_err(|e| self.error("cannot examine", e))?.len())
+    }
+
+    /// Throws away what is in it.
+    pub(super) fn empty(&self) -> Result<(), MatrixError> {
+        self.keep(false);
+        self.file.set_len(0).map_err(|e| self.error("cannot shorten", e))
+    }
+
+    /// Whether it stays when this is dropped.
+    pub(super) fn keep(&self, kept: bool) {
+        self.kept.store(kept, Ordering::Relaxed);
+    }
+
+    /// Whether it begins with these bytes.
+    pub(super) fn begins_with(&self, bytes: &[u8]) -> Result<bool, MatrixError> {
+        let mut found = vec![0; bytes.len()];
+        match self.file.read_exact_at(&mut found, 0) {
+            Ok(()) => Ok(found == bytes),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(e) => Err(self.error("cannot read", e)),
+        }
     }
 
     /// Takes `bytes` of disk space, all or none.
@@ -73,6 +106,16 @@ impl PartFile {
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return self.reserve_roughly(bytes),
                 Err(e) => return Err(self.error("cannot reserve space", e.into())),
             }
+        }
+    }
+
+    /// The same for a file that was reserved before, and may have been copied since. What is in it stays in any case.
+    pub(super) fn reserve_again(&self, bytes: u64) -> Result<(), MatrixError> {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
+            Err(Errno::NOSPC | Errno::DQUOT) => {
+                Err(MatrixError::NoSpace { path: self.target.clone(), bytes, free: self.free_bytes() })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -142,7 +185,7 @@ impl PartFile {
 
 impl Drop for PartFile {
     fn drop(&mut self) {
-        if !self.renamed {
+        if !self.renamed && !self.kept.load(Ordering::Relaxed) {
             // Nothing is left to be told about a failure here; the next run overwrites the file.
             let _ = fs::remove_file(&self.part);
         }
@@ -224,7 +267,7 @@ mod tests {
     #[test]
     fn filesystems_that_cannot_reserve_compare_with_the_free_space() {
         let folder = tempfile::tempdir().unwrap();
-        let part = PartFile::create(&folder.path().join("c.npy")).unwrap();
+        let part = PartFile::open(&folder.path().join("c.npy")).unwrap();
         part.reserve_roughly(1000).unwrap();
         assert_eq!(part.file.metadata().unwrap().len(), 1000);
         let message = part.reserve_roughly(1 << 60).unwrap_err().to_string();

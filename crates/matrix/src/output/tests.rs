@@ -233,3 +233,85 @@ fn thousands_of_tiles_can_be_lent_at_once() {
     drop(lent);
     output.lend(Shape::new(1000, 1000).rect());
 }
+
+#[test]
+fn what_is_kept_is_there_for_another_run_and_only_for_the_same_shape_and_type() {
+    let folder = folder();
+    let path = folder.path().join("c.npy");
+    let shape = Shape::new(40, 3);
+    let locked = Unfinished::lock(&path).unwrap();
+    assert!(!locked.has_begun().unwrap());
+    drop(locked);
+    assert!(names(folder.path()).is_empty(), "an empty file stays");
+    let output = Output::create(&path, shape, DType::I32).unwrap();
+    number(output.lend(rect((5, 10), (0, 3))));
+    let digest = output.lend(rect((5, 10), (0, 3))).digest();
+    output.sync().unwrap();
+    output.keep(true);
+    assert!(Unfinished::lock(&path).unwrap_err().to_string().contains("another run"));
+    drop(output);
+    for (shape, dtype) in
+        [(shape, DType::F32), (Shape::new(3, 40), DType::I32), (Shape::new(41, 3), DType::I32)]
+    {
+        let locked = Unfinished::lock(&path).unwrap();
+        assert!(locked.has_begun().unwrap());
+        let error = locked.resume(shape, dtype).unwrap_err().to_string();
+        assert!(error.contains("--restart") && error.contains("c.npy.part"), "{error}");
+    }
+    let output = Unfinished::lock(&path).unwrap().resume(shape, DType::I32).unwrap();
+    assert_eq!(output.lend(rect((5, 10), (0, 3))).digest(), digest);
+    number(output.lend(rect((0, 5), (0, 3))));
+    number(output.lend(rect((10, 40), (0, 3))));
+    output.seal().unwrap().commit().unwrap();
+    let read = Matrix::open(path.to_str().unwrap()).unwrap();
+    assert_eq!(read.lines(shape.rect()).unwrap().view::<i32>().at(7, 2), 7002);
+    assert_eq!(names(folder.path()), ["c.npy"]);
+}
+
+#[test]
+fn what_is_begun_anew_or_discarded_is_gone() {
+    let folder = folder();
+    let path = folder.path().join("c.npy");
+    let shape = Shape::new(4, 3);
+    let make = || {
+        let output = Output::create(&path, shape, DType::I32).unwrap();
+        number(output.lend(shape.rect()));
+        output.keep(true);
+        output
+    };
+    drop(make().seal().unwrap());
+    assert_eq!(names(folder.path()), ["c.npy.part"]);
+    let again = Unfinished::lock(&path).unwrap().restart(shape, DType::I32).unwrap();
+    assert_eq!(again.lend(shape.rect()).line(2), [0; 12]);
+    drop(again);
+    assert!(names(folder.path()).is_empty());
+    make().seal().unwrap().discard();
+    assert!(names(folder.path()).is_empty());
+}
+
+#[test]
+fn what_is_written_can_be_read_and_then_written_again() {
+    let output = Output::anonymous(Shape::new(3, 5), DType::I32).unwrap();
+    number(output.lend(output.shape().rect()));
+    let one = output.lend(rect((0, 1), (0, 1)));
+    assert!(output.matrix().unwrap_err().to_string().contains("while it is written"));
+    drop(one);
+    let matrix = output.matrix().unwrap();
+    assert_eq!((matrix.shape(), output.lent()), (output.shape(), 1));
+    assert_eq!(
+        matrix.part(rect((1, 3), (2, 4))).lines(rect((1, 2), (0, 2))).unwrap().view::<i32>().at(0, 1),
+        2003
+    );
+    drop(matrix);
+    number(output.lend(rect((1, 3), (0, 5))));
+    let sealed = output.seal().unwrap();
+    assert_eq!(sealed.matrix().unwrap().lines(rect((2, 3), (1, 3))).unwrap().view::<i32>().at(0, 1), 2002);
+}
+
+#[test]
+#[should_panic(expected = "still lent")]
+fn who_reads_all_keeps_writers_out() {
+    let output = Output::anonymous(Shape::new(3, 5), DType::I32).unwrap();
+    let _all = output.matrix().unwrap();
+    output.lend(rect((2, 3), (4, 5)));
+}

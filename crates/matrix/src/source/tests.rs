@@ -125,3 +125,36 @@ fn shared_memory_that_is_short_or_misaligned_is_refused() {
     assert!(make(usize::MAX, 1).is_err());
     assert!(make(0, 1 << 61).unwrap_err().to_string().contains("2^63"));
 }
+
+proptest! {
+    #[test]
+    fn a_part_reads_as_the_whole_does(
+        (rows, cols) in (1u64..40, 1u64..40), cuts in proptest::array::uniform8(0u64..40), col_major: bool,
+        transposed: bool, kind in 0..4,
+    ) {
+        let layout = if col_major { Layout::ColMajor } else { Layout::RowMajor };
+        let shape = Shape::new(rows, cols);
+        let (foreign, native) = pair(shape, layout);
+        let whole = match kind {
+            0 => foreign,
+            1 => native,
+            2 => native.converted(DType::I64).unwrap(),
+            _ => Matrix::generated("random", Generator::random(9), shape, DType::F64).unwrap(),
+        };
+        let span = |a: u64, b: u64, end: u64| Span::new(a.min(b).min(end), a.max(b).min(end));
+        let outer = Rect::new(span(cuts[0], cuts[1], rows), span(cuts[2], cuts[3], cols));
+        let inner = Rect::new(span(cuts[4], cuts[5], outer.rows.len()), span(cuts[6], cuts[7], outer.cols.len()));
+        let want = block(&whole, shifted(inner, outer.rows.start, outer.cols.start));
+        let part = whole.part(outer);
+        prop_assert_eq!(part.shape(), outer.shape());
+        prop_assert!(part.generator().is_none(), "its rule is the whole's, from another corner");
+        prop_assert_eq!(&block(&part, inner), &want);
+        if transposed {
+            // The same memory, read in its own order.
+            prop_assert_eq!(&block(&part.transposed(), inner.transposed()), &want);
+        } else if let Some(lines) = part.lines(inner) {
+            let joined: Vec<u8> = (0..lines.lines).flat_map(|i| lines.line(i).to_vec()).collect();
+            prop_assert_eq!(&joined, &want);
+        }
+    }
+}

@@ -36,7 +36,7 @@ impl Court<'_> {
         rows: &[u64],
         cols: &[u64],
     ) -> Result<Option<Conviction>, MatrixError> {
-        if self.problem.levels > 0 {
+        if self.problem.levels_most() > 0 {
             if rows.len() + cols.len() > 0 {
                 let (rows, cols) = (rows.len(), cols.len());
                 self.notes.push(format!(

@@ -8,11 +8,11 @@
 
 use super::court::Court;
 use super::judge::{Conviction, judge_rows};
+use super::mixing::{Mixing, Side};
 use super::pass::{Pass, Rows, Size, wild};
 use super::random::{sample, signs};
 use super::recompute::Problem;
 use super::scalar::{Real, add_scaled, within};
-use super::strassen::Parts;
 use super::tile::zeros;
 use super::{Effort, FULL_ROWS, MatrixError, SAMPLE_STREAM, Verdict};
 use crate::Matrix;
@@ -56,6 +56,9 @@ pub(super) fn verify<T: Real>(problem: &Problem, effort: Effort, seed: u64) -> R
     let mut notes = vec![format!("Freivalds, {} vector(s) of ±1", effort.vectors())];
     if problem.levels > 0 {
         notes.push(format!("norm-wise bounds for {} level(s) of Strassen–Winograd", problem.levels));
+    } else if problem.levels_most() > 0 {
+        let levels = problem.levels_most();
+        notes.push(format!("norm-wise bounds for {levels} level(s) of Strassen–Winograd inside tiles"));
     }
     let mut court = Court { problem, seed, notes, arbitrated: 0 };
     let mut conviction = court.wild::<T>(&exempt.rows, &exempt.cols)?;
@@ -94,8 +97,7 @@ fn passes<T: Real>(problem: &Problem, vectors: u64, seed: u64) -> Result<(Sums, 
     let mut base = problem.c0.as_ref().map(|c0| with_r(c0, None)).transpose()?;
     let mut exempt = Exempt::default();
     if b.as_ref().is_some_and(Rows::any_wild) {
-        exempt.cols =
-            Parts::of(problem.c.shape().cols, problem.levels).touched(&wild::<T>(&problem.b, threads)?.1);
+        exempt.cols = Mixing::of(problem, Side::Cols).touched(&wild::<T>(&problem.b, threads)?.1);
     }
     if let (Some(c0), true) = (&problem.c0, base.as_ref().is_some_and(Rows::any_wild)) {
         // Whichever is less leaves the test; both are judged element by element.
@@ -115,7 +117,7 @@ fn passes<T: Real>(problem: &Problem, vectors: u64, seed: u64) -> Result<(Sums, 
     let product = match b {
         Some(b) => {
             // Rounding B r to f64 costs at most u |B r|: see the documentation on the check's own error.
-            let rows = Parts::of(problem.c.shape().rows, problem.levels);
+            let rows = Mixing::of(problem, Side::Rows);
             let y: Vec<Vec<f64>> =
                 b.products.iter().map(|v| v.iter().map(|[hi, lo]| hi + lo).collect()).collect();
             let weights = weights(problem, b.sizes);
@@ -125,9 +127,7 @@ fn passes<T: Real>(problem: &Problem, vectors: u64, seed: u64) -> Result<(Sums, 
             if product.any_wild() {
                 exempt.rows.extend(rows.touched(&wild::<T>(&problem.a, threads)?.0));
             }
-            if problem.levels > 0 {
-                rows.spread(&mut product.sizes, GROWTH.powi(problem.levels as i32));
-            }
+            rows.spread(&mut product.sizes, GROWTH.powi(problem.levels_most() as i32));
             Some(product)
         }
         None => None,
@@ -140,9 +140,7 @@ fn passes<T: Real>(problem: &Problem, vectors: u64, seed: u64) -> Result<(Sums, 
 
 /// What an element of A weighs: the norm of the row of B that it meets, or with levels of all rows that its sums meet.
 fn weights(problem: &Problem, mut sizes: Vec<f64>) -> Vec<f64> {
-    if problem.levels > 0 {
-        Parts::of(problem.depth, problem.levels).spread(&mut sizes, 1.0);
-    }
+    Mixing::of(problem, Side::Depth).spread(&mut sizes, 1.0);
     sizes
 }
 
@@ -210,7 +208,9 @@ impl Test {
     fn of<T: Real>(problem: &Problem) -> Self {
         // Without columns all residuals are 0, and the tolerance must not be.
         let (depth, cols) = (problem.depth as f64, problem.c.shape().cols.max(1) as f64);
-        let q = f64::from(1u32 << problem.levels);
+        let levels = problem.levels_most();
+        let (q, steps) = (f64::from(1u32 << levels), problem.tiles.iter().map(|t| t.steps(problem.depth)));
+        let steps = steps.max().unwrap_or(1) as f64;
         let element = (2.0 * depth + 4.0) * T::SMALLEST * problem.alpha.abs().max(1.0);
         Self {
             alpha: problem.alpha,
@@ -218,8 +218,8 @@ impl Test {
             unit: T::UNIT,
             depth,
             cols,
-            roundings: depth + 3.0 + q * 12.0 * f64::from(problem.levels),
-            growth_max: GROWTH_MAX.powi(problem.levels as i32),
+            roundings: depth + 3.0 + q * 12.0 * f64::from(levels) * steps,
+            growth_max: GROWTH_MAX.powi(levels as i32),
             lost: (SAFETY * cols.sqrt() * element, cols * element),
             overflow: T::LARGEST / 4.0,
         }

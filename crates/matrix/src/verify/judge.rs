@@ -78,7 +78,7 @@ pub(super) fn judge_rows<T: Real>(
         let found =
             recompute::<T, _>(problem, batch, |loader, chunk| judge_chunk::<T>(problem, loader, chunk))?;
         let mut convictions: Vec<Option<Conviction>> = found.into_iter().flatten().map(Some).collect();
-        if problem.levels > 0 {
+        if problem.levels_most() > 0 {
             let suspects = foremost(convictions.into_iter().flatten().collect());
             convictions = appeal::<T>(problem, &suspects)?;
         }
@@ -166,7 +166,11 @@ fn judge_chunk<T: Real>(
         let (row, col) = (chunk.rows[i / width], chunk.cols.start + (i % width) as u64);
         Some(Conviction { row, col, ..verdict })
     });
-    Ok(if problem.levels > 0 { foremost(found.flatten().collect()) } else { Vec::from_iter(worst(found)) })
+    Ok(if problem.levels_most() > 0 {
+        foremost(found.flatten().collect())
+    } else {
+        Vec::from_iter(worst(found))
+    })
 }
 
 /// How far an element may be off.

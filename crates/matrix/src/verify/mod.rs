@@ -13,12 +13,14 @@
 //! Invariants: nothing is written; memory is a few vectors as long as m, n and k, and a small buffer per
 //! thread; the verdict does not depend on the number of threads; threads end with the call.
 //!
-//! It repairs nothing, and draws no seed: the seed must not be known to who computes C.
+//! It repairs nothing (it says which tiles are wrong), and draws no seed: the seed must not be known to who computes C.
 
 mod court;
 mod exact;
 mod float;
 mod judge;
+mod locate;
+mod mixing;
 mod pass;
 mod random;
 mod recompute;
@@ -29,9 +31,10 @@ mod strassen;
 mod tests;
 mod tile;
 
+pub use locate::wrong_tiles;
 pub use scaling::{Scaling, scaling};
 
-use crate::{DType, Matrix, MatrixError, Shape};
+use crate::{DType, Matrix, MatrixError, Shape, Winograd};
 use recompute::Problem;
 
 /// Most levels of Strassen–Winograd that can be checked: 343 products.
@@ -113,12 +116,28 @@ pub struct Check<'a> {
     pub beta: f64,
     /// Levels of Strassen–Winograd that C was made with; 0 for classical products. Integers do not need it.
     pub levels: u32,
+    /// Levels that kernels may have used inside the tiles of a classical product, in each of the ways that they may; not
+    /// beside `levels`. Integers do not need them.
+    pub tiles: &'a [TileLevels],
     /// How hard to look.
     pub effort: Effort,
     /// What the random vectors come from. Unknown to who computed C until C is finished.
     pub seed: u64,
     /// How many threads may be used; 0 counts as 1.
     pub threads: usize,
+}
+
+/// Tiles and steps whose products a kernel made with levels of Strassen–Winograd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TileLevels {
+    /// Rows of a tile of C.
+    pub tile_rows: u64,
+    /// Columns of a tile.
+    pub tile_cols: u64,
+    /// Depth of a step.
+    pub depth: u64,
+    /// How the kernel cuts a tile's product.
+    pub rules: Winograd,
 }
 
 /// What the check found.
@@ -193,6 +212,11 @@ fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
             format!("{} levels of Strassen–Winograd; at most {LEVELS_MAX} can be checked", check.levels);
         return Err(MatrixError::format(c.name(), what));
     }
+    if check.levels > 0 && !check.tiles.is_empty() {
+        let what =
+            "made with levels of Strassen–Winograd above tiles and inside them; either alone can be checked";
+        return Err(MatrixError::format(c.name(), what.to_owned()));
+    }
     let depth = if alpha == 0.0 { 0 } else { a.shape().cols };
     // What is too small to be cut was multiplied classically.
     let smallest = c.shape().rows.min(c.shape().cols).min(depth);
@@ -205,6 +229,7 @@ fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
         beta,
         depth,
         levels: if smallest >> check.levels == 0 { 0 } else { check.levels },
+        tiles: check.tiles.iter().copied().filter(|t| t.most(c.shape(), depth) > 0).collect(),
         threads: check.threads.max(1),
     })
 }

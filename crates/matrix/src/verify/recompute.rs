@@ -8,6 +8,7 @@
 //!
 //! It judges nothing.
 
+use super::TileLevels;
 use super::scalar::Scalar;
 use super::tile::{Loader, parallel, zeros};
 use crate::{Element, Matrix, MatrixError, Rect, Span};
@@ -35,13 +36,23 @@ pub(super) struct Problem {
     pub(super) depth: u64,
     /// Levels of Strassen–Winograd; above 0 every side can be cut so often.
     pub(super) levels: u32,
+    /// Levels inside tiles; each has one at least, and then there are none above.
+    pub(super) tiles: Vec<TileLevels>,
     pub(super) threads: usize,
 }
 
 impl Problem {
-    /// The same product as Cᵀ = Bᵀ Aᵀ; copies no element.
+    /// Most levels that any element went through.
+    pub(super) fn levels_most(&self) -> u32 {
+        let inside = self.tiles.iter().map(|t| t.most(self.c.shape(), self.depth));
+        inside.fold(self.levels, u32::max)
+    }
+
+    /// The same product as Cᵀ = Bᵀ Aᵀ; copies no element. Of classical products only: the recipe has another mirror image.
     pub(super) fn transposed(&self) -> Self {
+        assert_eq!(self.levels_most(), 0, "only classical products are looked at by columns");
         Self {
+            tiles: Vec::new(),
             a: self.b.clone().transposed(),
             b: self.a.clone().transposed(),
             c: self.c.clone().transposed(),

@@ -8,10 +8,12 @@
 //! there is none. Memory: two cells of q × q runs of `PIECE` elements for each level.
 //!
 //! It rests on the recipe (Winograd's form, 7 products and 15 additions) and on how matrices are cut: rows, columns and
-//! depth into q = 2^levels equal parts, what is left over multiplied classically. Another recipe needs another bound.
+//! depth into q = 2^levels equal parts, what is left over multiplied classically. That holds of the whole product, or of
+//! each piece of a tile and step (`mixing`). Another recipe needs another bound.
 
 use super::MatrixError;
 use super::judge::Conviction;
+use super::mixing::Parts;
 use super::recompute::Problem;
 use super::scalar::{Real, within};
 use super::tile::{Loader, parallel, zeros};
@@ -22,57 +24,6 @@ const PIECE: u64 = 256;
 /// Additions of a level that a part goes through at most, on each side and in the results: s4, t4 and c12 have three.
 const ADDITIONS: u32 = 3;
 
-/// How a matrix's side is cut into parts.
-#[derive(Clone, Copy)]
-pub(super) struct Parts {
-    /// How many there are.
-    q: u64,
-    /// How long each is.
-    len: u64,
-}
-
-impl Parts {
-    pub(super) fn of(side: u64, levels: u32) -> Self {
-        Self { q: 1 << levels, len: side >> levels }
-    }
-
-    /// Which part an index lies in and where in it; `None` beyond the parts.
-    fn place(self, index: u64) -> Option<(u64, u64)> {
-        (index < self.q * self.len).then(|| (index / self.len, index % self.len))
-    }
-
-    /// The indices at one place of every part.
-    fn class(self, at: u64) -> impl Iterator<Item = u64> {
-        (0..self.q).map(move |part| part * self.len + at)
-    }
-
-    /// Replaces each value by `factor` times the root of the sum of squares of its class; those beyond the parts stay.
-    pub(super) fn spread(self, values: &mut [f64], factor: f64) {
-        for at in 0..self.len {
-            // The largest is taken out, so that squares stay in range; a NaN must not be lost.
-            let of_class = || self.class(at).map(|i| values[i as usize]);
-            let largest = of_class().fold(0.0, f64::max);
-            let sum: f64 = of_class().map(|x| if x == 0.0 { 0.0 } else { (x / largest).powi(2) }).sum();
-            let size = factor * largest * sum.sqrt();
-            self.class(at).for_each(|i| values[i as usize] = size);
-        }
-    }
-
-    /// The indices of all classes that have one of the list, and what is beyond the parts.
-    pub(super) fn touched(self, list: &[u64]) -> Vec<u64> {
-        let mut all = Vec::new();
-        for index in list {
-            match self.place(*index) {
-                Some((_, at)) => all.extend(self.class(at)),
-                None => all.push(*index),
-            }
-        }
-        all.sort_unstable();
-        all.dedup();
-        all
-    }
-}
-
 /// Of elements that break the bound for classical products, those that break Strassen's too.
 pub(super) fn appeal<T: Real>(
     problem: &Problem,
@@ -80,91 +31,148 @@ pub(super) fn appeal<T: Real>(
 ) -> Result<Vec<Option<Conviction>>, MatrixError> {
     parallel(suspects.len(), problem.threads, |loader, i| {
         let suspect = &suspects[i];
-        let shape = problem.c.shape();
-        let row = Parts::of(shape.rows, problem.levels).place(suspect.row);
-        let col = Parts::of(shape.cols, problem.levels).place(suspect.col);
-        let (Some(row), Some(col)) = (row, col) else { return Ok(Some(suspect.clone())) };
-        let Some(allowed) = (Cell { problem, row, col }).allowed::<T>(loader, suspect)? else {
-            return Ok(None);
-        };
-        Ok(suspect.beyond(allowed))
+        let mut left = Some(suspect.clone());
+        // Whoever made the element, it is within the bound of one of the ways in which it may have been made.
+        for cells in cells(problem, suspect) {
+            left = match allowed::<T>(problem, &cells, loader, suspect)? {
+                None => return Ok(None),
+                Some(allowed) => left.and_then(|_| suspect.beyond(allowed)),
+            };
+        }
+        Ok(left)
     })
 }
 
-/// The elements of C that are made from the same products as one of them.
+/// For each way in which the element may have been made, the products that it is the sum of.
+fn cells<'a>(problem: &'a Problem, suspect: &Conviction) -> Vec<Vec<Cell<'a>>> {
+    let (shape, whole) = (problem.c.shape(), |side: u64| Span::new(0, side));
+    if problem.levels > 0 {
+        let spans = [whole(shape.rows), whole(shape.cols), whole(problem.depth)];
+        // What was peeled off is classical, and broke that bound.
+        let cell = Cell::of(problem, suspect, spans, problem.levels);
+        return cell.filter(|cell| cell.levels > 0).into_iter().map(|cell| vec![cell]).collect();
+    }
+    let made = problem.tiles.iter().map(|tiles| {
+        let rows = tiles.piece(shape.rows, tiles.tile_rows, suspect.row);
+        let cols = tiles.piece(shape.cols, tiles.tile_cols, suspect.col);
+        let steps = tiles.pieces(problem.depth, tiles.depth).into_iter();
+        let cells = steps.filter_map(|depth| {
+            let levels = tiles.rules.levels(rows.len(), cols.len(), depth.len());
+            Cell::of(problem, suspect, [rows, cols, depth], levels)
+        });
+        cells.collect()
+    });
+    made.collect()
+}
+
+/// How far an element may be off that is a sum of such products; `None` where anything may be right.
+fn allowed<T: Real>(
+    problem: &Problem,
+    cells: &[Cell<'_>],
+    loader: &mut Loader,
+    suspect: &Conviction,
+) -> Result<Option<f64>, MatrixError> {
+    let (alpha, beta) = (problem.alpha.abs(), problem.beta.abs());
+    let mut core = Bound::default();
+    // Of what was peeled off the depth: Σ |a b|, and how many terms.
+    let (mut rim_size, mut rim_len, mut roundings) = (0.0, 0, 0.0f64);
+    for cell in cells {
+        let law = cell.law::<T>();
+        core = core.beside(cell.core::<T>(&law, loader)?);
+        rim_size += cell.rim_size::<T>(loader, suspect)?;
+        rim_len += cell.rim().len();
+        roundings = roundings.max(law.part + 9.0 * law.levels);
+    }
+    let base = match &problem.c0 {
+        Some(c0) => run::<T>(loader, c0, Rect::new(one(suspect.row), one(suspect.col)))?[0].abs(),
+        None => 0.0,
+    };
+    // Sums, scaling and the rim, whose terms may be added one by one; each further product goes through four additions.
+    let last = rim_len as f64 + 8.0 + 4.0 * cells.len().saturating_sub(1) as f64;
+    let size = alpha * (core.size + rim_size) + beta * base;
+    let rounding = alpha * (core.error + (last * rim_size) * T::UNIT) + last * T::UNIT * (size + base);
+    let slack = 1.0 - 2.0 * (roundings + 2.0 * last) * T::UNIT;
+    let largest = alpha.max(1.0) * (core.peak + rim_size) + beta.max(1.0) * base;
+    if !within(largest, T::LARGEST / 4.0) || slack < 0.5 {
+        return Ok(None);
+    }
+    let lost = (core.lost + 2.0 * last * T::SMALLEST) * alpha.max(1.0);
+    Ok(Some(rounding / slack + lost))
+}
+
+/// The elements of C that are made from the same products as one of them, for a span of the depth.
 struct Cell<'a> {
     problem: &'a Problem,
+    levels: u32,
+    rows: Parts,
+    cols: Parts,
+    depth: Parts,
+    /// The span of the depth.
+    span: Span,
     /// The part of the element, and where in it.
     row: (u64, u64),
     /// See `row`.
     col: (u64, u64),
 }
 
-impl Cell<'_> {
-    /// How far the element may be off; `None` where anything may be right.
-    fn allowed<T: Real>(
-        &self,
-        loader: &mut Loader,
+impl<'a> Cell<'a> {
+    /// The cell of an element of these rows and columns, over this span of the depth. What is beyond the parts has no
+    /// levels.
+    fn of(
+        problem: &'a Problem,
         suspect: &Conviction,
-    ) -> Result<Option<f64>, MatrixError> {
-        let Problem { alpha, beta, levels, depth, .. } = *self.problem;
-        let part = depth >> levels;
-        let rim = Span::new(part << levels, depth);
-        let mut products = vec![Product::default(); 7usize.pow(levels)];
-        for start in (0..part).step_by(PIECE as usize) {
-            let piece = Span::new(start, (start + PIECE).min(part));
+        [rows, cols, span]: [Span; 3],
+        levels: u32,
+    ) -> Option<Self> {
+        let of = |levels: u32| {
+            let [rows, cols, depth] = [rows, cols, span].map(|side| Parts::of(side, levels));
+            let (row, col) = (rows.place(suspect.row)?, cols.place(suspect.col)?);
+            Some(Self { problem, levels, rows, cols, depth, span, row, col })
+        };
+        of(levels).or_else(|| of(0))
+    }
+
+    fn law<T: Real>(&self) -> Law {
+        let part = self.depth.len as f64;
+        Law { unit: T::UNIT, lost: T::SMALLEST, part, levels: f64::from(self.levels) }
+    }
+
+    /// What its products give for the element.
+    fn core<T: Real>(&self, law: &Law, loader: &mut Loader) -> Result<Bound, MatrixError> {
+        let mut products = vec![Product::default(); 7usize.pow(self.levels)];
+        for start in (0..self.depth.len).step_by(PIECE as usize) {
+            let piece = Span::new(start, (start + PIECE).min(self.depth.len));
             let (left, right) = (self.left::<T>(loader, piece)?, self.right::<T>(loader, piece)?);
             each_product(&left, &right, &mut |at, a, b| products[at].add(a, b), &mut 0);
         }
-        let law = Law { unit: T::UNIT, lost: T::SMALLEST, part: part as f64, levels: f64::from(levels) };
         let bounds: Vec<Bound> = products.iter().map(|p| law.product(p)).collect();
-        let core = law.together(&mut bounds.iter().copied(), 1 << levels)
-            [((self.row.0 << levels) + self.col.0) as usize];
-        let a = self.run::<T>(loader, &self.problem.a, Rect::new(one(suspect.row), rim))?;
-        let b = self.run::<T>(loader, &self.problem.b, Rect::new(rim, one(suspect.col)))?;
-        let rim_size: f64 = a.iter().zip(&b).map(|(a, b)| (a * b).abs()).sum();
-        let base = match &self.problem.c0 {
-            Some(c0) => self.run::<T>(loader, c0, Rect::new(one(suspect.row), one(suspect.col)))?[0].abs(),
-            None => 0.0,
-        };
-        // Sums, scaling and the rim, whose terms may be added one by one.
-        let last = rim.len() as f64 + 8.0;
-        let size = alpha.abs() * (core.size + rim_size) + beta.abs() * base;
-        let rounding =
-            alpha.abs() * (core.error + (last * rim_size) * law.unit) + last * law.unit * (size + base);
-        let roundings = law.part + 9.0 * law.levels + 2.0 * last;
-        let slack = 1.0 - 2.0 * roundings * law.unit;
-        let largest = alpha.abs().max(1.0) * (core.peak + rim_size) + beta.abs().max(1.0) * base;
-        if !within(largest, T::LARGEST / 4.0) || slack < 0.5 {
-            return Ok(None);
-        }
-        let lost = (core.lost + 2.0 * last * law.lost) * alpha.abs().max(1.0);
-        Ok(Some(rounding / slack + lost))
+        let element = (self.row.0 << self.levels) + self.col.0;
+        Ok(law.together(&mut bounds.iter().copied(), 1 << self.levels)[element as usize])
+    }
+
+    /// What was peeled off the depth.
+    fn rim(&self) -> Span {
+        Span::new(self.span.start + self.depth.q * self.depth.len, self.span.end)
+    }
+
+    fn rim_size<T: Real>(&self, loader: &mut Loader, suspect: &Conviction) -> Result<f64, MatrixError> {
+        let a = run::<T>(loader, &self.problem.a, Rect::new(one(suspect.row), self.rim()))?;
+        let b = run::<T>(loader, &self.problem.b, Rect::new(self.rim(), one(suspect.col)))?;
+        Ok(a.iter().zip(&b).map(|(a, b)| (a * b).abs()).sum())
     }
 
     /// The parts of A that the cell's rows meet, in a piece of the depth.
     fn left<T: Real>(&self, loader: &mut Loader, piece: Span) -> Result<Runs, MatrixError> {
-        let a = &self.problem.a;
-        let (rows, depth) = self.parts(a);
-        self.runs::<T>(loader, a, piece, |u, w| {
-            let row = u * rows.len + self.row.1;
-            Rect::new(one(row), moved(piece, w * depth.len))
+        self.runs::<T>(loader, &self.problem.a, piece, |u, w| {
+            Rect::new(one(self.rows.index(u, self.row.1)), moved(piece, self.depth.index(w, 0)))
         })
     }
 
     /// The parts of B that the cell's columns meet, in a piece of the depth.
     fn right<T: Real>(&self, loader: &mut Loader, piece: Span) -> Result<Runs, MatrixError> {
-        let b = &self.problem.b;
-        let (depth, cols) = self.parts(b);
-        self.runs::<T>(loader, b, piece, |w, v| {
-            let col = v * cols.len + self.col.1;
-            Rect::new(moved(piece, w * depth.len), one(col))
+        self.runs::<T>(loader, &self.problem.b, piece, |w, v| {
+            Rect::new(moved(piece, self.depth.index(w, 0)), one(self.cols.index(v, self.col.1)))
         })
-    }
-
-    fn parts(&self, matrix: &Matrix) -> (Parts, Parts) {
-        let (shape, levels) = (matrix.shape(), self.problem.levels);
-        (Parts::of(shape.rows, levels), Parts::of(shape.cols, levels))
     }
 
     fn runs<T: Real>(
@@ -174,26 +182,21 @@ impl Cell<'_> {
         piece: Span,
         place: impl Fn(u64, u64) -> Rect,
     ) -> Result<Runs, MatrixError> {
-        let q = 1u64 << self.problem.levels;
+        let q = 1u64 << self.levels;
         let mut runs = Runs { q: q as usize, len: piece.len() as usize, values: vec![], sizes: vec![] };
         for at in 0..q * q {
-            runs.values.extend(self.run::<T>(loader, matrix, place(at / q, at % q))?);
+            runs.values.extend(run::<T>(loader, matrix, place(at / q, at % q))?);
         }
         runs.sizes = runs.values.iter().map(|x| x.abs()).collect();
         Ok(runs)
     }
+}
 
-    /// A part of a row or of a column.
-    fn run<T: Real>(
-        &self,
-        loader: &mut Loader,
-        matrix: &Matrix,
-        rect: Rect,
-    ) -> Result<Vec<f64>, MatrixError> {
-        let mut run = zeros((rect.rows.len() * rect.cols.len()) as usize)?;
-        loader.gather::<T, f64>(matrix, rect, T::widen, &mut run)?;
-        Ok(run)
-    }
+/// A part of a row or of a column.
+fn run<T: Real>(loader: &mut Loader, matrix: &Matrix, rect: Rect) -> Result<Vec<f64>, MatrixError> {
+    let mut run = zeros((rect.rows.len() * rect.cols.len()) as usize)?;
+    loader.gather::<T, f64>(matrix, rect, T::widen, &mut run)?;
+    Ok(run)
 }
 
 fn one(at: u64) -> Span {
@@ -292,7 +295,7 @@ impl Product {
 }
 
 /// How large a product or a sum of products may be, and how far off.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Bound {
     /// Of the exact value.
     size: f64,
@@ -302,6 +305,18 @@ struct Bound {
     lost: f64,
     /// Of whatever is computed on the way.
     peak: f64,
+}
+
+impl Bound {
+    /// Of both together, without the addition.
+    fn beside(self, other: Self) -> Self {
+        Self {
+            size: self.size + other.size,
+            error: self.error + other.error,
+            lost: self.lost + other.lost,
+            peak: self.peak + other.peak,
+        }
+    }
 }
 
 /// The arithmetic.

@@ -32,6 +32,8 @@ use std::time::{Duration, Instant};
 
 /// Events that are kept at most.
 const EVENTS_MAX: u64 = 1 << 21;
+/// The number of who is no machine of the log: nothing of it is kept.
+const NOBODY: u16 = u16::MAX;
 /// Events in memory.
 const CHUNK_EVENTS: usize = 1 << 16;
 
@@ -226,8 +228,11 @@ impl Log {
         u16::try_from(self.machines.len() - 1).unwrap_or(u16::MAX)
     }
 
-    /// Adds an event. What cannot be written any more is an error of `read`.
+    /// Adds an event; not of `NOBODY`. What cannot be written any more is an error of `read`.
     pub fn append(&mut self, event: Event) {
+        if event.machine == NOBODY {
+            return;
+        }
         if self.count >= EVENTS_MAX {
             self.dropped += 1;
             return;

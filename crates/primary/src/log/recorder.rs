@@ -3,7 +3,7 @@
 //! Invariants: without a log nothing is done. Workers are not believed: a batch of records that nobody asked for, or of
 //! more jobs than the machine was given, breaks the protocol.
 
-use super::{ClockSample, Event, Frame, Log, Machine, Phase, What, ns};
+use super::{ClockSample, Event, Frame, Log, Machine, NOBODY, Phase, What, ns};
 use crate::opening::Session;
 use bramble_link::clock_ns;
 use bramble_matrix::number::to_u64;
@@ -29,7 +29,9 @@ struct Recording {
 
 /// What is known of a peer.
 struct PeerBook {
+    /// `NOBODY` while it waits in reserve: then it is no machine of the product.
     machine: u16,
+    reserve: Option<Machine>,
     stands: Option<Standing>,
     /// When the frame that is coming was seen.
     arriving: Option<Instant>,
@@ -60,20 +62,25 @@ impl Recorder {
         }
     }
 
-    /// The machines that take part, in the order of the plan.
-    pub(crate) fn peers(&mut self, sessions: &[Session]) {
+    /// The machines that take part, in the order of the plan; those after the first `working` only if they are given something.
+    pub(crate) fn peers(&mut self, sessions: &[Session], working: usize) {
         let Some(recording) = &mut self.0 else { return };
-        for session in sessions {
+        for (at, session) in sessions.iter().enumerate() {
             let own = session.link.shares_memory.then(|| ClockSample::same(clock_ns()));
-            let machine = recording.log.machine(Machine {
+            let machine = Machine {
                 name: session.name.clone(),
                 link: session.link.name,
                 threads: session.welcome.threads,
                 clocks: [own.or(session.clock), None],
                 lost_records: 0,
-            });
+            };
+            let (machine, reserve) = match at < working {
+                true => (recording.log.machine(machine), None),
+                false => (NOBODY, Some(machine)),
+            };
             recording.peers.push(PeerBook {
                 machine,
+                reserve,
                 stands: None,
                 arriving: None,
                 work_given: 0,
@@ -86,6 +93,9 @@ impl Recorder {
     /// A store goes to a peer.
     pub(crate) fn given(&mut self, peer: usize, store: &StoreHead) {
         let Some(recording) = &mut self.0 else { return };
+        if let Some(machine) = recording.peers[peer].reserve.take() {
+            recording.peers[peer].machine = recording.log.machine(machine);
+        }
         recording.peers[peer].work_given += to_u64(store.jobs.len() + store.matrices.len());
     }
 
@@ -228,6 +238,7 @@ mod tests {
         let machine = log.machine(machine);
         let book = PeerBook {
             machine,
+            reserve: None,
             stands: None,
             arriving: None,
             work_given: 3,

@@ -9,8 +9,11 @@ use bramble_schedule::message::{Kind, ResultHead};
 use bramble_schedule::primary::Event;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+
+/// How long what a worker said last may take to be read, after nothing more can be sent to it.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// Sends what the core has for a worker, in order, and closes the link after the last of it.
 pub(super) async fn write(
@@ -31,12 +34,17 @@ pub(super) async fn write(
         }
         let result = meter.timed(Section::Sending, sender.send(frame)).await;
         sent.set(sender.bytes_sent());
-        let mut core = core.borrow_mut();
-        core.recorder.sent(peer, kind, bytes + HEADER_BYTES, began);
+        core.borrow_mut().recorder.sent(peer, kind, bytes + HEADER_BYTES, began);
         match result {
-            Ok(()) if is_store => core.happened(Event::Sent { peer, bytes }),
+            Ok(()) if is_store => core.borrow_mut().happened(Event::Sent { peer, bytes }),
             Ok(()) => {}
-            Err(e) => return core.lost(peer, &e),
+            Err(e) => {
+                // Why it left may be among what has come from it and was not read yet.
+                tokio::time::sleep(LAST_WORDS).await;
+                let mut core = core.borrow_mut();
+                let why = core.describe(e);
+                return core.cut(peer, why);
+            }
         }
     }
     // Whoever is gone need not be told.
@@ -51,10 +59,15 @@ pub(super) async fn read(
     received: Rc<Cell<u64>>,
 ) {
     let mut placer = Placer { core: core.clone(), peer };
-    let meter = core.borrow().meter.clone();
+    let (meter, cut) = (core.borrow().meter.clone(), core.borrow().peers[peer].cut.clone());
     loop {
         let before = receiver.bytes_received();
-        let arrived = meter.timed(Section::Receiving, receiver.receive(&mut placer)).await;
+        // What is landing goes with the receiving that is dropped.
+        let arrived = tokio::select! {
+            biased;
+            () = cut.notified() => return core.borrow_mut().gone(peer, String::new()),
+            arrived = meter.timed(Section::Receiving, receiver.receive(&mut placer)) => arrived,
+        };
         received.set(receiver.bytes_received());
         let mut core = core.borrow_mut();
         if let Ok(frame) = &arrived {
@@ -63,9 +76,7 @@ pub(super) async fn read(
         let result =
             arrived.map_err(|e| core.describe(e)).and_then(|a| core.arrived(peer, a).map_err(|e| e.0));
         if let Err(why) = result {
-            core.peers[peer].to = None;
-            core.happened(Event::Lost { peer, why });
-            return core.changed.notify_one();
+            return core.gone(peer, why);
         }
     }
 }

@@ -11,7 +11,7 @@ mod log;
 mod relay;
 mod session;
 mod store;
-mod wire;
+pub(crate) mod wire;
 
 pub use log::{LogHead, Pong, Wants, Work, WorkRecord};
 pub use relay::{Forward, Join, Missing, Neighbour, PieceHead, Reached, decode_forwards, encode_forwards};

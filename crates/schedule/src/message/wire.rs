@@ -61,6 +61,11 @@ impl<'a> Reader<'a> {
         Ok(text.to_owned())
     }
 
+    /// All that is left.
+    pub fn rest(self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// Nothing may be left.
     pub fn end(self) -> Result<(), ProtocolError> {
         match self.bytes.len() {

@@ -98,6 +98,20 @@ pub enum Event {
         /// Why.
         why: String,
     },
+    /// The user wants to end: nothing more is sent, and what is under way may still land.
+    Stop,
+    /// A machine has come: the next peer. It has no part in the plan, and takes what others have too much of.
+    Joined(PeerInfo),
+    /// C was looked at, and is wrong: these tiles, by region and number, are made again by others than these peers, who may have
+    /// made them. Only when all tiles were there (`Finished`).
+    Wrong {
+        /// Which tiles.
+        tiles: Vec<(usize, u64)>,
+        /// Who is given nothing more.
+        makers: Vec<usize>,
+    },
+    /// C is what is wanted: the product is over.
+    Accepted,
     /// Time has passed.
     Tick,
 }
@@ -145,7 +159,7 @@ pub enum Action {
     },
     /// A tile of C is complete.
     Committed(Rect),
-    /// Every tile of C is there.
+    /// Every tile of C is there. With `Primary::inspected` it may be `Wrong`, and then come once more.
     Finished,
     /// The product cannot be finished.
     Fail(String),

@@ -7,12 +7,14 @@
 //! counts: so what comes late cannot be added twice. What is back stays. When an event has been handled nobody's lots are
 //! with a machine that is gone.
 //!
-//! Deliberately absent: finding out, and coming back. Threads of the primary's own process are never lost: what they were
+//! Who joins is a new peer, whoever it was before: one without a part in the plan, which takes work from others as who is done.
+//!
+//! Deliberately absent: finding out. Threads of the primary's own process are never lost: what they were
 //! lent cannot be taken back.
 
 use super::peer::Peer;
 use super::work::Lot;
-use super::{Action, Event, Primary, send_orders};
+use super::{Action, Event, PeerInfo, Primary, send_orders};
 use bramble_matrix::number::{nearest_f64, to_u64};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -29,6 +31,8 @@ pub(super) enum Life {
     Works,
     /// It is given work when nobody else can do it.
     Reserve,
+    /// It may have made tiles that are wrong: it is heard, and given nothing more.
+    Suspect,
     /// The shell was told to close its link: nothing that it says counts any more.
     Cut,
     /// Its link has ended.
@@ -38,6 +42,11 @@ pub(super) enum Life {
 impl Life {
     /// Whether what it says counts.
     pub(super) fn is_heard(self) -> bool {
+        matches!(self, Self::Works | Self::Reserve | Self::Suspect)
+    }
+
+    /// Whether it may be given work.
+    pub(super) fn is_trusted(self) -> bool {
         matches!(self, Self::Works | Self::Reserve)
     }
 }
@@ -74,7 +83,12 @@ impl Primary {
     pub(super) fn is_stale(&self, event: &Event) -> bool {
         let life = |peer: &usize| self.peers[*peer].life;
         match event {
-            Event::Start | Event::Tick => false,
+            Event::Start
+            | Event::Stop
+            | Event::Tick
+            | Event::Joined(_)
+            | Event::Wrong { .. }
+            | Event::Accepted => false,
             Event::Lost { peer, .. } => life(peer) == Life::Gone,
             Event::Sent { peer, .. }
             | Event::Credit { peer, .. }
@@ -94,8 +108,40 @@ impl Primary {
         actions.push(Action::Cut { peer, why: why.to_owned() });
     }
 
+    /// Who comes when all is over has a number all the same, by which its shell asks, and no part.
+    pub(super) fn enlist_late(&mut self, event: Event) {
+        if let Event::Joined(info) = event {
+            let peer = self.enlist(info);
+            self.peers[peer].life = Life::Gone;
+        }
+    }
+
+    /// A machine gets the next number.
+    fn enlist(&mut self, info: PeerInfo) -> usize {
+        // No member of the plan has that number.
+        let mut peer = Peer::new(&self.plan, self.plan.members.len() + self.peers.len(), info);
+        peer.stages = self.recovers && !peer.info.shares_memory;
+        self.board.joined();
+        self.peers.push(peer);
+        self.peers.len() - 1
+    }
+
+    /// A machine has come. It has nothing yet, so it is the first to take from others.
+    pub(super) fn join(&mut self, info: PeerInfo, now: Duration, actions: &mut Vec<Action>) {
+        let peer = self.enlist(info);
+        let peer = &mut self.peers[peer];
+        peer.heard(now);
+        peer.walk.pace.pass(now);
+        self.stealing.next_look = now;
+        self.balance(now, actions);
+    }
+
     /// A peer is gone: others do what it has not given back.
     pub(super) fn lose(&mut self, peer: usize, why: String, now: Duration, actions: &mut Vec<Action>) {
+        if self.tiles_left == 0 {
+            // It did its part, and nobody waits for it.
+            return drop(self.peers[peer].abandon(&self.plan));
+        }
         if !self.recovers || self.peers[peer].info.shares_memory {
             return self.fail(peer, &why, actions);
         }
@@ -107,16 +153,23 @@ impl Primary {
         for other in &mut self.peers {
             other.walk.pace.pass(now);
         }
-        if let Err(why) = self.adopt(peer, orphans) {
-            self.over = true;
-            return actions.push(Action::Fail(why));
+        match self.adopt(peer, orphans) {
+            Ok(adopted) => {
+                if let Some(lost) = self.losses.last_mut() {
+                    (lost.lots, lost.part) = adopted;
+                }
+            }
+            Err(why) => {
+                self.over = true;
+                return actions.push(Action::Fail(why));
+            }
         }
         self.stealing.next_look = now;
         self.serve(now, actions);
     }
 
-    /// Others take what was a peer's. An error where nobody can.
-    fn adopt(&mut self, from: usize, mut orphans: VecDeque<Lot>) -> Result<(), String> {
+    /// Others take what was a peer's: in how many lots, and how much that is of all work. An error where nobody can.
+    pub(super) fn adopt(&mut self, from: usize, mut orphans: VecDeque<Lot>) -> Result<(u64, f64), String> {
         let works = self.peers.iter().filter(|p| p.life == Life::Works).count();
         let all: f64 = orphans.iter().map(|lot| lot.amount(&self.plan)).sum();
         let wanted = all / (PARTS_EACH * nearest_f64(to_u64(works.max(1))));
@@ -133,11 +186,7 @@ impl Primary {
             self.stealing.moves.push((from, to, part.clone()));
             taken.entry(to).or_default().push(part);
         }
-        let all_work = self.all_work();
-        if let Some(loss) = self.losses.last_mut() {
-            loss.lots = taken.values().map(|lots| to_u64(lots.len())).sum();
-            loss.part = all / all_work;
-        }
+        let adopted = (taken.values().map(|lots| to_u64(lots.len())).sum(), all / self.all_work());
         for (to, parts) in taken {
             let lots = &mut self.peers[to].walk.lots;
             if self.plan.relay {
@@ -148,14 +197,14 @@ impl Primary {
                 parts.into_iter().rev().for_each(|part| lots.push_front(part));
             }
         }
-        Ok(())
+        Ok(adopted)
     }
 
     /// Who would be done first with what it has and this: of those that have room for a cell of it, and that work; where none
     /// does, of the reserve. Sums that wait for each other stay with who has those before.
     fn taker(&mut self, part: &Lot, before: Option<usize>) -> Result<usize, String> {
         let need = part.least_bytes(&self.plan, &self.recipes);
-        let has_room = |peer: &Peer| peer.life.is_heard() && peer.info.credit_bytes >= need;
+        let has_room = |peer: &Peer| peer.life.is_trusted() && peer.info.credit_bytes >= need;
         let is_safe = |peer: &Peer| has_room(peer) && peer.info.shares_memory;
         let only_safe = part.attempt() >= ATTEMPTS_MAX && self.peers.iter().any(is_safe);
         let can = |peer: &Peer| if only_safe { is_safe(peer) } else { has_room(peer) };
@@ -182,7 +231,12 @@ impl Primary {
             Some(lost) => (self.peers[lost.peer].info.name.as_str(), lost.why.as_str()),
             None => ("", ""),
         };
-        Err(match self.peers.iter().any(|peer| peer.life.is_heard()) {
+        if self.losses.is_empty() {
+            return Err(format!(
+                "no machine has the {need} bytes of memory that what is left of the product takes"
+            ));
+        }
+        Err(match self.peers.iter().any(|peer| peer.life.is_trusted()) {
             true => format!(
                 "worker {name} was lost ({why}), and no machine that is left has the {need} bytes of memory that its work \
                  takes"

@@ -13,6 +13,7 @@
 //!
 //! Deliberately absent: bytes of matrices, frames, sockets, clocks.
 
+mod again;
 mod cell;
 mod events;
 mod life;
@@ -21,6 +22,7 @@ mod outgoing;
 mod pace;
 mod peer;
 mod relay;
+mod resume;
 mod standing;
 mod steal;
 mod sums;
@@ -34,7 +36,7 @@ pub use standing::{Next, Standing};
 pub use steal::Moved;
 
 use crate::ProtocolError;
-use crate::limits::{FORWARDS_MAX, PING_AFTER, SILENCE_MAX};
+use crate::limits::{FORWARDS_MAX, SILENCE_MAX};
 use crate::message::ResultHead;
 use bramble_matrix::Span;
 use bramble_matrix::number::{nearest_f64, to_u64};
@@ -66,6 +68,10 @@ pub struct Primary {
     /// Whether others do what a machine that is lost has not given back; otherwise its loss ends the product.
     recovers: bool,
     losses: Vec<Lost>,
+    /// Whether C is looked at before the product is over.
+    is_inspected: bool,
+    /// Nothing more is sent.
+    stops: bool,
     over: bool,
 }
 
@@ -73,9 +79,14 @@ impl Primary {
     /// The product of a plan whose members are at `peers`, in the same order; those after them have no part in it yet.
     pub fn new(plan: Plan, operands: Operands, peers: Vec<PeerInfo>) -> Self {
         assert!(plan.members.len() <= peers.len(), "a peer for each member");
+        Self::of(plan, operands, peers, 0)
+    }
+
+    /// The same, where the first peer has that number among the members.
+    fn of(plan: Plan, operands: Operands, peers: Vec<PeerInfo>, first: usize) -> Self {
         let tiles_left = plan.tiles();
         let board = Board::new(peers.iter().map(|p| p.neighbours.iter().copied().collect()).collect());
-        let peers = peers.into_iter().enumerate().map(|(i, info)| Peer::new(&plan, i, info)).collect();
+        let peers = peers.into_iter().zip(first..).map(|(info, at)| Peer::new(&plan, at, info)).collect();
         let stored_bytes = plan.stored_bytes();
         Self {
             recipes: recipes(&plan),
@@ -91,6 +102,8 @@ impl Primary {
             next_peer: 0,
             recovers: false,
             losses: Vec::new(),
+            is_inspected: false,
+            stops: false,
             over: false,
         }
     }
@@ -125,7 +138,11 @@ impl Primary {
     /// One event in, actions out. `now` only grows.
     pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Action> {
         let mut actions = Vec::new();
-        if self.over || self.is_stale(&event) {
+        if self.over {
+            self.enlist_late(event);
+            return actions;
+        }
+        if self.is_stale(&event) {
             return actions;
         }
         match event {
@@ -162,7 +179,11 @@ impl Primary {
                 Err(e) => self.cut(peer, &e.0, &mut actions),
             },
             Event::Parted { peer, other } => self.parted(peer, other, &mut actions),
+            Event::Joined(info) => self.join(info, now, &mut actions),
             Event::Lost { peer, why } => self.lose(peer, why, now, &mut actions),
+            Event::Stop => self.stops = true,
+            Event::Wrong { tiles, makers } => self.reopen(&tiles, &makers, now, &mut actions),
+            Event::Accepted => self.over = true,
             Event::Tick => {
                 self.tick(now, &mut actions);
                 self.balance(now, &mut actions);
@@ -231,7 +252,7 @@ impl Primary {
         let (plan, operands, recipes) = (&self.plan, &self.operands, &self.recipes);
         let course = Course { plan, operands, recipes, sums: &self.sums, now };
         let mut idle = 0;
-        while idle < self.peers.len() && !self.over {
+        while idle < self.peers.len() && !self.over && !self.stops {
             let peer = &mut self.peers[self.next_peer];
             match peer.next(&course, &mut self.board) {
                 Some(message) => {
@@ -250,6 +271,7 @@ impl Primary {
         let (plan, operands, recipes) = (&self.plan, &self.operands, &self.recipes);
         let course = Course { plan, operands, recipes, sums: &self.sums, now };
         while !self.over
+            && !self.stops
             && let Some(message) = self.peers[peer].next(&course, &mut self.board)
         {
             actions.push(Action::Send(peer, message));
@@ -273,11 +295,12 @@ impl Primary {
             if silence > SILENCE_MAX {
                 let why = format!("it has been silent for {} s", silence.as_secs());
                 self.cut(i, &why, actions);
+                if self.over {
+                    return;
+                }
                 continue;
             }
-            if silence > PING_AFTER
-                && let Some(nonce) = self.peers[i].ping(now)
-            {
+            if let Some(nonce) = self.peers[i].ping(now) {
                 actions.push(Action::Ping(i, nonce));
             }
         }
@@ -292,7 +315,7 @@ impl Primary {
     }
 
     fn finish(&mut self, actions: &mut Vec<Action>) {
-        self.over = true;
+        self.over = !self.is_inspected;
         actions.push(Action::Finished);
     }
 

@@ -22,6 +22,8 @@ const UNHEARD: f64 = 1.5;
 
 /// A link that is busy for this part of the time is what its peer waits for.
 const LINK_BOUND: f64 = 0.9;
+/// Frames of at least so many bytes take a link longer than its ends take for each.
+const FRAME_BYTES: u64 = 16 << 10;
 
 /// See the head of this file.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +64,7 @@ pub(super) struct Pace {
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
     bytes: u64,
+    frames: u64,
     busy_s: f64,
     is_busy: bool,
 }
@@ -137,6 +140,7 @@ impl Pace {
     pub(super) fn link_took(&mut self, bytes: u64, is_busy: bool, now: Duration) {
         self.pass(now);
         self.link.bytes += bytes;
+        self.link.frames += 1;
         self.link.is_busy = is_busy;
         if self.sent > self.step && (!is_busy || self.link.bytes >= self.first_bytes) {
             self.first_is_there();
@@ -189,9 +193,11 @@ impl Pace {
         self.link.busy_s > LINK_BOUND * self.seen.as_secs_f64()
     }
 
-    /// Bytes a second of the link, where any were seen.
+    /// Bytes a second of the link, where any were seen. What descriptions of generated operands take, or panels of a few rows,
+    /// says nothing of what the link could carry.
     pub(super) fn link_rate(&self) -> Option<f64> {
-        (self.link.busy_s > 0.0).then(|| nearest_f64(self.link.bytes) / self.link.busy_s)
+        let is_told = self.link.busy_s > 0.0 && self.link.bytes >= FRAME_BYTES * self.link.frames;
+        is_told.then(|| nearest_f64(self.link.bytes) / self.link.busy_s)
     }
 }
 
@@ -224,6 +230,20 @@ mod tests {
         assert!((0.5..0.7).contains(&rate), "12 in 24 s: {rate}");
         pace.pass(at(900));
         assert_eq!(pace.rate(), rate, "it had nothing to do");
+    }
+
+    #[test]
+    fn frames_of_a_few_bytes_do_not_say_how_fast_a_link_is() {
+        let took = |bytes: u64| {
+            let mut pace = Pace::new(100.0, 10.0);
+            for frame in 0..10 {
+                pace.link_given(at(frame));
+                pace.link_took(bytes, false, at(frame + 1));
+            }
+            pace.link_rate()
+        };
+        assert_eq!(took(200), None);
+        assert_eq!(took(1 << 20), Some(f64::from(1 << 20)));
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(super) struct Peer {
     /// Tiles that the worker has or was promised.
     tiles: BTreeMap<u32, TileState>,
     last_heard: Duration,
+    /// When it was last given something to hear.
+    last_said: Duration,
     last_ping: Duration,
     pings: u64,
     /// What it is to pass on, once it has been told of all of it.
@@ -72,6 +74,7 @@ impl Peer {
             in_link_bytes: 0,
             tiles: BTreeMap::new(),
             last_heard: Duration::ZERO,
+            last_said: Duration::ZERO,
             last_ping: Duration::ZERO,
             pings: 0,
             orders: Vec::new(),
@@ -90,11 +93,14 @@ impl Peer {
         now.saturating_sub(self.last_heard)
     }
 
-    /// A nonce, unless it was asked a moment ago.
+    /// A nonce, where one of the two ends has not heard the other for a while, unless it was asked a moment ago: whoever has
+    /// all that it needs and works for long has to hear that its primary is still there.
     pub(super) fn ping(&mut self, now: Duration) -> Option<u64> {
-        if now.saturating_sub(self.last_ping) < PING_AFTER {
+        let is_quiet = self.silence(now) > PING_AFTER || now.saturating_sub(self.last_said) > PING_AFTER;
+        if !is_quiet || now.saturating_sub(self.last_ping) < PING_AFTER {
             return None;
         }
+        self.last_said = now;
         self.last_ping = now;
         self.pings += 1;
         Some(self.pings)
@@ -131,6 +137,7 @@ impl Peer {
         }
         self.in_link_bytes += message.wire_bytes();
         self.walk.pace.link_given(course.now);
+        self.last_said = course.now;
         self.jobs_given = self.jobs_given.saturating_add(small(to_u64(message.head.jobs.len())));
         Some(message)
     }

@@ -135,6 +135,13 @@ impl Board {
         }
     }
 
+    /// One more that passes nothing on.
+    pub(super) fn joined(&mut self) {
+        self.neighbours.push(BTreeSet::new());
+        self.relays.push(false);
+        self.losses.push(Vec::new());
+    }
+
     /// Whether a member passes anything on.
     pub(super) fn relays(&self, member: usize) -> bool {
         self.relays.get(member).is_some_and(|relays| *relays)

@@ -13,11 +13,12 @@
 //!
 //! Deliberately absent: taking back what was sent. What is in a peer's window (about two steps) it does itself.
 
+use super::again::AGAIN;
 use super::life::Life;
 use super::offer::{Buyer, Offer, Take};
 use super::peer::Peer;
 use super::relay::Loss;
-use super::work::{Lot, Work};
+use super::work::Lot;
 use super::{Action, Primary, send_orders};
 use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Rect, Span};
@@ -61,6 +62,8 @@ pub struct Moved {
 #[derive(Default)]
 pub(super) struct Stealing {
     pub(super) is_off: bool,
+    /// The members of the plan are not among the peers.
+    pub(super) goes_on: bool,
     pub(super) next_look: Duration,
     /// Everything that moved: from whom, to whom, what.
     pub(super) moves: Vec<(usize, usize, Lot)>,
@@ -107,7 +110,7 @@ impl Stand {
 impl Primary {
     /// Moves work from who will be last to who will be first, where that is worth it.
     pub(super) fn balance(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        let is_idle = self.stealing.is_off || self.over || self.peers.len() < 2;
+        let is_idle = self.stealing.is_off || self.over || self.tiles_left == 0 || self.peers.len() < 2;
         if is_idle || now < self.stealing.next_look {
             return;
         }
@@ -261,7 +264,7 @@ impl Primary {
     pub fn moved(&self) -> Vec<Moved> {
         let all = self.all_work();
         let mut pairs: BTreeMap<(usize, usize), Moved> = BTreeMap::new();
-        for (from, to, lot) in &self.stealing.moves {
+        for (from, to, lot) in self.stealing.moves.iter().filter(|moved| moved.0 < AGAIN) {
             let none = Moved { from: *from, to: *to, times: 0, tile_steps: 0, part: 0.0 };
             let moved = pairs.entry((*from, *to)).or_insert(none);
             moved.times += 1;
@@ -271,19 +274,6 @@ impl Primary {
             }
         }
         pairs.into_values().collect()
-    }
-
-    /// The member that computed tile (row, col) of C, where no other did a part of it.
-    pub fn owner_of(&self, row: u64, col: u64) -> Option<usize> {
-        let mut owner = self.plan.owner_of(row, col)?;
-        for (_, to, lot) in &self.stealing.moves {
-            let holds = |work: &Work| self.plan.has(work.block.region, work.block.cells, row, col);
-            if let Some(work) = lot.works(&self.plan).find(holds) {
-                let is_alone = self.plan.is_whole(&work.block) && work.skip == 0;
-                owner = if is_alone { *to } else { return None };
-            }
-        }
-        Some(owner)
     }
 }
 

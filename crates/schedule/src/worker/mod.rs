@@ -14,9 +14,11 @@
 
 mod relay;
 mod stored;
+mod turns;
 mod validate;
 
 use self::stored::Stored;
+pub use self::turns::{Turn, Turns};
 use crate::ProtocolError;
 use crate::message::{Forward, Job, MatrixHeader, Missing, Operation, PieceHead, Source, StoreHead, Then};
 use bramble_matrix::Layout;

@@ -1,24 +1,27 @@
 //! A product with real numbers in memory: the primary's and the workers' states, and everything that is on its way.
 
-#![allow(dead_code)] // Each of the tests beside it uses another part of it.
+#![allow(dead_code, unused_imports)] // Each of the tests beside it uses another part of it.
 
+pub(crate) mod again;
 mod deaths;
+mod ends;
+mod joins;
 mod relays;
+pub(crate) mod resumed;
+mod strategies;
 
 use bramble_matrix::{DType, Layout, Rect};
-use bramble_plan::{Base, Cut, LinkRate, Machine, Order, Plan, Problem, Strategy as Cutting, Wish, decide};
+use bramble_plan::{Cut, LinkRate, Machine, Order, Plan, Problem, Wish, decide};
 use bramble_schedule::message::{
-    Forward, Job, MatrixHeader, Operation, ResultHead, Source, StoreHead, decode_forwards, encode_forwards,
+    Forward, MatrixHeader, ResultHead, Source, decode_forwards, encode_forwards,
 };
-use bramble_schedule::primary::{
-    Action, Destination, Event, Operands, Outgoing, PeerInfo, Place, Primary, Which,
-};
-use bramble_schedule::worker::{Action as WorkerAction, Event as WorkerEvent, Run, Worker};
+use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary, Which};
+use bramble_schedule::worker::{Run, Worker};
 use deaths::Landing;
-use proptest::prelude::*;
 use relays::Passing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+pub(crate) use strategies::{cutting, kinds};
 
 /// β of products that read C.
 const BETA: i64 = 3;
@@ -51,6 +54,8 @@ pub(crate) struct Setting {
     pub(crate) reserve: bool,
     /// Machines that die: after which event, and which and how. Never the last one, and none that shares memory.
     pub(crate) deaths: Vec<(u64, u32)>,
+    /// Machines that come: after which event, and with how much memory.
+    pub(crate) joins: Vec<(u64, u64)>,
 }
 
 impl Setting {
@@ -68,6 +73,7 @@ impl Setting {
         recovers: false,
         reserve: false,
         deaths: Vec::new(),
+        joins: Vec::new(),
     };
 }
 
@@ -115,6 +121,9 @@ pub(crate) struct World {
     /// Sums that were put aside, and tiles that were staged, by peer and id.
     asides: BTreeMap<(usize, u32), Landing>,
     staged: BTreeMap<(usize, u32), Landing>,
+    /// Complete tiles, by their first element; those of the run before with them.
+    pub(crate) committed: BTreeSet<(u64, u64)>,
+    infos: Vec<PeerInfo>,
     /// How each tile of C came about.
     pub(crate) traces: BTreeMap<(u64, u64), u64>,
     pub(crate) aside_bytes_max: usize,
@@ -141,6 +150,10 @@ pub(crate) struct World {
     slow: Vec<u32>,
     /// Deaths to come, the last one first.
     deaths: Vec<(u64, u32)>,
+    /// Machines to come, the last one first.
+    joins: Vec<(u64, u64)>,
+    /// Whose results are wrong.
+    pub(crate) liar: Option<usize>,
     dead: BTreeSet<usize>,
     gone: BTreeSet<usize>,
     /// Times that something was staged, and that something landed nowhere.
@@ -170,20 +183,6 @@ fn plan(p: &Problem, cut: Cut, memories: &[u64], alone: bool, wish: &Wish) -> Op
 /// A product of whole numbers.
 pub(crate) fn problem(m: u64, n: u64, k: u64, reads_c: bool, generated: bool) -> Problem {
     Problem { m, n, k, dtype: DType::I64, reads_c, sends_a: !generated, sends_b: true }
-}
-
-/// Any strategy.
-pub(crate) fn cutting() -> impl Strategy<Value = Cutting> {
-    let base = prop_oneof![
-        Just(Base::Naive),
-        (1u32..5).prop_map(Base::Row),
-        (1u32..5).prop_map(Base::Square),
-        Just(Base::Reuse),
-        Just(Base::Cuboid),
-        (1u32..4, 1u32..4, 1u32..4).prop_map(|(a, b, c)| Base::Box3(a, b, c)),
-        (1u32..4, 1u32..4).prop_map(|(r, c)| Base::Summa(r, c)),
-    ];
-    (base, 0u32..3).prop_map(|(base, levels)| Cutting { base, levels })
 }
 
 /// A primary with one worker.
@@ -246,17 +245,7 @@ impl World {
         if setting.reserve {
             peers.push(deaths::reserve(&peers));
         }
-        let end = |info: &PeerInfo| End {
-            worker: Worker::new(info.credit_bytes),
-            inbox: VecDeque::new(),
-            passing: BTreeMap::new(),
-            outbox: VecDeque::new(),
-            running: Vec::new(),
-            filling: Vec::new(),
-            leaving: Vec::new(),
-            held: BTreeMap::new(),
-        };
-        let ends = peers.iter().map(end).collect();
+        let ends = peers.iter().map(|info| End::new(info.credit_bytes)).collect();
         let by_bytes = peers.iter().map(|p| !p.shares_memory).collect();
         let (a, b) = (numbers(p.m * p.k, 7919), numbers(p.k * p.n, 104_729));
         let old_c = if p.reads_c { numbers(p.m * p.n, 1_299_709) } else { vec![0; (p.m * p.n) as usize] };
@@ -265,6 +254,7 @@ impl World {
             let sum: i64 = (0..p.k).map(|l| a[(i * p.k + l) as usize] * b[(l * p.n + j) as usize]).sum();
             ALPHA * sum + BETA * old_c[at as usize]
         });
+        let infos = peers.clone();
         let primary = Primary::new(plan, operands(p, setting.col_major), peers);
         let primary = if setting.steals { primary } else { primary.without_stealing() };
         let primary = if setting.recovers { primary.recovering() } else { primary };
@@ -281,6 +271,8 @@ impl World {
             lent: Vec::new(),
             asides: BTreeMap::new(),
             staged: BTreeMap::new(),
+            committed: BTreeSet::new(),
+            infos,
             traces: BTreeMap::new(),
             aside_bytes_max: 0,
             steps_were_in_order: true,
@@ -299,6 +291,8 @@ impl World {
             moves: 0,
             slow: setting.slow.clone(),
             deaths: deaths::in_order(&setting.deaths),
+            joins: joins::in_order(&setting.joins),
+            liar: None,
             dead: BTreeSet::new(),
             gone: BTreeSet::new(),
             staged_times: 0,
@@ -354,7 +348,11 @@ impl World {
                 }
                 Action::Finished => self.finished = true,
                 Action::Fail(why) => self.failed = Some(why),
-                Action::Committed(_) | Action::Ping(..) => {}
+                Action::Committed(rect) => {
+                    let tile = (rect.rows.start, rect.cols.start);
+                    assert!(self.committed.insert(tile), "{rect} is complete twice");
+                }
+                Action::Ping(..) => {}
             }
         }
         self.primary.validate();
@@ -409,199 +407,6 @@ impl World {
         }
     }
 
-    fn worker(&mut self, peer: usize, actions: Vec<WorkerAction>) {
-        let end = &mut self.ends[peer];
-        for action in actions {
-            match action {
-                WorkerAction::Start(run) => end.running.push(run),
-                WorkerAction::Fill(id) => end.filling.push(id),
-                WorkerAction::Return { tile, epoch, step_start, step_end } => {
-                    let none = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
-                    end.leaving.push(none);
-                }
-                WorkerAction::Credit(bytes) => end.outbox.push_back(Event::Credit { peer, bytes }),
-                WorkerAction::Release(id) => {
-                    end.held.remove(&id);
-                }
-                WorkerAction::Pass(forward) => {
-                    let passing = Passing::of(forward);
-                    end.passing.entry(forward.to as usize).or_default().push_back(passing);
-                }
-                WorkerAction::Missing(missing) => end.outbox.push_back(Event::Missing { peer, missing }),
-                WorkerAction::Reserve(_) => {}
-            }
-        }
-        end.worker.validate();
-    }
-
-    /// A message of the primary arrives.
-    fn deliver(&mut self, peer: usize) {
-        match self.ends[peer].inbox.pop_front().unwrap() {
-            Sent::Store(message, body, trace) => self.store(peer, &message, &body, trace),
-            Sent::Relay(forwards) => {
-                let actions = self.ends[peer].worker.handle(WorkerEvent::Relay(&forwards)).unwrap();
-                self.worker(peer, actions);
-            }
-            Sent::Parted(other) => self.parted(peer, other),
-        }
-    }
-
-    /// Elements go where they belong.
-    fn store(&mut self, peer: usize, message: &Outgoing, body: &[i64], trace: u64) {
-        let head = StoreHead::decode(&message.head.encode()).unwrap();
-        let mut actions = self.ends[peer].worker.handle(WorkerEvent::Announced(&head)).unwrap();
-        for header in &head.matrices {
-            let count = (header.rows * header.cols) as usize;
-            let header = MatrixHeader { first_line: 0, ..*header };
-            let fresh = || Held { header, elements: vec![-55_555; count], trace: 0, lent: None };
-            self.ends[peer].held.entry(header.id).or_insert_with(fresh);
-        }
-        if let (Some(piece), Some(header)) = (message.piece, head.matrices.last()) {
-            let held = self.ends[peer].held.get_mut(&header.id).unwrap();
-            held.trace = trace;
-            held.lent = piece.lent.then_some(piece.rect);
-            let (rows, cols) = (piece.rect.rows.len() as usize, piece.rect.cols.len() as usize);
-            let whole = piece.lent || header.source == Source::Generated;
-            let first = if whole { 0 } else { header.first_line as usize };
-            for (i, j) in (0..rows).flat_map(|i| (0..cols).map(move |j| (i, j))) {
-                let (row, col) = match header.layout {
-                    Layout::RowMajor => (first + i, j),
-                    Layout::ColMajor => (i, first + j),
-                };
-                held.elements[row * header.cols as usize + col] = body[i * cols + j];
-            }
-        }
-        actions.extend(self.ends[peer].worker.handle(WorkerEvent::Landed(&head)).unwrap());
-        self.worker(peer, actions);
-        self.primary(Event::Sent { peer, bytes: message.wire_bytes() });
-    }
-
-    /// A job is done.
-    fn compute(&mut self, peer: usize, run: Run) {
-        let Job { operation, a, b, c, .. } = run.job;
-        let held = &mut self.ends[peer].held;
-        let (left, right) = (held[&a].clone(), held[&b].clone());
-        let tile = held.get_mut(&c).unwrap();
-        let before = if run.reads_tile { tile.trace } else { 0 };
-        tile.trace = mixed(&[before, left.trace, right.trace, operation as u64, u64::from(run.scales_tile)]);
-        let (rows, cols) = (tile.header.rows as usize, tile.header.cols as usize);
-        let depth = left.header.cols as usize;
-        for (i, j) in (0..rows).flat_map(|i| (0..cols).map(move |j| (i, j))) {
-            let at = i * cols + j;
-            let product: i64 = match operation {
-                Operation::Multiply => {
-                    let terms =
-                        (0..depth).map(|l| left.elements[i * depth + l] * right.elements[l * cols + j]);
-                    ALPHA * terms.sum::<i64>()
-                }
-                Operation::Add => left.elements[at] + right.elements[at],
-                Operation::Subtract => left.elements[at] - right.elements[at],
-            };
-            let before = match (run.reads_tile, run.scales_tile) {
-                (false, _) => 0,
-                (true, true) => BETA * tile.elements[at],
-                (true, false) => tile.elements[at],
-            };
-            tile.elements[at] = before + product;
-        }
-        let actions = self.ends[peer].worker.handle(WorkerEvent::Finished(&run.job)).unwrap();
-        self.worker(peer, actions);
-    }
-
-    /// Does one of the things that may happen at `peer`; false where that one cannot happen now.
-    fn step(&mut self, peer: usize, what: usize, which: usize) -> bool {
-        if self.dead.contains(&peer) {
-            return self.step_of_the_dead(peer, what);
-        }
-        let end = &mut self.ends[peer];
-        match what {
-            0 if !end.inbox.is_empty() => self.deliver(peer),
-            1 if !end.outbox.is_empty() => {
-                let event = end.outbox.pop_front().unwrap();
-                self.primary(event);
-            }
-            2 if !end.running.is_empty() => {
-                let run = end.running.swap_remove(which % end.running.len());
-                self.compute(peer, run);
-            }
-            5 => return self.pass_some(peer, which),
-            6 => return self.sever_some(peer, which),
-            3 if !end.filling.is_empty() => {
-                let id = end.filling.swap_remove(which % end.filling.len());
-                let actions = end.worker.handle(WorkerEvent::Filled(id)).unwrap();
-                self.worker(peer, actions);
-            }
-            4 if !end.leaving.is_empty() => {
-                let head = end.leaving.swap_remove(which % end.leaving.len());
-                self.result(peer, head, which);
-                self.ends[peer].held.remove(&head.c);
-                let actions = self.ends[peer].worker.handle(WorkerEvent::Returned(head.c)).unwrap();
-                self.worker(peer, actions);
-            }
-            _ => return false,
-        }
-        true
-    }
-
-    /// A tile comes back, in two pieces where it has two rows and is not lent.
-    fn result(&mut self, peer: usize, head: ResultHead, which: usize) {
-        let held = self.ends[peer].held[&head.c].clone();
-        let rows = held.header.rows;
-        let cut = if rows > 1 && held.lent.is_none() { 1 + which as u32 % (rows - 1) } else { rows };
-        for (first_line, lines) in [(0, cut), (cut, rows - cut)] {
-            if lines == 0 {
-                continue;
-            }
-            self.land(peer, &held, &ResultHead { first_line, lines, ..head });
-            // Deliver at once: the second piece is checked against the first.
-            while let Some(event) = self.ends[peer].outbox.pop_front() {
-                self.primary(event);
-            }
-        }
-    }
-
-    /// Some lines of a tile land.
-    fn land(&mut self, peer: usize, held: &Held, head: &ResultHead) {
-        let Destination { rect, place } = self.primary.expect(peer, head).unwrap();
-        let cols = held.header.cols as usize;
-        let range = head.first_line as usize * cols..(head.first_line + head.lines) as usize * cols;
-        let steps = (head.step_start, head.step_end);
-        if place == Place::InC {
-            self.lent.retain(|l| Some(*l) != held.lent);
-            assert!(self.lent.iter().all(|l| l.disjoint(rect)), "it is lent to another");
-            let places: Vec<usize> = places(rect, self.p.n).collect();
-            for at in range {
-                self.c[places[at]] = held.elements[at];
-            }
-            if head.first_line + head.lines == held.header.rows {
-                self.is_in_c(rect, held.trace, steps);
-            }
-        } else {
-            assert_eq!(held.lent, None, "what has to wait was lent");
-            let to = match place {
-                Place::Aside => &mut self.asides,
-                Place::Staged => &mut self.staged,
-                Place::InC | Place::Nowhere => &mut BTreeMap::new(),
-            };
-            let fresh = Landing { elements: Vec::new(), rect, trace: held.trace, steps };
-            to.entry((peer, head.c)).or_insert(fresh).elements.extend(&held.elements[range]);
-            self.staged_times += u64::from(place == Place::Staged);
-            self.nowhere_times += u64::from(place == Place::Nowhere);
-            let bytes = self.asides.values().map(|s| s.elements.len() * 8).sum();
-            self.aside_bytes_max = self.aside_bytes_max.max(bytes);
-        }
-        self.ends[peer].outbox.push_back(Event::Landed { peer, head: *head });
-    }
-
-    /// A tile is in C with so many of its steps.
-    fn is_in_c(&mut self, rect: Rect, trace: u64, steps: (u32, u32)) {
-        let at = (rect.rows.start, rect.cols.start);
-        self.traces.insert(at, trace);
-        let done = self.last_step.entry(at).or_insert(0);
-        self.steps_were_in_order &= *done == steps.0;
-        *done = steps.1;
-    }
-
     /// Nobody is silent here, only slow.
     fn pass_time(&mut self) {
         self.clock += Duration::from_millis(100);
@@ -631,7 +436,9 @@ impl World {
                 return;
             }
             // A fixed list of choices, then round robin, so that every run ends.
+            self.join_if_due();
             self.die_if_due();
+            chosen.resize(self.ends.len(), 0);
             let c = choices.get(n).map_or(n, |c| *c as usize);
             let peers = self.ends.len();
             chosen[c % peers] += 1;

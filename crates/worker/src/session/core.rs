@@ -7,7 +7,7 @@ use super::ahead::Ahead;
 use super::relay::Neighbours;
 use crate::ledger::Grant;
 use crate::memory::{Operand, Parts, Returning, Store, Tile};
-use crate::pool::{Pool, Task, Turn};
+use crate::pool::{Pool, Task};
 use crate::record::{Recorder, io_report};
 use bramble_kernel::{Kernel, KernelElement, Product, Sign, combine};
 use bramble_link::{Arrived, ArrivedBody, Body, Frame, Meter, Region, Section};
@@ -18,7 +18,7 @@ use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{
     Bye, Generated, Hello, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, encode_number,
 };
-use bramble_schedule::worker::{Action, Event, Run, Worker};
+use bramble_schedule::worker::{Action, Event, Run, Turn, Worker};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -246,10 +246,6 @@ impl Core {
         };
         let (kernel, operation) = (self.kernel.clone(), run.job.operation);
         let (dtype, alpha) = (self.hello.dtype, self.hello.alpha);
-        // Additions wait for products or make operands of them, and are short: tiles that they finish go home the sooner,
-        // and what they free makes room. The jobs of one target come one at a time, whatever their turn.
-        let turn =
-            if operation == Operation::Multiply { Turn::InOrder(run.job.order()) } else { Turn::First };
         let task = move || {
             let (mut target, kernel) = (target, &*kernel);
             match dtype {
@@ -260,7 +256,7 @@ impl Core {
             }
             Done::Ran(run, target)
         };
-        self.submit(Box::new(task), turn)
+        self.submit(Box::new(task), Turn::of(&run.job))
     }
 
     fn submit(&self, task: Task<Done>, turn: Turn) -> Result<(), WorkerError> {

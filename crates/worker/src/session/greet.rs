@@ -129,7 +129,7 @@ fn picked(
     let is_greedy = Config::scratch_bytes(&*pick.kernel, threads) > capacity_bytes / 2;
     match choice {
         Choice::Auto if is_greedy => bramble_kernel::pick(Choice::Named(KernelName::Simd), dtype, flops),
-        Choice::Auto | Choice::Named(_) => Ok(pick),
+        _ => Ok(pick),
     }
 }
 
@@ -146,8 +146,8 @@ pub(super) async fn welcome(
     let threads = session_threads(config, hello);
     let (picked, dtype, effort) = (pick.clone(), hello.dtype, Effort::for_product(hello.flops));
     let (speeds, quiet) = (ledger.speeds().clone(), ledger.is_quiet());
-    let what = (pick.kernel.name(), dtype, threads);
     let measure = move || {
+        let what = (picked.kernel.name(), dtype, threads);
         let speed = speeds.speed(what, effort, quiet, || probe(&picked, dtype, threads, effort));
         sustained(speed, threads)
     };

@@ -28,7 +28,7 @@ use bramble_link::{
 };
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
-use bramble_schedule::limits::{CHUNK_BYTES_MAX, PING_AFTER, SILENCE_MAX};
+use bramble_schedule::limits::{CHUNK_BYTES_MAX, PING_AFTER, PRIMARY_SILENCE_MAX};
 use bramble_schedule::message::{
     Hello, Kind, Neighbour, Pong, Reached, StoreHead, decode_error, decode_forwards, decode_number,
     encode_error,
@@ -326,7 +326,7 @@ async fn watch(core: Rc<RefCell<Core>>, arriving: Rc<Cell<u64>>) -> Result<(), W
             core.borrow_mut().heard = Instant::now();
         }
         let silence = core.borrow().heard.elapsed();
-        if silence > SILENCE_MAX + PING_AFTER {
+        if silence > PRIMARY_SILENCE_MAX {
             let what = format!("the primary has been silent for {} s", silence.as_secs());
             return Err(WorkerError::Here(what));
         }

@@ -18,7 +18,7 @@ use bramble_link::{
     Region, Section, Sender, Until,
 };
 use bramble_matrix::number::{to_u64, to_usize};
-use bramble_schedule::limits::{NEIGHBOURS_DEADLINE, SILENCE_MAX, lines_per_frame};
+use bramble_schedule::limits::{NEIGHBOURS_DEADLINE, PRIMARY_SILENCE_MAX, lines_per_frame};
 use bramble_schedule::message::{Forward, Join, Kind, Neighbour, PieceHead};
 use bramble_schedule::worker::Event;
 use std::cell::RefCell;
@@ -240,12 +240,12 @@ impl Place for Placer {
         }
         let announced = self.core.borrow().neighbours.announced.clone();
         Some(Box::pin(async move {
-            let mut deadline = Instant::now() + SILENCE_MAX;
+            let mut deadline = Instant::now() + PRIMARY_SILENCE_MAX;
             while !is_due() {
                 if timeout_at(deadline, announced.notified()).await.is_err() {
                     return;
                 }
-                deadline = Instant::now() + SILENCE_MAX;
+                deadline = Instant::now() + PRIMARY_SILENCE_MAX;
             }
         }))
     }

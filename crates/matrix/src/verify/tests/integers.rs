@@ -76,6 +76,7 @@ fn factors_and_empty_sums() {
         alpha: 0.5,
         beta: 0.0,
         levels: 1,
+        tiles: &[],
         effort: Effort::Fast,
         seed: 1,
         threads: 1,

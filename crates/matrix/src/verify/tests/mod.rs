@@ -3,6 +3,7 @@
 mod detection;
 mod false_alarms;
 mod integers;
+mod locate;
 mod scaling;
 mod strassen;
 mod wild;
@@ -25,6 +26,7 @@ struct Case<T> {
     alpha: f64,
     beta: f64,
     levels: u32,
+    tiles: Vec<TileLevels>,
 }
 
 /// Memory laid out as asked for from contiguous rows.
@@ -50,7 +52,19 @@ impl<T: Element> Case<T> {
     ) -> Self {
         let a = (0..m * k).map(|x| a(x / k, x % k)).collect();
         let b = (0..k * n).map(|x| b(x / n, x % n)).collect();
-        Self { m, k, n, a, b, c: vec![T::ZERO; m * n], c0: None, alpha: 1.0, beta: 0.0, levels: 0 }
+        Self {
+            m,
+            k,
+            n,
+            a,
+            b,
+            c: vec![T::ZERO; m * n],
+            c0: None,
+            alpha: 1.0,
+            beta: 0.0,
+            levels: 0,
+            tiles: vec![],
+        }
     }
 
     /// Sets C to the plain product in order of the inner index, then scaled.
@@ -81,9 +95,21 @@ impl<T: Element> Case<T> {
         let b = matrix(self.k, self.n, &self.b, layouts[1]);
         let c = matrix(self.m, self.n, &self.c, layouts[2]);
         let c0 = self.c0.as_ref().map(|c0| matrix(self.m, self.n, c0, layouts[2]));
-        let (alpha, beta, levels) = (self.alpha, self.beta, self.levels);
-        verify(&Check { a: &a, b: &b, c: &c, c0: c0.as_ref(), alpha, beta, levels, effort, seed, threads })
-            .unwrap()
+        let (alpha, beta, levels, tiles) = (self.alpha, self.beta, self.levels, &self.tiles);
+        verify(&Check {
+            a: &a,
+            b: &b,
+            c: &c,
+            c0: c0.as_ref(),
+            alpha,
+            beta,
+            levels,
+            tiles,
+            effort,
+            seed,
+            threads,
+        })
+        .unwrap()
     }
 
     fn verify(&self, effort: Effort, seed: u64) -> Verdict {
@@ -165,6 +191,7 @@ fn what_does_not_fit_is_an_error() {
         alpha: 1.0,
         beta: 0.0,
         levels: 0,
+        tiles: &[],
         effort: Effort::Fast,
         seed: 1,
         threads: 1,
@@ -196,8 +223,19 @@ fn operands_that_have_to_be_made_first_are_read_by_block() {
         let owner: SharedBytes = Arc::new(bytes);
         let in_memory = Matrix::from_shared("same", owner, 0, b.shape(), b.dtype(), b.layout()).unwrap();
         let (alpha, beta, effort) = (1.0, 0.0, Effort::Full);
-        let check =
-            |c| Check { a: &a, b: &b, c, c0: None, alpha, beta, levels: 0, effort, seed: 1, threads: 2 };
+        let check = |c| Check {
+            a: &a,
+            b: &b,
+            c,
+            c0: None,
+            alpha,
+            beta,
+            levels: 0,
+            tiles: &[],
+            effort,
+            seed: 1,
+            threads: 2,
+        };
         assert!(verify(&check(&b)).unwrap().passed);
         assert!(verify(&check(&in_memory)).unwrap().passed);
         let other = made(Generator::random(6), 900, 700);

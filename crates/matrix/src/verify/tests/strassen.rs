@@ -1,6 +1,7 @@
 //! Products made with levels of Strassen–Winograd: right ones never fail, faults above the norm-wise bound are found.
 
 mod faults;
+mod tiles;
 
 use super::*;
 
@@ -329,7 +330,20 @@ fn what_cannot_be_cut_is_classical_and_too_many_levels_are_refused() {
     let a = matrix(2, 2, &[1.0; 4], Layout::RowMajor);
     let c = matrix(2, 2, &[2.0; 4], Layout::RowMajor);
     let (alpha, beta, effort, seed, threads) = (1.0, 0.0, Effort::Fast, 1, 1);
-    let check =
-        |levels| verify(&Check { a: &a, b: &a, c: &c, c0: None, alpha, beta, levels, effort, seed, threads });
+    let check = |levels| {
+        verify(&Check {
+            a: &a,
+            b: &a,
+            c: &c,
+            c0: None,
+            alpha,
+            beta,
+            levels,
+            tiles: &[],
+            effort,
+            seed,
+            threads,
+        })
+    };
     assert!(check(1).unwrap().passed && check(LEVELS_MAX + 1).is_err());
 }

@@ -40,38 +40,44 @@ impl Walk {
 }
 
 impl OutBlock {
-    /// Its tiles that are not back, as works. A cell of several tiles is made by one recipe, as a whole; those of them
-    /// that are back are skipped.
+    /// Its tiles that are not back, as works.
     fn left(&self, plan: &Plan) -> Vec<Work> {
-        let q = plan.regions[self.work.block.region].q();
-        let cells = self.work.block.cells;
+        self.work.left(plan, |tile| self.back[to_usize(tile / 64)] >> (tile % 64) & 1 == 1)
+    }
+}
+
+impl Work {
+    /// Its tiles that are not there, by their numbers in the block, as works. A cell of several tiles is made by one recipe, as
+    /// a whole; those of them that are there are skipped.
+    pub(in crate::primary) fn left(&self, plan: &Plan, is_there: impl Fn(u32) -> bool) -> Vec<Self> {
+        let q = plan.regions[self.block.region].q();
+        let cells = self.block.cells;
+        // Which of some tiles (64 at most) are in C or wait, or were there before.
+        let there = |first: u64, count: u64| {
+            let is_one = |at: u64| {
+                let tile = u32::try_from(first + at).unwrap_or(u32::MAX);
+                is_there(tile) || self.skips(tile)
+            };
+            (0..count).filter(|at| is_one(*at)).fold(0u64, |bits, at| bits | 1 << at)
+        };
         // Whole cells by the step at which others took them, if they did; cells of which some tiles are back.
         let mut whole: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
         let mut parts = Vec::new();
         let places = cells.rows.iter().flat_map(|i| cells.cols.iter().map(move |j| (i, j)));
         for (at, (i, j)) in (0..).zip(places) {
-            let end = self.work.steps_of(i, j).end;
-            let there = self.there(at * q * q, q * q);
+            let end = self.steps_of(i, j).end;
+            let there = there(at * q * q, q * q);
             if there == 0 {
                 whole.entry(end).or_default().push((i, j));
             } else if there.count_ones() != u32::try_from(q * q).unwrap_or(u32::MAX) {
                 let cell = Rect::new(Span::new(i, i + 1), Span::new(j, j + 1));
-                parts.push(self.work.again(cell, end, there));
+                parts.push(self.again(cell, end, there));
             }
         }
         let whole = whole.into_iter().flat_map(|(end, cells)| {
-            rectangles(&cells).into_iter().map(move |cells| self.work.again(cells, end, 0))
+            rectangles(&cells).into_iter().map(move |cells| self.again(cells, end, 0))
         });
         whole.chain(parts).collect()
-    }
-
-    /// Which of some tiles (64 at most) are in C or wait, or were there before.
-    fn there(&self, first: u64, count: u64) -> u64 {
-        let is_there = |at: u64| {
-            let tile = u32::try_from(at).unwrap_or(u32::MAX);
-            self.back[to_usize(tile / 64)] >> (tile % 64) & 1 == 1 || self.work.skips(tile)
-        };
-        (0..count).filter(|at| is_there(first + at)).fold(0, |bits, at| bits | 1 << at)
     }
 }
 

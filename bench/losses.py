@@ -1,0 +1,151 @@
+"""What it costs to lose a machine: how soon it is noticed, how soon one that comes is at work, how much longer the product
+takes, and what the end of the primary costs. Three workers of this machine, one thread each; generated operands."""
+
+import os
+import signal
+import statistics
+import subprocess
+import time
+
+from common import arguments, parse, record, scratch, spread, table
+
+
+class Watched:
+    """A process whose lines are read as they come, with the time."""
+
+    def __init__(self, command):
+        self.process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
+
+    def until(self, mark, stream="stderr"):
+        """Reads lines until one has that in it; gives the time at which it came."""
+        for line in getattr(self.process, stream):
+            if mark in line:
+                return time.monotonic()
+        raise SystemExit(f"{self.process.args}: ended without saying {mark!r}")
+
+    def end(self):
+        self.process.stdout.read()
+        self.process.stderr.read()
+        return self.process.wait()
+
+
+def cpu_seconds(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Workers:
+    def __init__(self, args, count=3):
+        self.args = args
+        self.all = [self.start("127.0.0.1:0") for _ in range(count)]
+
+    def start(self, address):
+        process = subprocess.Popen([str(self.args.bramble), "worker", "--listen", address, "--threads", "1", "--quiet"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return process, process.stdout.readline().split()[-1]
+
+    def addresses(self):
+        return ",".join(address for _, address in self.all)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process, _ in self.all:
+            process.kill()
+            process.wait()
+
+
+def product(args, workers, out, *options):
+    operands = f"random:{args.size}x{args.size}:f64:1", f"random:{args.size}x{args.size}:f64:2"
+    return Watched([args.bramble, "multiply", *operands, "-o", out, "--strategy", "reuse", "--kernel", "simd",
+                    "-w", workers.addresses(), *options])
+
+
+def work(workers, seconds):
+    """Waits until the workers have used so much processor time since they were asked first."""
+    pids = [process.pid for process, _ in workers.all]
+    begun = sum(map(cpu_seconds, pids))
+    while sum(map(cpu_seconds, pids)) < begun + seconds:
+        time.sleep(0.005)
+
+
+def lost(args, number, out):
+    """Kills or stops one of three in mid-product: seconds until it is said, and of the whole."""
+    with Workers(args) as workers:
+        began = time.monotonic()
+        run = product(args, workers, out)
+        work(workers, args.busy)
+        process, address = workers.all[1]
+        process.send_signal(number)
+        at = time.monotonic()
+        said = run.until(f"worker {address} was lost")
+        assert run.end() == 3
+        process.send_signal(signal.SIGCONT)
+        return said - at, time.monotonic() - began
+
+
+def undisturbed(args, out):
+    with Workers(args) as workers:
+        began = time.monotonic()
+        assert product(args, workers, out).end() == 0
+        return time.monotonic() - began
+
+
+def again(args, out):
+    """Kills one and starts another in its place: seconds from the moment that it listens until it has joined, and until it
+    computes."""
+    with Workers(args) as workers:
+        run = product(args, workers, out)
+        work(workers, args.busy)
+        process, address = workers.all[1]
+        process.kill()
+        process.wait()
+        workers.all[1] = workers.start(address)
+        at, pid = time.monotonic(), workers.all[1][0].pid
+        joined = run.until("has joined")
+        idle = cpu_seconds(pid)
+        while cpu_seconds(pid) < idle + 0.03 and run.process.poll() is None:
+            time.sleep(0.002)
+        computes = time.monotonic()
+        run.end()
+        return joined - at, computes - at
+
+
+def main():
+    parser = arguments(__doc__, rounds=3)
+    parser.add_argument("--size", type=int, default=8000, help="m = n = k (8000)")
+    args = parse(parser)
+    if not args.bramble:
+        raise SystemExit("build it first: make build")
+    if args.quick:
+        args.size = 3000
+    # A tenth of the work, at some 40 Gflop/s.
+    args.busy = 2 * args.size**3 / 4e10 / 10
+    whole, killed, stopped, returned = [], [], [], []
+    with scratch(args) as folder:
+        out = folder / "C.npy"
+        for _ in range(args.rounds):
+            whole.append(undisturbed(args, out))
+            killed.append(lost(args, signal.SIGKILL, out))
+            stopped.append(lost(args, signal.SIGSTOP, out))
+            returned.append(again(args, out))
+    figures = {
+        "killed: until it is said, s": [said for said, _ in killed],
+        "stopped: until it is said, s": [said for said, _ in stopped],
+        "started again: until it has joined, s": [joined for joined, _ in returned],
+        "started again: until it computes, s": [computes for _, computes in returned],
+        "time with one of three killed : undisturbed": [a / b for (_, a), b in zip(killed, whole, strict=True)],
+    }
+    table(f"Losing a machine, n = {args.size}", ["what", "median (range)"],
+          [[name, spread(values)] for name, values in figures.items()])
+    record(args, "losses", "losses", {name: statistics.median(v) for name, v in figures.items()})
+
+
+if __name__ == "__main__":
+    main()

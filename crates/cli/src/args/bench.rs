@@ -1,0 +1,105 @@
+//! The options of `bramble bench`.
+
+use super::product::{element_type, kernel};
+use bramble_kernel::Choice;
+use bramble_matrix::DType;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum BenchCommand {
+    /// Measure kernels on this machine, against the most that its processor could do
+    Kernel(BenchKernelArgs),
+    /// Measure what threads are worth: the same products by one thread and by several
+    Threads(BenchThreadsArgs),
+}
+
+/// A product's sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BenchSize {
+    pub(crate) m: usize,
+    pub(crate) k: usize,
+    pub(crate) n: usize,
+}
+
+/// What all measurements of kernels share.
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    /// Element types, comma-separated: f32, f64, i32, i64
+    #[arg(long, value_name = "LIST", default_value = "f64", value_delimiter = ',', value_parser = element_type)]
+    pub(crate) dtype: Vec<DType>,
+    /// Runs that count, of each kernel; they take turns, and one more before all warms up
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: u16,
+    /// Print a JSON object on a line for each measurement, instead of the table (docs/json.md)
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Print comma-separated values instead of the table
+    #[arg(long)]
+    pub(crate) csv: bool,
+    /// Draw the rates into this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchKernelArgs {
+    /// Kernels, comma-separated (default: those that are here, and blocked and strassen over simd)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = kernel)]
+    pub(crate) kernel: Vec<Choice>,
+    /// Sizes, comma-separated: N for a square product, or MxKxN
+    #[arg(long, value_name = "LIST", default_value = "256,512,1024,2048,4096", value_delimiter = ',', value_parser = size)]
+    pub(crate) size: Vec<BenchSize>,
+    /// Threads that share one product, comma-separated; kernels of one thread do it block by block
+    #[arg(long, value_name = "LIST", default_value = "1", value_delimiter = ',',
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Vec<u16>,
+    #[command(flatten)]
+    pub(crate) bench: BenchArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchThreadsArgs {
+    /// Kernels, comma-separated
+    #[arg(long, value_name = "LIST", default_value = "blocked:reference,simd,strassen", value_delimiter = ',',
+          value_parser = kernel)]
+    pub(crate) kernel: Vec<Choice>,
+    /// Sizes, comma-separated: N for a square product, or MxKxN
+    #[arg(long, value_name = "LIST", default_value = "100,200,400,800,1600,3200", value_delimiter = ',', value_parser = size)]
+    pub(crate) size: Vec<BenchSize>,
+    /// Threads beside the one that is always measured (default: one a core)
+    #[arg(long, value_name = "T", env = "BRAMBLE_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    #[command(flatten)]
+    pub(crate) bench: BenchArgs,
+}
+
+/// Longest side: three matrices of it are more than most machines have.
+const SIDE_MAX: usize = 1 << 17;
+
+fn size(text: &str) -> Result<BenchSize, String> {
+    let side = |text: &str| -> Result<usize, String> {
+        let is_plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let side = text.parse().ok().filter(|side| is_plain && (1..=SIDE_MAX).contains(side));
+        side.ok_or_else(|| format!("use N or MxKxN, with sides from 1 to {SIDE_MAX}"))
+    };
+    match text.split('x').collect::<Vec<_>>()[..] {
+        [n] => side(n).map(|n| BenchSize { m: n, k: n, n }),
+        [m, k, n] => Ok(BenchSize { m: side(m)?, k: side(k)?, n: side(n)? }),
+        _ => side("").map(|n| BenchSize { m: n, k: n, n }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_square_or_three_sides() {
+        assert_eq!(size("100"), Ok(BenchSize { m: 100, k: 100, n: 100 }));
+        assert_eq!(size("1x2x3"), Ok(BenchSize { m: 1, k: 2, n: 3 }));
+        for bad in ["", "0", "1x2", "1x2x3x4", "+4", "1000000", "x"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+}

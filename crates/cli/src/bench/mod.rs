@@ -1,0 +1,25 @@
+//! `bramble bench`: measurements of this machine that anyone can repeat with one command.
+//!
+//! Place in the flow: beside the products; each verb below is a file, and shares `stats` and `plot` with the others.
+//!
+//! Invariants: whoever is compared takes turns, so that a disturbance hits all alike; medians with their spread, never a
+//! single run; what was disturbed is said.
+//!
+//! Deliberately absent: other programs. What Bramble is compared with is in `bench/*.py`.
+
+mod error;
+mod kernel;
+mod plot;
+mod show;
+mod stats;
+
+use crate::args::BenchCommand;
+use crate::exit::{Exit, Failure};
+
+/// Runs the verb.
+pub(crate) fn run(command: &BenchCommand) -> Result<Exit, Failure> {
+    match command {
+        BenchCommand::Kernel(args) => kernel::rates(args),
+        BenchCommand::Threads(args) => kernel::threads(args),
+    }
+}

@@ -1,0 +1,247 @@
+//! Measurements as a table, as comma-separated values and as JSON.
+//!
+//! Invariant: all three say the same numbers; what JSON calls its fields is in docs/json.md.
+
+use super::kernel::Point;
+use crate::args::BenchSize;
+use crate::table;
+use serde_json::json;
+
+/// How measurements are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Table,
+    Csv,
+    Json,
+}
+
+impl Form {
+    pub(crate) fn of(json: bool, csv: bool) -> Self {
+        match (json, csv) {
+            (true, _) => Self::Json,
+            (false, true) => Self::Csv,
+            (false, false) => Self::Table,
+        }
+    }
+}
+
+/// The first line of comma-separated values.
+pub(crate) const CSV_HEAD: &str = "kernel,dtype,m,k,n,threads,rounds,seconds,seconds_min,seconds_max,cpu_seconds,gflops,\
+peak_gflops,of_peak,error_of_bound,workspace_bytes,outliers\n";
+
+/// Measurements as lines of their own; nothing for a table, which is of all of them.
+pub(crate) fn lines(form: Form, points: &[Point]) -> String {
+    points
+        .iter()
+        .map(|point| match form {
+            Form::Table => String::new(),
+            Form::Csv => csv(point) + "\n",
+            Form::Json => json(point) + "\n",
+        })
+        .collect()
+}
+
+fn csv(p: &Point) -> String {
+    let BenchSize { m, k, n } = p.size;
+    let (rounds, seconds, min, max, cpu) =
+        (p.wall.len(), p.wall.median(), p.wall.min(), p.wall.max(), p.cpu.median());
+    format!(
+        "{},{},{m},{k},{n},{},{rounds},{seconds:.6e},{min:.6e},{max:.6e},{cpu:.6e},{:.3},{:.3},{:.4},{:.3e},{},{}",
+        p.kernel,
+        p.dtype,
+        p.threads,
+        p.gflops(),
+        p.peak_gflops,
+        p.of_peak(),
+        p.error,
+        p.workspace_bytes,
+        p.wall.outliers()
+    )
+}
+
+fn json(p: &Point) -> String {
+    let BenchSize { m, k, n } = p.size;
+    json!({
+        "schema": "bramble.bench.kernel/1",
+        "kernel": p.kernel.to_string(), "dtype": p.dtype.to_string(), "m": m, "k": k, "n": n,
+        "threads": p.threads, "rounds": p.wall.len(),
+        "seconds": p.wall.median(), "seconds_min": p.wall.min(), "seconds_max": p.wall.max(),
+        "cpu_seconds": p.cpu.median(), "gflops": p.gflops(), "peak_gflops": p.peak_gflops,
+        "of_peak": p.of_peak(), "error_of_bound": p.error, "workspace_bytes": p.workspace_bytes,
+        "outliers": p.wall.outliers(),
+    })
+    .to_string()
+}
+
+fn size(BenchSize { m, k, n }: BenchSize) -> String {
+    if m == k && k == n { n.to_string() } else { format!("{m}x{k}x{n}") }
+}
+
+fn seconds(s: f64) -> String {
+    match s {
+        s if s < 1e-3 => format!("{:.1} µs", s * 1e6),
+        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
+        s => format!("{s:.3} s"),
+    }
+}
+
+/// The table of `bench kernel`: every measurement on a line.
+pub(crate) fn rates(points: &[Point]) -> Vec<String> {
+    let head = [
+        "kernel",
+        "type",
+        "size",
+        "threads",
+        "median",
+        "spread",
+        "Gflop/s",
+        "by cpu",
+        "of peak",
+        "error",
+        "workspace",
+    ];
+    let row = |p: &Point| {
+        vec![
+            p.kernel.to_string(),
+            p.dtype.to_string(),
+            size(p.size),
+            p.threads.to_string(),
+            seconds(p.wall.median()),
+            format!("{:.0} %", 100.0 * p.wall.spread()),
+            format!("{:.1}", p.gflops()),
+            format!("{:.1}", p.cpu_gflops()),
+            format!("{:.0} %", 100.0 * p.of_peak()),
+            if p.dtype.is_float() { format!("{:.4}", p.error) } else { "exact".to_owned() },
+            if p.workspace_bytes == 0 {
+                "-".to_owned()
+            } else {
+                format!("{:.1} MiB", mib(p.workspace_bytes))
+            },
+        ]
+    };
+    let mut out = table::lines(&head, &points.iter().map(row).collect::<Vec<_>>());
+    out.push(
+        "  by cpu: with the processor time of the threads, which does not count what others take".to_owned(),
+    );
+    out.push(
+        "  error: the largest of three rows, in units of what the kernel promises (1 would be the bound)"
+            .to_owned(),
+    );
+    out
+}
+
+fn mib(bytes: usize) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// The table of `bench threads`: a kernel at a size on a line, by one thread and by several.
+pub(crate) fn threads(points: &[Point]) -> Vec<String> {
+    let several = points.iter().map(|p| p.threads).max().unwrap_or(1);
+    let many = format!("{several} threads");
+    let head = ["kernel", "type", "size", "1 thread", &many, "times as fast", "Gflop/s", "of peak"];
+    let mut rows = Vec::new();
+    for one in points.iter().filter(|p| p.threads == 1) {
+        let same = |p: &&Point| (p.kernel, p.dtype, p.size) == (one.kernel, one.dtype, one.size);
+        let best = points.iter().filter(same).find(|p| p.threads == several).unwrap_or(one);
+        rows.push(vec![
+            one.kernel.to_string(),
+            one.dtype.to_string(),
+            size(one.size),
+            seconds(one.wall.median()),
+            seconds(best.wall.median()),
+            format!("{:.2}", one.wall.median() / best.wall.median()),
+            format!("{:.1}", best.gflops()),
+            format!("{:.0} %", 100.0 * best.of_peak()),
+        ]);
+    }
+    table::lines(&head, &rows)
+}
+
+/// What disturbed the measurements, one sentence each.
+pub(crate) fn warnings(points: &[Point]) -> Vec<String> {
+    let mut out = Vec::new();
+    let runs: usize = points.iter().map(|p| p.wall.len()).sum();
+    let slow: usize = points.iter().map(|p| p.wall.outliers()).sum();
+    if slow > 0 {
+        out.push(format!(
+            "bramble: {slow} of {runs} runs took more than 1.2 times their median: something else was running"
+        ));
+    }
+    let is_shared = |p: &&Point| p.threads == 1 && p.cpu.median() < 0.9 * p.wall.median();
+    let shared = points.iter().filter(is_shared).count();
+    if shared > 0 {
+        out.push(format!(
+            "bramble: at {shared} of {} measurements the processor was away for more than a tenth of the time; rates are \
+             too low (--json and --csv have the processor time)",
+            points.len()
+        ));
+    }
+    out
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // A test may panic.
+mod tests {
+    use super::super::stats::Times;
+    use super::*;
+    use bramble_matrix::DType;
+
+    fn point(threads: usize, wall: [f64; 3], cpu: f64) -> Point {
+        Point {
+            kernel: "strassen:simd:64".parse().unwrap(),
+            dtype: DType::F32,
+            size: BenchSize { m: 1000, k: 500, n: 1000 },
+            threads,
+            wall: Times::new(wall.to_vec()),
+            cpu: Times::new(vec![cpu]),
+            peak_gflops: 200.0,
+            error: 0.25,
+            workspace_bytes: 3 << 20,
+        }
+    }
+
+    #[test]
+    fn all_forms_say_the_same() {
+        let p = point(1, [0.01, 0.011, 0.02], 0.01);
+        let csv = csv(&p);
+        let read: serde_json::Value = serde_json::from_str(&json(&p)).unwrap();
+        for (name, text) in CSV_HEAD.trim().split(',').zip(csv.split(',')) {
+            let value = &read[name];
+            match value.as_f64() {
+                Some(number) => {
+                    let said: f64 = text.parse().unwrap();
+                    assert!((said - number).abs() <= 1e-3 * number.abs(), "{name}: {text}, {value}");
+                }
+                None => assert_eq!(value.as_str(), Some(text), "{name}"),
+            }
+        }
+        assert_eq!(csv.split(',').count(), CSV_HEAD.split(',').count());
+        let table = rates(&[p]).join("\n");
+        for word in
+            ["strassen:simd:64", "1000x500x1000", "11.00 ms", "91 %", "90.9", "45 %", "0.2500", "3.0 MiB"]
+        {
+            assert!(table.contains(word), "{word} in {table}");
+        }
+    }
+
+    #[test]
+    fn threads_are_set_beside_one() {
+        let lines = threads(&[point(1, [0.4; 3], 0.4), point(4, [0.1; 3], 0.4)]);
+        assert!(
+            lines[0].contains("4 threads") && lines[1].contains("400.00 ms") && lines[1].contains("4.00"),
+            "{lines:?}"
+        );
+        assert_eq!(
+            threads(&[point(1, [0.4; 3], 0.4)]).len(),
+            2,
+            "a machine with one core has its table, too"
+        );
+    }
+
+    #[test]
+    fn what_was_disturbed_is_said() {
+        assert!(warnings(&[point(1, [0.1; 3], 0.1)]).is_empty());
+        assert!(warnings(&[point(1, [0.1, 0.1, 0.5], 0.1)])[0].contains("1 of 3 runs"));
+        assert!(warnings(&[point(1, [0.1; 3], 0.05)])[0].contains("1 of 1 measurements"));
+    }
+}

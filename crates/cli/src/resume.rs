@@ -1,0 +1,181 @@
+//! What a run before has left of C, and what becomes of it: `--resume`, `--restart`, and the way back that a run leaves behind.
+//!
+//! Place in the flow: `multiply` asks before anything is begun, and again when a run has ended without C.
+//!
+//! Invariants: what another run could go on with is thrown away only by who says `--restart`. It is looked at while the
+//! unfinished file is locked.
+
+use crate::args::MultiplyArgs;
+use crate::exit::Failure;
+use bramble_matrix::{DType, Digest128, Matrix, Output, Shape, Unfinished};
+use bramble_primary::keeper::{Found, Journaling, Steps, find, journal_of};
+use bramble_worker::default_threads;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The file that C will be, and its journal: anew, or from where another run ended.
+pub(crate) fn begin(
+    args: &MultiplyArgs,
+    path: &Path,
+    shape: Shape,
+    dtype: DType,
+) -> Result<(Output, Journaling), Failure> {
+    let place = Unfinished::lock(path)?;
+    let file = journal_of(place.target());
+    let name = file.display().to_string();
+    let found = if place.has_begun()? { find(&file)? } else { Found::Nothing };
+    let anew = |why: &str| {
+        if args.resume {
+            crate::say(&format!("bramble: {why}: begins anew"));
+        }
+    };
+    let before = match found {
+        Found::Journal(before) if args.resume => Some(before),
+        Found::Journal(before) if !args.restart => {
+            let (there, tiles) = (before.tiles.len(), before.head.plan.tiles());
+            return Err(Failure::usage(format!(
+                "{name}: a run before has left {there} of {tiles} tiles; go on with --resume, or begin anew with --restart"
+            )));
+        }
+        Found::Journal(_) => None,
+        Found::Unreadable(why) => {
+            anew(&format!("{name}: {why}"));
+            None
+        }
+        Found::Nothing => {
+            anew(&format!("{name}: no run has left anything"));
+            None
+        }
+    };
+    let output = match &before {
+        Some(_) => place.resume(shape, dtype)?,
+        None => {
+            // Before what it is about: a run that ends in between leaves nothing that looks like something.
+            let _ = fs::remove_file(&file);
+            place.restart(shape, dtype)?
+        }
+    };
+    let every = Duration::from_millis(args.journal_ms);
+    let steps = args.die_at.map_or_else(Steps::default, Steps::die_at);
+    Ok((output, Journaling { path: file, before, every, steps }))
+}
+
+/// Whether the run before ended after C got its name, so that only its journal is left; that goes then.
+pub(crate) fn is_done(args: &MultiplyArgs, path: &Path, (a, b): (&Matrix, &Matrix)) -> Result<bool, Failure> {
+    let target = target_of(path);
+    let file = journal_of(&target);
+    if part_of(&target).exists() || !target.exists() {
+        return Ok(false);
+    }
+    let Found::Journal(journal) = find(&file)? else { return Ok(false) };
+    let c = Matrix::open(&target.display().to_string())?;
+    let p = &journal.head.plan.problem;
+    if c.shape() != p.result_shape() || c.dtype() != p.dtype {
+        return Ok(false);
+    }
+    let is_right = |((region, tile), digest): (&(usize, u64), &Digest128)| {
+        let rect = journal.head.plan.regions.get(*region).and_then(|region| region.tile_of(*tile));
+        let lines = rect.and_then(|rect| c.lines(rect));
+        lines.is_some_and(|l| Digest128::of(l.shape, (0..l.lines).map(|i| l.line(i))) == *digest)
+    };
+    if !journal.tiles.iter().all(is_right) {
+        return Ok(false);
+    }
+    // The old C is no more, so it is not asked about.
+    let threads = args.team.threads.map_or_else(default_threads, usize::from);
+    let is_same = |matrix: &Matrix, was| Ok::<_, Failure>(matrix.digest(threads, &|| false)? == Some(was));
+    let factors = [(journal.head.alpha, args.alpha), (journal.head.beta, args.beta)];
+    let same = factors.iter().all(|(was, is)| was.to_bits() == is.to_bits())
+        && is_same(a, journal.head.a)?
+        && is_same(b, journal.head.b)?;
+    if !same {
+        return Err(Failure::usage(format!(
+            "--resume: {} is complete, but of other operands or factors; begin anew with --restart",
+            target.display()
+        )));
+    }
+    let _ = fs::remove_file(&file);
+    Ok(true)
+}
+
+/// After a run without C: what it has left, as a sentence. Where that is nothing, its files are removed.
+pub(crate) fn left(path: &Path) -> Option<String> {
+    let left = kept(path);
+    let target = target_of(path);
+    // What cannot be read now may be read another time.
+    if matches!(find(&journal_of(&target)), Ok(Found::Nothing)) {
+        // While C is being synced that goes on in a thread, without its file.
+        let _ = fs::remove_file(part_of(&target));
+        let _ = fs::remove_file(journal_of(&target));
+    }
+    left
+}
+
+/// What another run could go on with, and how, as a sentence.
+pub(crate) fn kept(path: &Path) -> Option<String> {
+    let target = target_of(path);
+    let Ok(Found::Journal(journal)) = find(&journal_of(&target)) else { return None };
+    let (there, tiles) = (journal.tiles.len(), journal.head.plan.tiles());
+    let text = || format!("{there} of {tiles} tiles are kept; resume with: {}", command());
+    part_of(&target).exists().then(text)
+}
+
+/// The result with links followed, as far as it is there.
+fn target_of(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The unfinished file beside `path`.
+pub(crate) fn part_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
+/// The command line that goes on.
+fn command() -> String {
+    let mut words: Vec<OsString> =
+        std::env::args_os().filter(|word| word != "--restart" && word != "--resume").collect();
+    words.push("--resume".into());
+    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    words.join(" ")
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &OsStr) -> String {
+    let is_plain = |b: &u8| b.is_ascii_alphanumeric() || b"-_=+./:,@%".contains(b);
+    let text = word.to_string_lossy().into_owned();
+    if !word.is_empty() && word.as_bytes().iter().all(is_plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_through_a_shell_as_they_are() {
+        for word in [
+            "A.npy",
+            "",
+            "a b",
+            "it's",
+            "$HOME",
+            "random:5x5:f64:1",
+            "*",
+            "--resume",
+            "a\\b",
+            "\"",
+            "pi[1-8]",
+        ] {
+            let script = format!("printf %s {}", quoted(word.as_ref()));
+            let output = std::process::Command::new("sh").arg("-c").arg(script).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), word);
+        }
+    }
+}

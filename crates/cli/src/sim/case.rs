@@ -1,0 +1,108 @@
+//! What is simulated: a plan, and the machines with their numbers.
+//!
+//! Invariants: machines are numbered as faults name them: 0 is the primary, then the workers in the order of their
+//! description. A worker whose first fault is that it joins is not there when the product begins, so the plan is made without it.
+
+use crate::args::SimArgs;
+use crate::exit::Failure;
+use crate::plan::{self, Machines};
+use bramble_plan::{Decision, Machine, Plan, Problem};
+use bramble_sim::{FaultKind, Faults, Setting, Site};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// See the head of this file.
+pub(super) struct Case {
+    pub(super) decision: Decision,
+    pub(super) machines: Vec<Machine>,
+    pub(super) setting: Setting,
+}
+
+/// The workers that are not there when the product begins. An error where the text names no faults.
+pub(super) fn joining(text: Option<&str>) -> Result<BTreeSet<usize>, Failure> {
+    // What parts are of is not known yet; any time will do.
+    let faults = Faults::read(text.unwrap_or_default(), Some(Duration::from_secs(1))).map_err(refused)?;
+    let (mut seen, mut joining) = (BTreeSet::new(), BTreeSet::new());
+    for fault in &faults.0 {
+        if let Site::Worker(worker) = fault.site
+            && seen.insert(worker)
+            && fault.kind == FaultKind::Join
+        {
+            joining.insert(worker);
+        }
+    }
+    Ok(joining)
+}
+
+/// What is wrong with `--faults`.
+pub(super) fn refused(why: impl std::fmt::Display) -> Failure {
+    Failure::usage(format!("--faults: {why}"))
+}
+
+impl Case {
+    pub(super) fn of(
+        args: &SimArgs,
+        problem: &Problem,
+        machines: Machines,
+        joining: &BTreeSet<usize>,
+    ) -> Result<Self, Failure> {
+        let all = machines.workers.clone();
+        // Numbers of the machines that the plan may use.
+        let mut there = vec![0];
+        there.extend((1..=all.len()).filter(|number| !joining.contains(number)));
+        let Machines { workers, watts, .. } = machines;
+        let keeps = |number: usize| number == 0 || !joining.contains(&number);
+        let present = Machines {
+            workers: workers.into_iter().zip(1..).filter(|(_, n)| keeps(*n)).map(|(m, _)| m).collect(),
+            watts: watts.into_iter().enumerate().filter(|(n, _)| keeps(*n)).map(|(_, w)| w).collect(),
+            ..machines
+        };
+        let view = plan::view(&args.product, problem, present)?;
+        let mut decision = view.decision;
+        decision.plan.members.iter_mut().for_each(|member| member.machine = there[member.machine]);
+        let mut numbered: Vec<Machine> = view.machines.iter().take(1).cloned().collect();
+        numbered.extend(all);
+        for (machine, number) in view.machines.iter().zip(&there) {
+            numbered[*number] = machine.clone();
+        }
+        // The primary's own threads have no link; what its card carries is said beside.
+        numbered[0].link = None;
+        let setting =
+            Setting { loop_s_per_byte: args.move_ns * 1e-9, steals: !args.no_steal, ..Setting::measured() };
+        Ok(Self { decision, machines: numbered, setting })
+    }
+
+    pub(super) fn plan(&self) -> &Plan {
+        &self.decision.plan
+    }
+
+    /// Workers that have a part in the plan.
+    pub(super) fn workers(&self) -> Vec<usize> {
+        self.plan().members.iter().map(|m| m.machine).filter(|number| *number > 0).collect()
+    }
+
+    /// Jobs of a run.
+    pub(super) fn jobs(&self) -> f64 {
+        self.plan().predicted.machines.iter().map(|m| m.jobs as f64).sum()
+    }
+
+    /// A machine as people know it: `w3 (pi3)`.
+    pub(super) fn name(&self, number: usize) -> String {
+        let name = &self.machines[number].name;
+        if number == 0 { format!("the primary ({name})") } else { format!("w{number} ({name})") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_joins_first_is_not_there_and_who_joins_after_something_else_is() {
+        let text = "join:w4@50%,kill:w2@1s,join:w2@3s,slow:w1@1s..2s/4";
+        assert_eq!(joining(Some(text)).ok(), Some(BTreeSet::from([4])));
+        assert_eq!(joining(None).ok(), Some(BTreeSet::new()));
+        let why = joining(Some("kill:w2@1s,nonsense")).err().map(|e| e.text);
+        assert!(why.is_some_and(|why| why.starts_with("--faults: fault 2, 'nonsense'")));
+    }
+}

@@ -1,0 +1,141 @@
+//! Block multiplication: C is cut by its shape into blocks that threads take in turn, each of them into pieces that
+//! another kernel multiplies.
+//!
+//! Place in the flow: behind [`Kernel`] like any other; `strassen` multiplies with it where it has several threads.
+//!
+//! Invariants: which block a thread takes changes no bit. A piece of the depth is a multiple of `simd`'s slices and
+//! never leaves one or two places over, so over `simd` the bits are those of `simd` itself.
+//!
+//! The cut follows the two criteria of the block method for machines with several processors: as many blocks as
+//! there are threads, in one direction where C is more than twice as long as it is wide; else in both directions, so
+//! that whoever is done first has something left to take.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bramble_matrix::DType;
+
+use crate::parts::{part, part_mut, pieces};
+use crate::threads::{even, grid_mut, share};
+use crate::{AnyProduct, Kernel, KernelElement, Product};
+
+/// Edge of the pieces, where none is named: the largest step that a product of tiles has.
+pub(crate) const EDGE: usize = 1024;
+/// No block is thinner: starting a thread takes longer than its work.
+const THINNEST: usize = 32;
+
+/// The kernel: another one over blocks.
+pub(crate) struct Blocked {
+    pub(crate) name: String,
+    pub(crate) base: Arc<dyn Kernel>,
+    pub(crate) edge: usize,
+    pub(crate) threads: usize,
+}
+
+impl Kernel for Blocked {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn supports(&self, dtype: DType) -> bool {
+        self.base.supports(dtype)
+    }
+
+    fn multiply(&self, product: AnyProduct<'_>) {
+        match product {
+            AnyProduct::F32(p) => multiply(&*self.base, self.threads, self.edge, p),
+            AnyProduct::F64(p) => multiply(&*self.base, self.threads, self.edge, p),
+            AnyProduct::I32(p) => multiply(&*self.base, self.threads, self.edge, p),
+            AnyProduct::I64(p) => multiply(&*self.base, self.threads, self.edge, p),
+        }
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.base.scratch_bytes()
+    }
+}
+
+/// Rows and columns of blocks of an m × n matrix C, for so many threads.
+fn cut(m: usize, n: usize, threads: usize) -> (usize, usize) {
+    let most = |len: usize| (len / THINNEST).clamp(1, threads.max(1));
+    match (m > 2 * n, n > 2 * m) {
+        _ if threads <= 1 => (1, 1),
+        (true, _) => (most(m), 1),
+        (_, true) => (1, most(n)),
+        _ => (most(m), most(n)),
+    }
+}
+
+/// Does a product on so many threads, the calling one among them.
+pub(crate) fn multiply<T: KernelElement>(
+    base: &dyn Kernel,
+    threads: usize,
+    edge: usize,
+    product: Product<'_, T>,
+) {
+    let Some(product) = product.settle() else { return };
+    let (across, along) = cut(product.m(), product.n(), threads);
+    let rows: Vec<Range<usize>> = even(product.m(), across).collect();
+    let cols: Vec<Range<usize>> = even(product.n(), along).collect();
+    let Product { alpha, a, b, beta, c } = product;
+    let mut targets = grid_mut(c, &rows, &cols).into_iter();
+    let mut blocks = Vec::with_capacity(across * along);
+    for row in &rows {
+        for col in &cols {
+            let Some(c) = targets.next() else { unreachable!("a target for each block") };
+            let (a, b) = (part(a, row.clone(), 0..a.cols()), part(b, 0..b.rows(), col.clone()));
+            blocks.push(Product { alpha, a, b, beta, c });
+        }
+    }
+    share(threads, blocks, |block| in_pieces(base, edge, block));
+}
+
+/// One block: C(i, j) += A(i, k) B(k, j) for all its pieces.
+fn in_pieces<T: KernelElement>(base: &dyn Kernel, edge: usize, mut p: Product<'_, T>) {
+    for rows in pieces(p.m(), edge) {
+        for cols in pieces(p.n(), edge) {
+            for depth in depths(p.k(), edge) {
+                let beta = if depth.start == 0 { p.beta } else { T::ONE };
+                let a = part(p.a, rows.clone(), depth.clone());
+                let b = part(p.b, depth, cols.clone());
+                let c = part_mut(&mut p.c, rows.clone(), cols.clone());
+                base.multiply(T::any(Product::new(p.alpha, a, b, beta, c)));
+            }
+        }
+    }
+}
+
+/// Pieces of the depth, none of them of one or two places that the piece before could have taken.
+fn depths(k: usize, edge: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let rest = k - start;
+        let len = if rest.saturating_sub(2) <= edge { rest } else { edge };
+        start += len;
+        (len > 0).then(|| start - len..start)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_and_wide_matrices_are_cut_one_way_and_square_ones_both() {
+        assert_eq!((cut(1000, 400, 4), cut(400, 1000, 4), cut(800, 400, 4)), ((4, 1), (1, 4), (4, 4)));
+        assert_eq!((cut(5000, 5000, 1), cut(40, 5000, 3), cut(70, 70, 4)), ((1, 1), (1, 3), (2, 2)));
+    }
+
+    #[test]
+    fn pieces_of_the_depth_cover_it_and_leave_no_crumbs() {
+        for k in 1..200 {
+            let mut end = 0;
+            for piece in depths(k, 16) {
+                assert_eq!(piece.start, end);
+                assert!(piece.len() > 2 || k <= 2, "{k}: {piece:?}");
+                end = piece.end;
+            }
+            assert_eq!(end, k);
+        }
+    }
+}

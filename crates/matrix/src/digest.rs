@@ -1,0 +1,245 @@
+//! Short digests of elements: to see that what is on a disk is what was computed, and that operands are those of before.
+//!
+//! Place in the flow: the journal of a product names its operands and each tile of C by their digests.
+//!
+//! Invariants: a digest depends on the shape and the bytes, not on how they are cut into pieces, on threads or on the
+//! machine. 128 bits of BLAKE3: nobody meets two equal ones by chance.
+//!
+//! Deliberately absent: secrets. Whoever can write the file can write its digest.
+
+use crate::memory::Buffer;
+use crate::{DType, Layout, Lent, Matrix, MatrixError, Rect, Shape, Span};
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Lines are digested in strips of about so many bytes, each by itself, so that threads can share a matrix.
+const STRIP_BYTES: u64 = 16 << 20;
+
+/// Rows are put together to so many bytes: half of the time for rows of 4 KiB.
+const TOGETHER_BYTES: usize = 64 << 10;
+
+/// The first 16 bytes of a BLAKE3 hash.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Digest128(pub [u8; 16]);
+
+impl Digest128 {
+    /// Of rows × columns (as eight bytes each) and the bytes of the rows, one after another.
+    pub fn of<'a>(shape: Shape, rows: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut digester = Digester::default();
+        digester.update(&shape.rows.to_le_bytes());
+        digester.update(&shape.cols.to_le_bytes());
+        // Vector units take many kilobytes at once, and a row of a tile has a few.
+        let mut together = Vec::with_capacity(TOGETHER_BYTES);
+        for row in rows {
+            if together.len() + row.len() > TOGETHER_BYTES {
+                digester.update(&together);
+                together.clear();
+            }
+            if row.len() > TOGETHER_BYTES / 2 {
+                digester.update(&together);
+                together.clear();
+                digester.update(row);
+            } else {
+                together.extend_from_slice(row);
+            }
+        }
+        digester.update(&together);
+        digester.digest()
+    }
+}
+
+impl fmt::Debug for Digest128 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Digests bytes as they come.
+#[derive(Clone, Default)]
+pub struct Digester(blake3::Hasher);
+
+impl Digester {
+    /// Takes more bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Of all that came so far; more may come.
+    pub fn digest(&self) -> Digest128 {
+        let mut first = [0; 16];
+        first.copy_from_slice(&self.0.finalize().as_bytes()[..16]);
+        Digest128(first)
+    }
+}
+
+impl fmt::Debug for Digester {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digester({:?})", self.digest())
+    }
+}
+
+impl Lent {
+    /// Of its rows.
+    pub fn digest(&self) -> Digest128 {
+        Digest128::of(self.rect().shape(), (0..self.lines()).map(|i| self.line(i)))
+    }
+}
+
+impl Matrix {
+    /// Of its element type, layout, shape and elements; of a generated one the rule that makes them. Reads all of it, on so
+    /// many threads that end with the call; nothing where `stop` says so meanwhile.
+    pub fn digest(
+        &self,
+        threads: usize,
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<Digest128>, MatrixError> {
+        let shape = self.shape();
+        let mut all = Digester::default();
+        all.update(self.dtype().name().as_bytes());
+        all.update(&[0, u8::from(self.layout() == Layout::ColMajor), u8::from(self.generator().is_some())]);
+        all.update(&shape.rows.to_le_bytes());
+        all.update(&shape.cols.to_le_bytes());
+        if let Some(generator) = self.generator() {
+            all.update(&generator.to_bytes());
+            return Ok(Some(all.digest()));
+        }
+        let strips = strips(self.layout(), shape, self.dtype());
+        let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let work = || -> Result<(), MatrixError> {
+            while let Some(strip) = strips.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !stop()) {
+                let digest = self.strip(*strip)?;
+                let mut found = found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                found.push((strip.rows.start, strip.cols.start, digest));
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads.min(strips.len())).map(|_| scope.spawn(work)).collect();
+            let mine = work();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            others.into_iter().map(join).fold(mine, Result::and)
+        })?;
+        let mut found = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if found.len() < strips.len() {
+            return Ok(None);
+        }
+        found.sort_unstable_by_key(|(row, col, _)| (*row, *col));
+        found.iter().for_each(|(_, _, digest)| all.update(&digest.0));
+        Ok(Some(all.digest()))
+    }
+
+    /// Of some of its lines.
+    fn strip(&self, rect: Rect) -> Result<Digest128, MatrixError> {
+        if let Some(lines) = self.lines(rect) {
+            return Ok(Digest128::of(rect.shape(), (0..lines.lines).map(|i| lines.line(i))));
+        }
+        let bytes = rect.shape().bytes(self.dtype()).and_then(|bytes| usize::try_from(bytes).ok());
+        let mut buffer = Buffer::zeroed(bytes.unwrap_or(usize::MAX))?;
+        self.read_block(rect, buffer.bytes_mut())?;
+        Ok(Digest128::of(rect.shape(), std::iter::once(buffer.bytes())))
+    }
+}
+
+/// All of a matrix in strips of whole lines.
+fn strips(layout: Layout, shape: Shape, dtype: DType) -> Vec<Rect> {
+    let (lines, elements) = layout.lines(shape);
+    let line_bytes = elements.saturating_mul(dtype.size_bytes() as u64).max(1);
+    let each = (STRIP_BYTES / line_bytes).max(1);
+    let strip = |at: u64| {
+        let lines = Span::new(at * each, ((at + 1) * each).min(lines));
+        match layout {
+            Layout::RowMajor => Rect::new(lines, Span::new(0, shape.cols)),
+            Layout::ColMajor => Rect::new(Span::new(0, shape.rows), lines),
+        }
+    };
+    // Without elements there may be more lines than any memory has room for.
+    let count = if elements == 0 { 0 } else { lines.div_ceil(each) };
+    (0..count).map(strip).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn matrix(bytes: Vec<u8>, rows: u64, cols: u64) -> Matrix {
+        let shape = Shape::new(rows, cols);
+        Matrix::from_shared("m", Arc::new(Aligned::of(&bytes)), 0, shape, DType::F64, Layout::RowMajor)
+            .unwrap()
+    }
+
+    /// Bytes at an address that elements may have.
+    struct Aligned(Buffer);
+
+    impl Aligned {
+        fn of(bytes: &[u8]) -> Self {
+            let mut buffer = Buffer::zeroed(bytes.len()).unwrap();
+            buffer.bytes_mut().copy_from_slice(bytes);
+            Self(buffer)
+        }
+    }
+
+    impl AsRef<[u8]> for Aligned {
+        fn as_ref(&self) -> &[u8] {
+            self.0.bytes()
+        }
+    }
+
+    fn digest(matrix: &Matrix, threads: usize) -> Digest128 {
+        matrix.digest(threads, &|| false).unwrap().unwrap()
+    }
+
+    #[test]
+    fn it_is_the_beginning_of_blake3_over_the_sides_and_the_rows() {
+        let rows: [&[u8]; 2] = [b"abcdefgh", b"ijklmnop"];
+        let mut whole = Vec::new();
+        whole.extend_from_slice(&2u64.to_le_bytes());
+        whole.extend_from_slice(&1u64.to_le_bytes());
+        whole.extend_from_slice(b"abcdefghijklmnop");
+        let expected = blake3::hash(&whole);
+        let found = Digest128::of(Shape::new(2, 1), rows.into_iter());
+        assert_eq!(found.0, expected.as_bytes()[..16]);
+        assert_ne!(found, Digest128::of(Shape::new(1, 2), rows.into_iter()));
+        // Rows of any length, short ones after long ones.
+        let lengths = [10_000, 50_000, 3, 40_000, 30_000, 70_000, 0, 1, 65_536, 65_535, 20];
+        let rows: Vec<Vec<u8>> = lengths.iter().zip(1u8..).map(|(len, byte)| vec![byte; *len]).collect();
+        let whole = [&1u64.to_le_bytes()[..], &9u64.to_le_bytes()[..], &rows.concat()[..]].concat();
+        let found = Digest128::of(Shape::new(1, 9), rows.iter().map(Vec::as_slice));
+        assert_eq!(found.0, blake3::hash(&whole).as_bytes()[..16]);
+    }
+
+    #[test]
+    fn every_element_shape_and_layout_counts_and_threads_do_not() {
+        // Three strips and a part of one: 2^20 columns have 8 MiB.
+        let (rows, cols) = (7u64, 1u64 << 20);
+        let bytes: Vec<u8> = (0..rows * cols * 8).map(|at| (at % 251) as u8).collect();
+        let whole = matrix(bytes.clone(), rows, cols);
+        let found = digest(&whole, 1);
+        assert_eq!(found, digest(&whole, 4));
+        for at in [0, 8 * cols as usize * 2 + 3, bytes.len() - 1] {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            assert_ne!(found, digest(&matrix(other, rows, cols), 2), "byte {at}");
+        }
+        assert_ne!(found, digest(&matrix(bytes, cols, rows), 2));
+        assert_ne!(found, digest(&whole.clone().transposed(), 2));
+        assert_eq!(whole.digest(2, &|| true).unwrap(), None);
+    }
+
+    #[test]
+    fn converted_elements_count_as_they_are_read_and_generated_ones_by_their_rule() {
+        let shape = Shape::new(5, 3);
+        let random =
+            |seed| Matrix::generated("r", crate::Generator::random(seed), shape, DType::F32).unwrap();
+        assert_ne!(digest(&random(1), 1), digest(&random(2), 1));
+        assert_eq!(digest(&random(1), 1), digest(&random(1), 1));
+        let wide = random(1).converted(DType::F64).unwrap();
+        assert_ne!(digest(&wide, 1), digest(&random(1), 1));
+        let empty = Matrix::generated("r", crate::Generator::random(1), Shape::new(u64::MAX, 0), DType::F32);
+        digest(&empty.unwrap(), 3);
+    }
+}

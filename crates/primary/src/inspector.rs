@@ -1,0 +1,163 @@
+//! Looking at C: whether it is right, and which tiles are not.
+//!
+//! Place in the flow: made from the request before its output is given away; asked when all tiles are there
+//! (`run/inspection`), and by products without multiplications.
+//!
+//! Invariants: the operands are read from where they came from. Random vectors are others in each round, and nobody who computes
+//! knows them. Nothing is written.
+//!
+//! Deliberately absent: who made what, and what is done about it.
+
+use crate::PrimaryError;
+use crate::account::VerifyReport;
+use crate::product::Request;
+use bramble_matrix::{
+    Check, Digest128, Effort, Fault, Matrix, MatrixError, Rect, TileLevels, verify, wrong_tiles,
+};
+use bramble_plan::Plan;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Matrices smaller than this are checked at once: threads would take longer to start.
+const INLINE_ELEMENTS: u64 = 1 << 18;
+
+/// Tiles by region and number, and what is in them.
+pub(crate) type Tiles = BTreeMap<(usize, u64), Digest128>;
+/// Tiles that the check has shown to be wrong, each by itself.
+pub(crate) type Shown = BTreeSet<(usize, u64)>;
+
+/// What the check needs of a request.
+pub(crate) struct Inspector {
+    a: Matrix,
+    b: Matrix,
+    old_c: Option<Matrix>,
+    alpha: f64,
+    beta: f64,
+    effort: Effort,
+    threads: usize,
+    seed: u64,
+    levels: u32,
+    tiles: Vec<TileLevels>,
+}
+
+impl Inspector {
+    /// For a C that was made with so many levels of Strassen's method, and with those inside its tiles.
+    pub(crate) fn of(request: &Request, levels: u32, tiles: Vec<TileLevels>) -> Arc<Self> {
+        Arc::new(Self {
+            a: request.a.clone(),
+            b: request.b.clone(),
+            old_c: request.old_c.clone(),
+            alpha: request.alpha,
+            beta: request.beta,
+            effort: request.effort,
+            threads: request.threads,
+            seed: request.check_seed,
+            levels,
+            tiles,
+        })
+    }
+
+    /// Checks C, on threads of its own where it takes long.
+    pub(crate) async fn look(self: &Arc<Self>, c: Matrix, round: u64) -> Result<VerifyReport, PrimaryError> {
+        let began = Instant::now();
+        let elements = |m: &Matrix| m.shape().elements().unwrap_or(u64::MAX);
+        let small = elements(&self.a).max(elements(&self.b)).max(elements(&c)) < INLINE_ELEMENTS;
+        let verdict = if small {
+            verify(&Check { threads: 1, ..self.check(&c, round) })?
+        } else {
+            let this = self.clone();
+            off_loop(move || verify(&this.check(&c, round))).await??
+        };
+        Ok(VerifyReport { verdict, seconds: began.elapsed().as_secs_f64() })
+    }
+
+    /// The tiles of a wrong C that have to be made again, with what is in them now, and those that are
+    /// surely wrong. Where levels of Strassen's method mix tiles, those of the cell that has the fault; which of the others are
+    /// wrong nobody can say.
+    pub(crate) async fn locate(
+        self: &Arc<Self>,
+        c: Matrix,
+        plan: Plan,
+        fault: Fault,
+        round: u64,
+    ) -> Result<(Tiles, Shown), PrimaryError> {
+        let this = self.clone();
+        let find = move || -> Result<(Tiles, Shown), MatrixError> {
+            let mut shown: Shown = plan.tile_at(fault.row, fault.col).into_iter().collect();
+            let tiles = match plan.strategy.levels {
+                0 => this.wrong(&c, &plan, round, &mut shown)?,
+                _ => cell(&plan, &fault),
+            };
+            Ok((contents(&c, &plan, tiles)?, shown))
+        };
+        Ok(off_loop(find).await??)
+    }
+
+    /// What is in some tiles.
+    pub(crate) async fn contents(
+        c: Matrix,
+        plan: Plan,
+        tiles: Vec<(usize, u64)>,
+    ) -> Result<Tiles, PrimaryError> {
+        Ok(off_loop(move || contents(&c, &plan, tiles)).await??)
+    }
+
+    fn check<'a>(&'a self, c: &'a Matrix, round: u64) -> Check<'a> {
+        Check {
+            a: &self.a,
+            b: &self.b,
+            c,
+            c0: self.old_c.as_ref(),
+            alpha: self.alpha,
+            beta: self.beta,
+            levels: self.levels,
+            tiles: &self.tiles,
+            effort: self.effort,
+            seed: self.seed.wrapping_add(round.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            threads: self.threads,
+        }
+    }
+
+    /// Plans without levels are one grid of tiles.
+    fn wrong(
+        &self,
+        c: &Matrix,
+        plan: &Plan,
+        round: u64,
+        shown: &mut Shown,
+    ) -> Result<Vec<(usize, u64)>, MatrixError> {
+        let Some(region) = plan.regions.first() else { return Ok(Vec::new()) };
+        let edges = (region.grid.tile_rows, region.grid.tile_cols);
+        let found = wrong_tiles(&self.check(c, round), edges)?;
+        // One that was looked at by itself.
+        let alone = found.iter().filter(|tiles| tiles.rows.len() == 1 && tiles.cols.len() == 1);
+        shown.extend(alone.map(|one| (0, region.tile_number(one.rows.start, one.cols.start, 0, 0))));
+        let places =
+            |tiles: Rect| tiles.rows.iter().flat_map(move |i| tiles.cols.iter().map(move |j| (i, j)));
+        Ok(found.into_iter().flat_map(places).map(|(i, j)| (0, region.tile_number(i, j, 0, 0))).collect())
+    }
+}
+
+/// The tiles that are made together with the one that has the fault.
+fn cell(plan: &Plan, fault: &Fault) -> Vec<(usize, u64)> {
+    let Some((region, tile)) = plan.tile_at(fault.row, fault.col) else { return Vec::new() };
+    let together = plan.regions[region].q() * plan.regions[region].q();
+    let first = tile / together * together;
+    (first..first + together).map(|tile| (region, tile)).collect()
+}
+
+fn contents(c: &Matrix, plan: &Plan, tiles: Vec<(usize, u64)>) -> Result<Tiles, MatrixError> {
+    let mut found = Tiles::new();
+    for tile in tiles {
+        let Some(rect) = plan.regions[tile.0].tile_of(tile.1) else { continue };
+        found.insert(tile, c.part(rect).digest(1, &|| false)?.unwrap_or_default());
+    }
+    Ok(found)
+}
+
+/// Does what takes long on another thread.
+async fn off_loop<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, PrimaryError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| PrimaryError::Failed(format!("verification: {e}")))
+}

@@ -1,0 +1,195 @@
+//! Going on with the product of another run: what has to be the same is, and what is said to be there is.
+//!
+//! Place in the flow: before anybody is asked to compute. What the journal says of the operands is compared with those of today;
+//! every tile that it names is read and digested.
+//!
+//! Invariants: nothing is taken from the run before that was not checked. A tile that is not what it was is made again. The
+//! plan is that of the journal, whoever computes: so are the bits of C.
+//!
+//! Deliberately absent: another plan for what is left.
+
+use crate::PrimaryError;
+use crate::gathering::Gathered;
+use crate::opening::Session;
+use crate::product::{Request, Watch};
+use bramble_matrix::{Digest128, Matrix, Output};
+use bramble_plan::{Decision, Plan, Preference, Problem};
+use bramble_schedule::journal::{Head, Journal};
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What was found of a run before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resumed {
+    /// Tiles of C that are there.
+    pub tiles_there: u64,
+    /// Tiles of C.
+    pub tiles: u64,
+    /// Tiles that are not what they were: they are made again.
+    pub tiles_damaged: u64,
+}
+
+/// Checks what another run has left. Damaged tiles are taken out of its journal.
+pub(crate) async fn check(
+    mut request: Request,
+    problem: &Problem,
+    watch: &dyn Watch,
+) -> Result<Request, PrimaryError> {
+    let Some(mut before) = request.journal.as_mut().and_then(|journal| journal.before.take()) else {
+        return Ok(request);
+    };
+    same_product(&request, problem, &before.head)?;
+    let (a, b, old_c, threads) =
+        (request.a.clone(), request.b.clone(), request.old_c.clone(), request.threads);
+    let head = before.head.clone();
+    off_loop(move || same_operands(&head, [Some(&a), Some(&b), old_c.as_ref()], threads)).await??;
+    let output = request.output;
+    let (output, journal, damaged) = off_loop(move || {
+        let damaged = damaged(&output, &before, threads);
+        before.tiles.retain(|tile, _| !damaged.contains(tile));
+        (output, before, damaged.len())
+    })
+    .await?;
+    request.output = output;
+    let there = bramble_matrix::number::to_u64(journal.tiles.len());
+    let tiles = journal.head.plan.tiles();
+    let tiles_damaged = bramble_matrix::number::to_u64(damaged);
+    watch.resumed(&Resumed { tiles_there: there, tiles, tiles_damaged });
+    // The kernel of the run before; what its bits depend on besides is compared when all have said what they are.
+    if let Some(kernel) = journal.head.kernel.split(' ').next().filter(|name| !name.is_empty()) {
+        kernel.clone_into(&mut request.kernel);
+    }
+    if let Some(journaling) = &mut request.journal {
+        journaling.before = Some(journal);
+    }
+    Ok(request)
+}
+
+/// Does what takes long on another thread.
+async fn off_loop<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, PrimaryError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| PrimaryError::Failed(format!("looking at what is there: {e}")))
+}
+
+fn differs(what: impl std::fmt::Display) -> PrimaryError {
+    PrimaryError::Operands(format!(
+        "--resume: {what}; give what the run before was given, or begin anew with --restart"
+    ))
+}
+
+/// What the user asks for is what the journal is of.
+fn same_product(request: &Request, problem: &Problem, head: &Head) -> Result<(), PrimaryError> {
+    let Problem { m, n, k, dtype, .. } = head.plan.problem;
+    if (m, n, k, dtype) != (problem.m, problem.n, problem.k, problem.dtype) {
+        let (m2, n2, k2, dtype2) = (problem.m, problem.n, problem.k, problem.dtype);
+        return Err(differs(format!(
+            "it was begun as {m} x {k} x {n} of {dtype}, and is {m2} x {k2} x {n2} of {dtype2} now"
+        )));
+    }
+    for (name, was, is) in [("alpha", head.alpha, request.alpha), ("beta", head.beta, request.beta)] {
+        if was.to_bits() != is.to_bits() {
+            return Err(differs(format!("--{name} was {was}, and is {is} now")));
+        }
+    }
+    let plan = &head.plan;
+    if let Some(wanted) = request.wish.strategy.filter(|wanted| *wanted != plan.strategy) {
+        return Err(differs(format!("--strategy was {}, and is {wanted} now", plan.strategy)));
+    }
+    if request.wish.elementwise && dtype.is_float() && plan.strategy.levels > 0 {
+        return Err(differs(format!("--strategy was {}, which --elementwise keeps out", plan.strategy)));
+    }
+    if request.wish.reproducible && !plan.keeps_bits() {
+        return Err(differs("its plan was made without --reproducible"));
+    }
+    let Some(grid) = plan.regions.first().map(|region| region.grid) else { return Ok(()) };
+    let edge = |wanted: Option<u64>, side: u64| wanted.map(|wanted| wanted.min(side.max(1)));
+    let is_other = |wanted: Option<u64>, side, is| edge(wanted, side).is_some_and(|wanted| wanted != is);
+    if is_other(request.cut.tile, grid.whole_rows(), grid.tile_rows) {
+        return Err(differs(format!("--tile was {}", grid.tile_rows)));
+    }
+    if is_other(request.cut.depth, grid.whole_depth(), grid.depth) {
+        return Err(differs(format!("--panel was {}", grid.depth)));
+    }
+    Ok(())
+}
+
+/// The operands have the elements that they had.
+fn same_operands(head: &Head, now: [Option<&Matrix>; 3], threads: usize) -> Result<(), PrimaryError> {
+    let was = [Some(head.a), Some(head.b), head.old_c];
+    for ((was, matrix), what) in was.into_iter().zip(now).zip(["A", "B", "the old C"]) {
+        let (Some(was), Some(matrix)) = (was, matrix) else { continue };
+        if matrix.digest(threads, &|| false)? != Some(was) {
+            let name = matrix.name();
+            return Err(differs(format!(
+                "{what} is not what it was: the elements of {name} are others, or lie otherwise"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Tiles that are not what the journal says.
+fn damaged(output: &Output, journal: &Journal, threads: usize) -> BTreeSet<(usize, u64)> {
+    let tiles: Vec<((usize, u64), Digest128)> =
+        journal.tiles.iter().map(|(tile, digest)| (*tile, *digest)).collect();
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(BTreeSet::new()));
+    let work = || {
+        while let Some((tile, digest)) = tiles.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let region = &journal.head.plan.regions[tile.0];
+            let is_right = region.tile_of(tile.1).is_some_and(|rect| output.lend(rect).digest() == *digest);
+            if !is_right {
+                found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(*tile);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The plan of the run before, as if it had just been decided.
+pub(crate) fn decision(journal: &Journal, workers: usize) -> Decision {
+    let (there, tiles) = (journal.tiles.len(), journal.head.plan.tiles());
+    let sentence = format!("goes on: {there} of {tiles} tiles are there");
+    let plan = Plan { relay: false, ..journal.head.plan.clone() };
+    Decision { plan, alone: workers == 0, left_out: Vec::new(), sentence, considered: Vec::new() }
+}
+
+/// Whoever goes on with a product: all who are here. This process's own threads only wait in reserve where the workers are
+/// there to be used.
+pub(crate) fn team(gathered: (Session, Vec<Session>), who: Preference) -> (Vec<Session>, Option<Session>) {
+    let (local, mut sessions) = gathered;
+    if who == Preference::Workers && !sessions.is_empty() {
+        return (sessions, Some(local));
+    }
+    sessions.insert(0, local);
+    (sessions, None)
+}
+
+/// The class of kernels of everybody; nothing where they are not of one, or where bits do not depend on it. Refuses machines that
+/// would not give the bits of the run before, now or when they come later.
+pub(crate) fn fitting_kernel(
+    gathered: &mut Gathered,
+    before: Option<&Journal>,
+    problem: &Problem,
+) -> Result<String, PrimaryError> {
+    let was = before.map(|journal| &journal.head.kernel).filter(|kernel| !kernel.is_empty());
+    let all = || std::iter::once(&gathered.local).chain(&gathered.workers);
+    let is_other = |kernel: &String| all().find(|session| session.welcome.kernel != *kernel);
+    if let Some((was, other)) = was.and_then(|was| Some((was, is_other(was)?))) {
+        return Err(PrimaryError::Failed(format!(
+            "--resume: {} computes with the kernel {}, the run before did with {was}; leave it out, or begin anew with \
+             --restart",
+            other.name, other.welcome.kernel
+        )));
+    }
+    let kernel = gathered.local.welcome.kernel.clone();
+    let is_one = is_other(&kernel).is_none() && problem.dtype.is_float();
+    if let (Some(comers), Some(was)) = (&mut gathered.comers, was) {
+        comers.kernels.same = Some(was.clone());
+    }
+    Ok(if is_one { kernel } else { String::new() })
+}

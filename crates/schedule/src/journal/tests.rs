@@ -1,0 +1,306 @@
+//! A journal on a disk that forgets: what it says is there is there and right, at whatever point a run ends.
+
+use super::*;
+use bramble_matrix::DType;
+use bramble_plan::{Cut, LinkRate, Machine, Plan, Problem, Wish, decide};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Pages of each tile.
+const PAGES: usize = 3;
+
+fn plan(strategy: &str) -> Plan {
+    let p = Problem { m: 50, n: 34, k: 20, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true };
+    let machine = Machine {
+        name: "w".into(),
+        threads: 1,
+        gflops: 1.0,
+        peak_gflops: 1.0,
+        memory_bytes: 1 << 30,
+        link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
+        shares_cores: false,
+        nic_bytes_per_s: None,
+    };
+    let wish = Wish { strategy: Some(strategy.parse().unwrap()), ..Wish::AUTO };
+    let cut = Cut { tile: Some(8), depth: Some(8) };
+    decide(&p, cut, &machine, std::slice::from_ref(&machine), &wish).unwrap().plan.unpredicted()
+}
+
+fn head(strategy: &str) -> Head {
+    let (a, b) = (Digest128([1; 16]), Digest128([2; 16]));
+    Head { alpha: 1.5, beta: 0.0, a, b, old_c: None, kernel: "simd, fma".into(), plan: plan(strategy) }
+}
+
+type Tile = (usize, u64);
+
+/// What belongs into a page of a tile; never 0.
+fn right(tile: Tile, page: usize) -> u64 {
+    1 + (tile.0 as u64 * 1000 + tile.1) * PAGES as u64 + page as u64
+}
+
+fn digest_of(pages: &[u64; PAGES]) -> Digest128 {
+    let mut digester = Digester::default();
+    pages.iter().for_each(|page| digester.update(&page.to_le_bytes()));
+    digester.digest()
+}
+
+/// Two files: pages that are written in memory and come to the disk when they like, at the latest when synced; and bytes that are
+/// appended.
+#[derive(Default)]
+struct Disk {
+    memory: BTreeMap<(Tile, usize), u64>,
+    disk: BTreeMap<(Tile, usize), u64>,
+    log: Vec<u8>,
+    log_synced: usize,
+}
+
+impl Disk {
+    fn pages(&self, tile: Tile) -> [u64; PAGES] {
+        std::array::from_fn(|page| self.memory.get(&(tile, page)).copied().unwrap_or(0))
+    }
+
+    /// The machine goes down: of what was not synced some pages are there, and some of the appended bytes, or zeros.
+    fn crash(&mut self, choose: &mut impl FnMut(usize) -> usize) {
+        for (place, page) in &self.memory {
+            if choose(2) == 1 {
+                self.disk.insert(*place, *page);
+            }
+        }
+        self.memory = self.disk.clone();
+        let unsynced = self.log.len() - self.log_synced;
+        self.log.truncate(self.log_synced + choose(unsynced + 1));
+        let zeros = [0, 5, RECORD_BYTES, 100][choose(4)];
+        self.log.extend(vec![0; zeros]);
+        self.log_synced = self.log.len();
+    }
+}
+
+/// One run, until its tiles are done or it is over with it. True when all tiles are in the journal.
+fn live(
+    disk: &mut Disk,
+    head: &Head,
+    tiles: &[Tile],
+    choose: &mut impl FnMut(usize) -> usize,
+    dies: bool,
+) -> bool {
+    let mut now = Duration::ZERO;
+    // What was promised: tiles of ended intervals may not be lost.
+    let mut there: BTreeSet<Tile> = BTreeSet::new();
+    let mut log = match read(&disk.log) {
+        Ok(journal) => {
+            for (tile, digest) in &journal.tiles {
+                assert_eq!(
+                    disk.pages(*tile),
+                    std::array::from_fn(|page| right(*tile, page)),
+                    "{tile:?} is wrong"
+                );
+                assert_eq!(digest_of(&disk.pages(*tile)), *digest);
+            }
+            disk.log.truncate(usize::try_from(journal.valid_bytes).unwrap());
+            there.extend(journal.tiles.keys());
+            Log::resumed(&journal, now)
+        }
+        Err(_) => {
+            let (log, bytes) = Log::new(head, now);
+            disk.log = bytes;
+            if dies && choose(8) == 0 {
+                disk.log_synced = 0;
+                disk.crash(choose);
+                return false;
+            }
+            log
+        }
+    };
+    disk.log_synced = disk.log.len();
+    let mut left: VecDeque<Tile> = tiles.iter().copied().filter(|tile| !there.contains(tile)).collect();
+    // Tiles of this life in the order in which they were said.
+    let (mut under_way, mut said): (VecDeque<Action>, Vec<Tile>) = Default::default();
+    let (mut said_before_sync, mut syncing) = (0, None);
+    while !(left.is_empty() && under_way.is_empty() && syncing.is_none() && log.is_quiet()) {
+        let mut events = Vec::new();
+        match choose(12) {
+            // Half of a tile lands.
+            0 | 1 if !left.is_empty() => {
+                let tile = left[choose(left.len())];
+                disk.memory.insert((tile, choose(PAGES)), 7 * choose(3) as u64);
+            }
+            2..=5 if !left.is_empty() => {
+                let tile = left.remove(choose(left.len())).unwrap();
+                disk.memory.extend((0..PAGES).map(|page| ((tile, page), right(tile, page))));
+                said.push(tile);
+                events.push(Event::Committed {
+                    region: tile.0,
+                    tile: tile.1,
+                    digest: digest_of(&disk.pages(tile)),
+                });
+            }
+            6 if !disk.memory.is_empty() => {
+                // The system writes back what it likes.
+                let (place, page) = disk.memory.iter().nth(choose(disk.memory.len())).unwrap();
+                disk.disk.insert(*place, *page);
+            }
+            7 if dies && choose(6) == 0 => {
+                disk.crash(choose);
+                let now_there: BTreeSet<Tile> =
+                    read(&disk.log).map(|journal| journal.tiles.into_keys().collect()).unwrap_or_default();
+                assert!(there.is_subset(&now_there), "an interval that had ended is lost");
+                return false;
+            }
+            8 => events.push(if left.is_empty() { Event::Stop } else { Event::Tick }),
+            _ if syncing.is_some() => {
+                disk.disk.extend(syncing.take().into_iter().flatten());
+                events.push(Event::DataSynced);
+            }
+            _ => match under_way.pop_front() {
+                // What is written meanwhile may not come to the disk.
+                Some(Action::SyncData) => syncing = Some(disk.memory.clone()),
+                Some(Action::Append(bytes)) => disk.log.extend(bytes),
+                Some(Action::SyncLog) => {
+                    disk.log_synced = disk.log.len();
+                    there.extend(&said[..said_before_sync]);
+                    events.push(Event::LogSynced);
+                }
+                None => events.push(Event::Tick),
+            },
+        }
+        now += Duration::from_millis(choose(1500) as u64);
+        for event in events {
+            let actions = log.handle(event, now);
+            if actions.first() == Some(&Action::SyncData) {
+                said_before_sync = said.len();
+            }
+            assert!(under_way.is_empty() || actions.is_empty(), "one interval at a time");
+            under_way.extend(actions);
+        }
+    }
+    assert_eq!(read(&disk.log).unwrap().tiles.len(), tiles.len());
+    true
+}
+
+/// Choices from a stream of numbers; none is left at its end, then the middle.
+fn chooser(choices: &[u16]) -> impl FnMut(usize) -> usize + '_ {
+    let mut at = 0;
+    move |of| {
+        at += 1;
+        let choice = choices[at % choices.len()].wrapping_add((at / choices.len()) as u16);
+        usize::from(choice) % of.max(1)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn what_the_journal_says_is_there_and_right_however_often_a_run_dies(
+        choices in proptest::collection::vec(any::<u16>(), 101..400), lives in 0usize..6, strassen in any::<bool>(),
+    ) {
+        let head = head(if strassen { "strassen:1" } else { "reuse" });
+        let regions = head.plan.regions.iter().enumerate();
+        let tiles: Vec<Tile> = regions.flat_map(|(at, r)| (0..r.tiles()).map(move |t| (at, t))).collect();
+        let mut disk = Disk::default();
+        let mut choose = chooser(&choices);
+        for _ in 0..lives {
+            if live(&mut disk, &head, &tiles, &mut choose, true) {
+                break;
+            }
+        }
+        prop_assert!(live(&mut disk, &head, &tiles, &mut choose, false));
+    }
+
+    #[test]
+    fn any_cut_and_any_changed_byte_leave_whole_intervals(
+        counts in proptest::collection::vec(1u64..5, 1..6), cut in any::<prop::sample::Index>(), flip in 1u8..,
+        at in any::<prop::sample::Index>(),
+    ) {
+        let (whole, ends) = written(&counts);
+        let cut = cut.index(whole.len() + 1);
+        let intervals = ends.iter().filter(|end| **end <= cut).count();
+        match read(&whole[..cut]) {
+            Ok(journal) => {
+                prop_assert_eq!(journal.tiles.len() as u64, counts[..intervals].iter().sum::<u64>());
+                prop_assert_eq!(journal.valid_bytes as usize, if intervals > 0 { ends[intervals - 1] } else { head_bytes() });
+            }
+            Err(_) => prop_assert!(cut < head_bytes()),
+        }
+        let (mut damaged, at) = (whole.clone(), at.index(whole.len()));
+        damaged[at] ^= flip;
+        match read(&damaged) {
+            Ok(journal) => {
+                prop_assert!(at >= head_bytes());
+                let before = ends.iter().filter(|end| **end <= at).count();
+                prop_assert_eq!(journal.tiles.len() as u64, counts[..before].iter().sum::<u64>());
+            }
+            Err(_) => prop_assert!(at < head_bytes()),
+        }
+    }
+}
+
+fn head_bytes() -> usize {
+    head("reuse").encode().len()
+}
+
+/// A journal with so many tiles in each interval, and where these end.
+fn written(counts: &[u64]) -> (Vec<u8>, Vec<usize>) {
+    let (mut log, mut bytes) = Log::new(&head("reuse"), Duration::ZERO);
+    let (mut ends, mut tile) = (Vec::new(), 0);
+    for (at, count) in counts.iter().enumerate() {
+        let now = Duration::from_secs(100 * (at as u64 + 1));
+        for _ in 0..*count {
+            let digest = Digest128([tile as u8; 16]);
+            let before = now - Duration::from_secs(99);
+            assert!(log.handle(Event::Committed { region: 0, tile, digest }, before).is_empty());
+            tile += 1;
+        }
+        assert_eq!(log.handle(Event::Tick, now), [Action::SyncData]);
+        let actions = log.handle(Event::DataSynced, now);
+        let [Action::Append(more), Action::SyncLog] = &actions[..] else { panic!("{actions:?}") };
+        bytes.extend(more);
+        ends.push(bytes.len());
+        assert!(log.handle(Event::LogSynced, now).is_empty());
+        assert_eq!(log.durable(), tile);
+    }
+    (bytes, ends)
+}
+
+#[test]
+fn what_is_read_is_what_was_written() {
+    for strategy in ["reuse", "strassen:1"] {
+        let whole = head(strategy);
+        assert_eq!(read(&whole.encode()).unwrap().head, whole);
+        let mut reads_c = Head { old_c: Some(Digest128([9; 16])), beta: -0.5, ..whole.clone() };
+        assert!(read(&reads_c.encode()).is_err(), "an old C that the plan does not read");
+        reads_c.plan.problem.reads_c = true;
+        assert_eq!(read(&reads_c.encode()).unwrap().head, reads_c);
+    }
+    let (bytes, _) = written(&[3, 2]);
+    let tiles: Vec<u64> = read(&bytes).unwrap().tiles.keys().map(|(_, tile)| *tile).collect();
+    assert_eq!(tiles, [0, 1, 2, 3, 4]);
+    let mut other = bytes.clone();
+    other[8] = 2;
+    assert!(read(&other).unwrap_err().0.contains("version 2"));
+    other[0] = b'b';
+    assert!(read(&other).unwrap_err().0.contains("no journal"));
+}
+
+#[test]
+fn intervals_are_twenty_syncs_long_and_two_seconds_at_least() {
+    let s = Duration::from_secs;
+    let (mut log, _) = Log::new(&head("reuse"), s(10));
+    let committed = |tile| Event::Committed { region: 0, tile, digest: Digest128([0; 16]) };
+    assert_eq!(log.handle(Event::Tick, s(30)), []);
+    assert_eq!(log.wakes(), None);
+    assert_eq!(log.handle(committed(0), s(11)), []);
+    assert_eq!(log.wakes(), Some(s(12)));
+    assert_eq!(log.handle(Event::Tick, s(12)), [Action::SyncData]);
+    // What comes during a sync may not be on the disk: it belongs to the next interval.
+    assert_eq!(log.handle(committed(1), s(13)), []);
+    let actions = log.handle(Event::DataSynced, s(14));
+    let Some(Action::Append(bytes)) = actions.first() else { panic!("{actions:?}") };
+    assert_eq!(bytes.len(), 2 * RECORD_BYTES);
+    assert_eq!(log.handle(Event::LogSynced, s(15)), []);
+    assert_eq!((log.durable(), log.wakes()), (1, Some(s(15 + 3 * 20))));
+    assert_eq!(log.handle(Event::Tick, s(74)), []);
+    assert_eq!(log.handle(Event::Stop, s(74)), [Action::SyncData]);
+    log.handle(Event::DataSynced, s(74));
+    log.handle(Event::LogSynced, s(74));
+    assert!(log.is_quiet());
+}

@@ -1,0 +1,46 @@
+//! Machines that come in mid-product.
+
+use super::{End, World};
+use bramble_schedule::primary::{Event, PeerInfo};
+use bramble_schedule::worker::Worker;
+use std::collections::{BTreeMap, VecDeque};
+
+impl End {
+    pub(super) fn new(credit_bytes: u64) -> Self {
+        Self {
+            worker: Worker::new(credit_bytes),
+            inbox: VecDeque::new(),
+            passing: BTreeMap::new(),
+            outbox: VecDeque::new(),
+            running: Vec::new(),
+            filling: Vec::new(),
+            leaving: Vec::new(),
+            held: BTreeMap::new(),
+        }
+    }
+}
+
+/// The last one first.
+pub(super) fn in_order(joins: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut joins = joins.to_vec();
+    joins.sort_unstable_by(|a, b| b.cmp(a));
+    joins
+}
+
+impl World {
+    /// Somebody comes, if it is time.
+    pub(super) fn join_if_due(&mut self) {
+        while let Some((_, credit_bytes)) = self.joins.pop_if(|(event, _)| *event <= self.events) {
+            self.ends.push(End::new(credit_bytes));
+            self.by_bytes.push(true);
+            self.primary(Event::Joined(PeerInfo {
+                name: format!("comer {}", self.ends.len()),
+                credit_bytes,
+                shares_memory: false,
+                neighbours: Vec::new(),
+                work_per_s: 1e6,
+                is_reserve: false,
+            }));
+        }
+    }
+}

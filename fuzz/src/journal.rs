@@ -1,0 +1,134 @@
+//! What a run that goes on reads: the plan and the journal of the run before. The first byte picks what the rest is.
+//!
+//! Promise: any bytes give a journal or an error; what is read is encoded to the very same bytes, and only whole intervals
+//! count. One that goes on after them makes a journal that is read with one interval more.
+
+use crate::memory::within;
+use bramble_matrix::{DType, Digest128};
+use bramble_plan::{Cut, LinkRate, Machine, Plan, Problem, Wish, decide};
+use bramble_schedule::journal::{Action, Event, Head, Journal, Log, RECORD_BYTES, read, seal};
+use std::time::Duration;
+
+/// Tables of a plan and of tiles are a few times as large as their bytes.
+const BOUND_BYTES: usize = 1 << 20;
+
+/// See the head of this file.
+pub fn journal(data: &[u8]) {
+    let Some((which, rest)) = data.split_first() else { return };
+    within(BOUND_BYTES, || match which % 4 {
+        0 => whole(rest),
+        1 => plan(rest),
+        2 => whole(&seal(rest)),
+        _ => intervals(rest),
+    });
+}
+
+fn plan(bytes: &[u8]) {
+    match Plan::decode(bytes) {
+        Ok(plan) => assert_eq!(plan.encode(), bytes, "one plan has one encoding"),
+        Err(e) => assert!(e.to_string().len() < 1024, "{e}"),
+    }
+}
+
+fn whole(bytes: &[u8]) {
+    match read(bytes) {
+        Ok(journal) => check(&journal, bytes),
+        Err(e) => assert!(e.to_string().len() < 1024, "{e}"),
+    }
+}
+
+/// A good head, and records of which the first byte of each piece says whether the end of their interval is right.
+fn intervals(mut bytes: &[u8]) {
+    let (mut log, mut file) = Log::new(&head(), Duration::ZERO);
+    let mut now = Duration::ZERO;
+    while let Some((how, rest)) = bytes.split_first() {
+        now += Duration::from_secs(1000);
+        let (front, rest) = rest.split_at(rest.len().min(usize::from(how % 3) * RECORD_BYTES));
+        bytes = rest;
+        if how % 5 > 0 {
+            file.extend(front);
+            continue;
+        }
+        for tile in front.iter().map(|byte| u64::from(byte % 35)) {
+            let tile = Event::Committed { region: 0, tile, digest: Digest128([*how; 16]) };
+            // Never when an interval is due: that is what the next look does.
+            assert!(log.handle(tile, Duration::ZERO).is_empty());
+        }
+        file.extend(interval(&mut log, now));
+    }
+    whole(&file);
+}
+
+/// What an interval appends; nothing where there are no tiles.
+fn interval(log: &mut Log, now: Duration) -> Vec<u8> {
+    if log.handle(Event::Tick, now).is_empty() {
+        return Vec::new();
+    }
+    let appended = log.handle(Event::DataSynced, now);
+    log.handle(Event::LogSynced, now);
+    let bytes = appended.into_iter().find_map(|action| match action {
+        Action::Append(bytes) => Some(bytes),
+        Action::SyncData | Action::SyncLog => None,
+    });
+    bytes.unwrap_or_default()
+}
+
+fn check(journal: &Journal, bytes: &[u8]) {
+    let head = journal.head.encode();
+    assert_eq!(head, bytes[..head.len()], "one head has one encoding");
+    let valid = usize::try_from(journal.valid_bytes).unwrap_or(usize::MAX);
+    assert!(valid <= bytes.len() && (valid - head.len()).is_multiple_of(RECORD_BYTES));
+    assert!(journal.tiles.len() <= (valid - head.len()) / RECORD_BYTES);
+    let regions = &journal.head.plan.regions;
+    assert!(journal.tiles.keys().all(|(region, tile)| *tile < regions[*region].tiles()));
+    let Some(region) = regions.iter().position(|r| r.tiles() > 0) else { return };
+    let mut log = Log::resumed(journal, Duration::ZERO);
+    let (digest, now) = (Digest128([7; 16]), Duration::from_secs(9));
+    log.handle(Event::Committed { region, tile: 0, digest }, Duration::ZERO);
+    let longer = [&bytes[..valid], &interval(&mut log, now)].concat();
+    let Ok(longer) = read(&longer) else { panic!("a journal that went on is not read") };
+    assert_eq!(longer.tiles.get(&(region, 0)), Some(&digest));
+    assert_eq!(longer.valid_bytes, journal.valid_bytes + 2 * RECORD_BYTES as u64);
+}
+
+fn head() -> Head {
+    let p = Problem { m: 50, n: 34, k: 20, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true };
+    let machine = Machine {
+        name: "w".to_owned(),
+        threads: 1,
+        gflops: 1.0,
+        peak_gflops: 1.0,
+        memory_bytes: 1 << 30,
+        link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
+        shares_cores: false,
+        nic_bytes_per_s: None,
+    };
+    let cut = Cut { tile: Some(8), depth: Some(8) };
+    let Ok(decision) = decide(&p, cut, &machine, std::slice::from_ref(&machine), &Wish::AUTO) else {
+        panic!("a machine with this much memory can do a small product");
+    };
+    let (a, b) = (Digest128([1; 16]), Digest128([2; 16]));
+    Head {
+        alpha: 1.5,
+        beta: 0.0,
+        a,
+        b,
+        old_c: None,
+        kernel: "simd".to_owned(),
+        plan: decision.plan.unpredicted(),
+    }
+}
+
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    let (mut log, mut file) = Log::new(&head(), Duration::ZERO);
+    let inner = file[14..file.len() - 16].to_vec();
+    for at in 1..4 {
+        let now = Duration::from_secs(100 * at);
+        let tile = Event::Committed { region: 0, tile: at, digest: Digest128([5; 16]) };
+        log.handle(tile, Duration::ZERO);
+        file.extend(interval(&mut log, now));
+    }
+    let intervals = [&[5, 3, 4], &[1u8; 70][..], &[10, 9, 1]].concat();
+    let seeds = [(0, file), (1, head().plan.encode()), (2, inner), (3, intervals)];
+    seeds.into_iter().map(|(which, bytes)| [vec![which], bytes].concat()).collect()
+}

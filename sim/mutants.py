@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Breaks the schedule by hand, one way after the other, and wants the simulator to notice.
+
+Each entry of mutants.json (name, file, old, new) is put into a copy of the tree, which is built; one of 5,000 trials has to
+end with a violation (docs/simulator.md). A trial that does not end within its time counts as noticed, and is said.
+
+    sim/mutants.py [--only WORD] [--seeds 5000]
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD_S, RUN_S = 900, 900
+
+
+def copy_to(tree: pathlib.Path) -> None:
+    """What git knows, or would add."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+
+
+def outcome(tree: pathlib.Path, seeds: int) -> str:
+    """What the trials of a tree say: the first violation, or nothing."""
+    environment = dict(os.environ, CARGO_TARGET_DIR=str(tree / "target"))
+    build = ["cargo", "build", "--quiet", "--package", "bramble-sim", "--example", "swarm"]
+    built = subprocess.run(build, cwd=tree, env=environment, capture_output=True, text=True, timeout=BUILD_S)
+    if built.returncode != 0:
+        raise RuntimeError(f"it does not build: {built.stderr}")
+    program = tree / "target/debug/examples/swarm"
+    try:
+        tried = subprocess.run(
+            [program, "--seeds", str(seeds), "--most", "1"], capture_output=True, text=True, timeout=RUN_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"a trial did not end within {RUN_S} s"
+    if tried.returncode not in (0, 1):
+        raise RuntimeError(f"the trials could not be run: {tried.stderr}")
+    lines = [line for line in tried.stdout.splitlines() if line.startswith("seed ")]
+    return lines[0] if tried.returncode == 1 and lines else ""
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--only", default="", help="mutants whose name has this word")
+    arguments.add_argument("--seeds", type=int, default=5000)
+    told = arguments.parse_args()
+    mutants = json.loads((ROOT / "sim/mutants.json").read_text())
+    unnoticed = []
+    with tempfile.TemporaryDirectory() as place:
+        tree = pathlib.Path(place)
+        copy_to(tree)
+        sound = outcome(tree, min(told.seeds, 500))
+        if sound:
+            print(f"the tree itself has a violation: {sound}")
+            return 2
+        for mutant in (m for m in mutants if told.only in m["name"]):
+            file = tree / mutant["file"]
+            text = file.read_text()
+            if text.count(mutant["old"]) != 1:
+                print(f"{mutant['name']}: its text is not once in {mutant['file']}")
+                return 2
+            file.write_text(text.replace(mutant["old"], mutant["new"]))
+            found = outcome(tree, told.seeds)
+            file.write_text(text)
+            print(f"{'noticed' if found else 'NOT NOTICED'}: {mutant['name']}\n    {found[:200]}", flush=True)
+            if not found:
+                unnoticed.append(mutant["name"])
+    print(f"{len(unnoticed)} not noticed" if unnoticed else "all noticed")
+    return 1 if unnoticed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

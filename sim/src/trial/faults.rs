@@ -1,0 +1,136 @@
+//! What faults do to the machines and links of a trial.
+//!
+//! Invariants: the primary's own threads have none. A fault at a machine that has no part, or that is gone, does nothing. It
+//! stays where it began: a machine that comes in again meanwhile has nothing of it.
+
+use super::{Happening, Trial};
+use crate::fault::{At, FaultKind, Site};
+
+/// A link that takes so many seconds for a ping may seem dead.
+const PING_MAX_S: f64 = 1.0;
+
+/// What a fault is at.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Struck {
+    peer: Option<usize>,
+    lanes: Vec<usize>,
+}
+
+impl Trial {
+    /// A fault begins.
+    pub(super) fn begin_fault(&mut self, number: usize) {
+        let fault = self.faults[number];
+        if let Some(to) = fault.to {
+            let seconds = to.saturating_sub(fault.from).as_secs_f64();
+            self.agenda.add(seconds, Happening::Over(number));
+        }
+        let lanes =
+            if fault.kind.is_on_a_link() { self.lanes_at(fault.kind, fault.site) } else { Vec::new() };
+        self.struck[number] = Struck { peer: self.peer_at(fault.site), lanes };
+        match (fault.kind, self.struck[number].peer) {
+            (FaultKind::Cut, _) => self.sever(fault.site),
+            (FaultKind::Stall | FaultKind::Slow(_) | FaultKind::Delay(_) | FaultKind::Late(_), _) => {
+                for lane in self.struck[number].lanes.clone() {
+                    self.lanes[lane].suffer(number, fault.kind);
+                    self.blame(lane, fault.kind);
+                }
+            }
+            (FaultKind::Join, _) => self.come(fault.site),
+            (_, None) => {}
+            (FaultKind::Kill | FaultKind::Restart, Some(peer)) => {
+                self.checks.dies(peer, self.agenda.now());
+                self.stop(peer, None);
+            }
+            (FaultKind::Memory, Some(peer)) => {
+                self.checks.dies(peer, self.agenda.now());
+                self.stop(peer, Some("there is no memory for a matrix".into()));
+            }
+            (FaultKind::Off, Some(peer)) => {
+                self.checks.dies(peer, self.agenda.now());
+                self.silence(peer);
+                for lane in self.lanes_of(peer) {
+                    self.lanes[lane].suffer(number, FaultKind::Stall);
+                }
+            }
+            (FaultKind::Pause, Some(peer)) => {
+                self.checks.suffers(peer);
+                self.stand(peer, true);
+            }
+            (FaultKind::Lie, Some(peer)) => self.nodes[peer].lies += 1,
+            (kind @ FaultKind::Busy(_), Some(peer)) => self.be_busy(peer, number, Some(kind)),
+        }
+    }
+
+    /// A fault is over.
+    pub(super) fn end_fault(&mut self, number: usize) {
+        let fault = self.faults[number];
+        match (fault.kind, self.struck[number].peer) {
+            (FaultKind::Restart, _) => self.come(fault.site),
+            (FaultKind::Pause, Some(peer)) => self.stand(peer, false),
+            (FaultKind::Busy(_), Some(peer)) => self.be_busy(peer, number, None),
+            (FaultKind::Lie, Some(peer)) => self.nodes[peer].lies -= 1,
+            _ => {
+                for lane in self.struck[number].lanes.clone() {
+                    self.lanes[lane].recover((lane, number), &mut self.agenda);
+                    self.pump(lane);
+                }
+            }
+        }
+    }
+
+    /// The peer that a machine is, or was last.
+    pub(super) fn peer_of(&self, at: At) -> Option<usize> {
+        let At::Worker(worker) = at else { return None };
+        self.machines.iter().rposition(|machine| *machine == worker && worker > 0)
+    }
+
+    fn peer_at(&self, site: Site) -> Option<usize> {
+        match site {
+            Site::Worker(worker) => self.peer_of(At::Worker(worker)),
+            Site::Link { .. } => None,
+        }
+    }
+
+    /// The lanes that a fault of links is on.
+    fn lanes_at(&self, kind: FaultKind, site: Site) -> Vec<usize> {
+        let (from, to, both) = match site {
+            Site::Link { from, to, both } => (from, to, both),
+            Site::Worker(worker) => (At::Worker(worker), At::Primary, !matches!(kind, FaultKind::Late(_))),
+        };
+        let lane = |from: At, to: At| match (from, to) {
+            (At::Primary, to) => self.peer_of(to).map(|peer| self.out(peer)),
+            (from, At::Primary) => self.peer_of(from).map(|peer| self.back(peer)),
+            (from, to) => Some(self.across(self.peer_of(from)?, self.peer_of(to)?)),
+        };
+        let ways = [lane(from, to), lane(to, from).filter(|_| both)];
+        ways.into_iter().flatten().collect()
+    }
+
+    /// A link breaks: what is on it is lost, and both ends see it.
+    fn sever(&mut self, site: Site) {
+        for lane in self.lanes_at(FaultKind::Cut, site) {
+            if self.lanes[lane].is_over() {
+                continue;
+            }
+            self.lanes[lane].end();
+            let peer = match (self.sender(lane), self.receiver(lane)) {
+                (None, Some(peer)) | (Some(peer), None) => Some(peer),
+                _ => None,
+            };
+            if let Some(peer) = peer.filter(|peer| self.nodes[*peer].lives) {
+                self.checks.dies(peer, self.agenda.now());
+            }
+            let seconds = self.random.between(0.0, 0.2);
+            self.agenda.add(seconds, Happening::Broken(lane));
+        }
+    }
+
+    /// What can have an end seem dead that is not.
+    fn blame(&mut self, lane: usize, kind: FaultKind) {
+        // No real link takes seconds for a ping alone; while C is looked at nothing else is on it.
+        let is_dead = kind == FaultKind::Stall || self.lanes[lane].ping_s() > PING_MAX_S;
+        if is_dead && let (None, Some(peer)) | (Some(peer), None) = (self.sender(lane), self.receiver(lane)) {
+            self.checks.suffers(peer);
+        }
+    }
+}

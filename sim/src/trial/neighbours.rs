@@ -1,0 +1,92 @@
+//! What workers pass on to each other, and links between them that end.
+//!
+//! Place in the flow: does what the worker's shell does (crates/worker/src/session/neighbours.rs, relay.rs), with elements.
+//!
+//! Invariants: each order to pass something on is followed by one `Passed`, whether there is a link or not. Lines that are faster
+//! than their announcement stay in the link.
+
+use super::Trial;
+use super::links::{After, Body, Frame};
+use super::matter::{GARBAGE, line_places};
+use super::node::decoded;
+use bramble_matrix::Span;
+use bramble_schedule::message::{Forward, Kind, MatrixHeader, PieceHead, Reached};
+use bramble_schedule::worker::Event;
+
+impl Trial {
+    /// Has a matrix passed on, if there is a link.
+    pub(super) fn pass(&mut self, peer: usize, forward: Forward) {
+        let to = forward.to as usize;
+        if self.nodes[peer].lost.contains(&to) {
+            return self.has_left(peer, After::Passed(forward));
+        }
+        let held = &self.nodes[peer].held[&forward.id];
+        let header = held.header;
+        let (total, elements) = (header.lines_total().0, held.elements.clone());
+        let lane = self.across(peer, to);
+        let mut first_line = 0;
+        while first_line < total {
+            let lines = self.lines_per_frame.min(total - first_line);
+            let span = Span::new(u64::from(first_line), u64::from(first_line + lines));
+            let places = line_places(header.layout, (header.rows, header.cols), span);
+            let body = Body::Elements(places.map(|place| elements[place]).collect());
+            let head = PieceHead { id: forward.id_there, first_line, lines }.encode();
+            first_line += lines;
+            let after = if first_line == total { After::Passed(forward) } else { After::Nothing };
+            self.send(lane, Kind::Piece, head, body, after);
+        }
+    }
+
+    /// Whether lines from another worker may land now; if so they begin to.
+    pub(super) fn begin_piece(&mut self, from: usize, to: usize, head: &[u8]) -> bool {
+        let piece = decoded(PieceHead::decode(head));
+        let expected = decoded(self.nodes[to].worker.expects(from as u32, &piece));
+        let is_expected = expected.is_some();
+        if is_expected {
+            self.put_lines(to, &piece, None);
+        }
+        is_expected
+    }
+
+    /// Lines from another worker are there.
+    pub(super) fn take_piece(&mut self, to: usize, frame: Frame) {
+        let piece = decoded(PieceHead::decode(&frame.head));
+        let Body::Elements(elements) = frame.body else { panic!("lines without elements") };
+        self.put_lines(to, &piece, Some(&elements));
+        self.seen.relayed += 1;
+        let actions = self.nodes[to].worker.handle(Event::Piece(&piece));
+        self.act(to, decoded(actions));
+    }
+
+    fn put_lines(&mut self, to: usize, piece: &PieceHead, elements: Option<&[f64]>) {
+        let held = self.nodes[to].held.get_mut(&piece.id);
+        let held = held.unwrap_or_else(|| panic!("lines land in matrix {}, which is not there", piece.id));
+        let MatrixHeader { layout, rows, cols, .. } = held.header;
+        let first = u64::from(piece.first_line);
+        let places = line_places(layout, (rows, cols), Span::new(first, first + u64::from(piece.lines)));
+        for (at, place) in places.enumerate() {
+            held.elements[place] = elements.map_or(GARBAGE, |elements| elements[at]);
+        }
+    }
+
+    /// A worker has no link to another any more.
+    pub(super) fn part(&mut self, peer: usize, other: usize, says_so: bool) {
+        if !self.nodes[peer].lives || !self.nodes[peer].lost.insert(other) {
+            return;
+        }
+        let (to, from) = (self.across(peer, other), self.across(other, peer));
+        self.lanes[to].close(to, None, &mut self.agenda);
+        self.lanes[from].end();
+        let orders = self.lanes[to].take_undone();
+        if says_so {
+            let reached = Reached { peer: other as u32, is_there: false, why: "it is gone".into() };
+            let lane = self.back(peer);
+            self.send(lane, Kind::Reached, reached.encode(), Body::Empty, After::Nothing);
+        }
+        for forward in orders {
+            self.has_left(peer, After::Passed(forward));
+        }
+        let actions = self.nodes[peer].worker.handle(Event::PeerLost(other as u32));
+        self.act(peer, decoded(actions));
+    }
+}

@@ -1,0 +1,251 @@
+//! A product to be tried: its plan, its machines, how things lie, and what goes wrong.
+//!
+//! Invariants: all of it is a function of the seed.
+
+use super::matter::DIGITS_MAX;
+use crate::fault::{Fault, FaultKind, Faults};
+use crate::random::Random;
+use bramble_matrix::DType;
+use bramble_plan::{
+    Base, Cut, LinkRate, Machine, Order, Plan, Preference, Problem, Relay, Strategy, Wish, decide,
+};
+use bramble_schedule::primary::PeerInfo;
+use std::fmt::{self, Display, Formatter};
+
+/// What the elements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// Any: each sum is rounded, so bits tell the order of additions.
+    Rounded,
+    /// Whole, so that every sum is exact and C is known without the plan.
+    Whole,
+    /// Such that step s adds 4^s to each element: digits tell which steps are there, and how often.
+    Digits,
+}
+
+/// See the head of this file.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What it was made of.
+    pub seed: u64,
+    /// What is computed by whom.
+    pub plan: Plan,
+    /// The primary, the workers, and machines that may come in later; a machine's number in faults is its place here.
+    pub machines: Vec<Machine>,
+    /// What the elements are.
+    pub values: Values,
+    /// Whether A lies by columns.
+    pub col_major: bool,
+    /// Whether work moves from slow machines to others.
+    pub steals: bool,
+    /// Whether the primary's own threads work where nobody else can.
+    pub has_reserve: bool,
+    /// Most lines of results, and of what workers pass on, in a frame.
+    pub lines_per_frame: u32,
+    /// Pairs of machines that found no way to each other, lower number first.
+    pub apart: Vec<(usize, usize)>,
+    /// What goes wrong.
+    pub faults: Faults,
+}
+
+/// Tries until some machines have room for a product.
+const TRIES: u64 = 64;
+/// Most tiles of a product, and most steps.
+const TILES_MAX: u64 = 300;
+/// See `TILES_MAX`.
+const STEPS_MAX: u64 = DIGITS_MAX;
+
+impl Scenario {
+    /// A product of up to 48 rows, columns and depth on up to seven workers, and its faults.
+    pub fn of(seed: u64) -> Self {
+        for again in 0..TRIES {
+            let mut random = Random::new(seed ^ (again << 48));
+            if let Some(scenario) = Self::drawn(seed, &mut random) {
+                return scenario;
+            }
+        }
+        unreachable!("of {TRIES} products one fits its machines")
+    }
+
+    /// `None` where the product does not fit the machines.
+    fn drawn(seed: u64, random: &mut Random) -> Option<Self> {
+        let values = *random.one_of(&[Values::Rounded, Values::Rounded, Values::Whole, Values::Digits]);
+        let (p, cut) = problem(values, random)?;
+        let seconds = random.between(0.3, 6.0);
+        let workers = 1 + random.index(7);
+        let comers = random.index(3);
+        let machines = machines(&p, seconds, (workers, comers), random);
+        let levels = if values == Values::Digits || random.chance(0.7) { 0 } else { 1 + random.below(2) };
+        let levels = u32::try_from(levels).unwrap_or(0);
+        let wish = Wish {
+            strategy: Some(Strategy { base: base(random), levels }),
+            who: *random.one_of(&[Preference::Workers, Preference::Workers, Preference::Fastest]),
+            reproducible: levels == 0 && random.chance(0.3),
+            elementwise: false,
+            relay: *random.one_of(&[Relay::On, Relay::Off, Relay::Auto]),
+        };
+        let mut plan = decide(&p, cut, &machines[0], &machines[1..=workers], &wish).ok()?.plan;
+        if random.chance(0.4) {
+            in_another_order(&mut plan, random);
+        }
+        let steals = random.chance(0.8);
+        let (col_major, has_reserve) = (random.chance(0.3), random.chance(0.8));
+        let lines_per_frame = *random.one_of(&[1, 2, 3, 5, u32::MAX]);
+        let all_meet = random.chance(0.7);
+        let pairs = (1..=workers).flat_map(|one| (one + 1..=workers).map(move |other| (one, other)));
+        let apart = pairs.filter(|_| !all_meet && random.chance(0.3)).collect();
+        let faults = if random.chance(0.05) {
+            Faults::default()
+        } else {
+            Faults::of(random.next(), (workers, comers), plan.predicted.seconds.clamp(0.1, 20.0))
+        };
+        Some(Self {
+            seed,
+            plan,
+            machines,
+            values,
+            col_major,
+            steals,
+            has_reserve,
+            lines_per_frame,
+            apart,
+            faults,
+        })
+    }
+
+    /// The machines as the primary knows them: the plan's members, and the reserve.
+    pub(super) fn peers(&self) -> Vec<(usize, PeerInfo)> {
+        let members = &self.plan.members;
+        let by_bytes = |at: usize| self.machines[members[at].machine].link.is_some();
+        let movers: Vec<usize> = (0..members.len()).filter(|at| self.plan.relay && by_bytes(*at)).collect();
+        let met = |at: usize, other: usize| {
+            let (one, other) = (members[at].machine, members[other].machine);
+            one != other && !self.apart.contains(&(one.min(other), one.max(other)))
+        };
+        let neighbours = |at: usize| -> Vec<usize> {
+            if movers.contains(&at) {
+                movers.iter().copied().filter(|other| met(at, *other)).collect()
+            } else {
+                Vec::new()
+            }
+        };
+        let info = |at: usize, machine: usize, credit_bytes: u64| PeerInfo {
+            name: format!("w{machine}"),
+            credit_bytes,
+            shares_memory: machine == 0,
+            neighbours: neighbours(at),
+            work_per_s: self.machines[machine].gflops * 1e9 / 2.0,
+            is_reserve: at >= members.len(),
+        };
+        let all = members.iter().enumerate();
+        let mut peers: Vec<(usize, PeerInfo)> =
+            all.map(|(at, m)| (m.machine, info(at, m.machine, m.memory_bytes))).collect();
+        if self.has_reserve && peers.iter().all(|(machine, _)| *machine != 0) {
+            peers.push((0, info(peers.len(), 0, self.machines[0].memory_bytes)));
+        }
+        peers
+    }
+
+    /// How often a machine may come in.
+    pub(super) fn comings(&self) -> usize {
+        let comes = |fault: &&Fault| matches!(fault.kind, FaultKind::Join | FaultKind::Restart);
+        self.faults.0.iter().filter(comes).count()
+    }
+}
+
+impl Display for Scenario {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Problem { m, n, k, reads_c, sends_a, .. } = self.plan.problem;
+        let grid = self.plan.regions.first().map(|r| r.grid);
+        let (tile, depth) = grid.map_or((0, 0), |g| (g.tile_rows, g.depth));
+        let order = self.plan.members.first().and_then(|m| m.shares.first()).map(|s| s.order);
+        let flags = [
+            ("relay", self.plan.relay),
+            ("steals", self.steals),
+            ("reserve", self.has_reserve),
+            ("old C", reads_c),
+            ("A generated", !sends_a),
+            ("A by columns", self.col_major),
+        ];
+        write!(
+            f,
+            "{m} x {n} x {k} in tiles of {tile}, steps of {depth}, by {}, sums {:?}, {} machines of {}, order {order:?}, {:?}",
+            self.plan.strategy,
+            self.plan.sums,
+            self.plan.members.len(),
+            self.machines.len(),
+            self.values
+        )?;
+        flags.iter().filter(|(_, is)| *is).try_for_each(|(name, _)| write!(f, ", {name}"))
+    }
+}
+
+/// `None` where it has too many tiles or steps.
+fn problem(values: Values, random: &mut Random) -> Option<(Problem, Cut)> {
+    let side = |random: &mut Random| 1 + random.below(48);
+    let (m, n, k) = (side(random), side(random), side(random));
+    let (tile, depth) = (1 + random.below(12), 1 + random.below(12));
+    let tiles = m.div_ceil(tile) * n.div_ceil(tile);
+    if tiles > TILES_MAX || k.div_ceil(depth) > STEPS_MAX {
+        return None;
+    }
+    let reads_c = values != Values::Digits && random.chance(0.4);
+    let p = Problem { m, n, k, dtype: DType::F64, reads_c, sends_a: random.chance(0.8), sends_b: true };
+    Some((p, Cut { tile: Some(tile), depth: Some(depth) }))
+}
+
+/// The primary, and workers on links that together take about so many seconds; then machines like these.
+fn machines(
+    p: &Problem,
+    seconds: f64,
+    (workers, comers): (usize, usize),
+    random: &mut Random,
+) -> Vec<Machine> {
+    let each = p.flops() / seconds / workers as f64 / 1e9;
+    let bytes_per_s = (p.operand_bytes() + p.result_bytes()) / seconds * random.between(0.5, 8.0);
+    let is_small = random.chance(0.3);
+    let machine = |at: usize, random: &mut Random| Machine {
+        name: format!("w{at}"),
+        threads: 1 + u32::try_from(random.below(3)).unwrap_or(0),
+        gflops: each * random.between(0.3, 2.0),
+        peak_gflops: each * 4.0,
+        memory_bytes: match (at, is_small) {
+            (0, false) => 1 << 20,
+            (0, true) => 500 + random.below(20_000),
+            _ => 4_000 + random.below(300_000),
+        },
+        link: (at > 0).then(|| LinkRate {
+            bytes_per_s: bytes_per_s * random.between(0.3, 2.0),
+            round_trip_s: random.between(0.0001, 0.06),
+        }),
+        shares_cores: false,
+        nic_bytes_per_s: None,
+    };
+    (0..=workers + comers).map(|at| machine(at, random)).collect()
+}
+
+fn base(random: &mut Random) -> Base {
+    let mut few = || 1 + u32::try_from(random.below(4)).unwrap_or(0);
+    let (a, b, c) = (few(), few(), few());
+    let all = [
+        Base::Naive,
+        Base::Row(a),
+        Base::Square(a),
+        Base::Reuse,
+        Base::Reuse,
+        Base::Cuboid,
+        Base::Box3(a.min(3), b.min(3), c.min(3)),
+        Base::Summa(a.min(3), b.min(3)),
+    ];
+    *random.one_of(&all)
+}
+
+/// The same blocks in another order, which takes more memory.
+fn in_another_order(plan: &mut Plan, random: &mut Random) {
+    let some = 1 + random.below(6);
+    let order = *random.one_of(&[Order::Columns(some), Order::Corner, Order::Ending(some)]);
+    for member in &mut plan.members {
+        member.shares.iter_mut().for_each(|share| share.order = order);
+        member.memory_bytes = 1 << 30;
+    }
+}

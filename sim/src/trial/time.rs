@@ -1,0 +1,53 @@
+//! What ends do because time has passed: the primary's tick, a worker's patience, frames that stand still.
+//!
+//! Invariants: silences are those of `schedule/src/limits.rs`, and what the real ends hear counts here: any byte that moves.
+
+use super::{Happening, TICK_S, Trial};
+use bramble_schedule::limits::{PRIMARY_SILENCE_MAX, STALL_MAX};
+use bramble_schedule::primary::Event;
+
+impl Trial {
+    /// Time has passed, at all ends.
+    pub(super) fn tick(&mut self) {
+        self.agenda.add(TICK_S, Happening::Tick);
+        let now = self.agenda.now();
+        for peer in 0..self.nodes.len() {
+            // A worker whose bytes come, or that takes those of a body, is alive, also in the middle of a long frame.
+            let is_heard = self.lanes[self.back(peer)].moves() || self.lanes[self.out(peer)].takes_a_body();
+            if is_heard && !self.shell.sessions[peer].is_cut {
+                self.tell(Event::Alive { peer });
+            }
+            if self.lanes[self.out(peer)].moves() {
+                self.nodes[peer].heard = now;
+            }
+            let node = &self.nodes[peer];
+            let patience = PRIMARY_SILENCE_MAX.as_secs_f64();
+            let is_patient = node.shares_memory || node.stands > 0 || !node.lives;
+            if !is_patient && now.seconds_from(node.heard) > patience {
+                self.check_patience(peer);
+                self.stop(peer, Some("the primary has been silent".into()));
+            }
+        }
+        for lane in 0..self.lanes.len() {
+            if self.lanes[lane].is_held() {
+                self.lanes[lane].held_last = Some(now);
+            }
+            if self.has_stalled(lane) {
+                self.lanes[lane].end();
+                self.see_broken(lane);
+            }
+        }
+        self.tell(Event::Tick);
+        self.check_time();
+    }
+
+    /// Whether a frame has stood still for too long, in the middle or because nobody knows what it is for.
+    fn has_stalled(&self, lane: usize) -> bool {
+        let (now, lane_is) = (self.agenda.now(), &self.lanes[lane]);
+        let told = self.receiver(lane).map_or(lane_is.first_since, |peer| self.nodes[peer].announced);
+        let stands = now.seconds_from(lane_is.first_since);
+        let waits = stands.min(now.seconds_from(told));
+        lane_is.is_in_a_frame() && stands > STALL_MAX.as_secs_f64()
+            || lane_is.is_refused() && waits > PRIMARY_SILENCE_MAX.as_secs_f64()
+    }
+}

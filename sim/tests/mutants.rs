@@ -1,0 +1,22 @@
+//! The ways to break the schedule that `mutants.py` tries can all still be tried.
+
+#![allow(clippy::unwrap_used)] // A test may panic.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+#[test]
+fn what_a_mutant_replaces_is_there_once() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mutants: serde_json::Value = serde_json::from_str(include_str!("../mutants.json")).unwrap();
+    let mutants = mutants.as_array().unwrap();
+    let of = |mutant: &serde_json::Value, name: &str| mutant[name].as_str().unwrap().to_owned();
+    let names: BTreeSet<String> = mutants.iter().map(|m| of(m, "name")).collect();
+    assert!(names.len() == mutants.len() && names.len() >= 20);
+    for mutant in mutants {
+        let (name, old) = (of(mutant, "name"), of(mutant, "old"));
+        let text = std::fs::read_to_string(root.join(of(mutant, "file"))).unwrap();
+        assert_eq!(text.matches(&old).count(), 1, "{name}: {old}");
+        assert_ne!(old, of(mutant, "new"), "{name}");
+    }
+}

@@ -1,0 +1,119 @@
+//! Thousands of products in which things go wrong, and each that ever went wrong itself (docs/simulator.md).
+
+#![allow(clippy::unwrap_used)] // A test may panic.
+
+use bramble_sim::{Faults, Outcome, Scenario, Tried, outcome, shrunk};
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Trials.
+const SEEDS: u64 = 5000;
+/// One in so many is made twice.
+const AGAIN: u64 = 100;
+/// Violations that are shrunk and told.
+const TOLD_MAX: usize = 5;
+
+/// What a violation is, with the fewest faults, and how to see it again.
+fn told(failed: Vec<Outcome>) -> String {
+    let mut text = String::new();
+    let count = failed.len();
+    for found in failed.into_iter().take(TOLD_MAX).map(shrunk) {
+        let (seed, faults) = (found.scenario.seed, found.scenario.faults.to_string());
+        let what = found.result.unwrap_err();
+        writeln!(text, "\nseed {seed}: {what}\n  {}", found.scenario).unwrap();
+        writeln!(text, "  cargo run -p bramble-sim --example swarm -- --seed {seed} --faults '{faults}'")
+            .unwrap();
+    }
+    format!("{count} seeds with violations\n{text}")
+}
+
+/// Tries seeds on all cores; what each gave, in their order.
+fn all(seeds: u64) -> Vec<Outcome> {
+    let next = AtomicU64::new(0);
+    let some = || {
+        let mut found = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return found;
+            }
+            let first = outcome(Scenario::of(seed));
+            if seed.is_multiple_of(AGAIN) {
+                let again = outcome(Scenario::of(seed));
+                assert_eq!(first.result, again.result, "seed {seed} is not the same twice");
+            }
+            found.push(first);
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let mut found: Vec<Outcome> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(some)).collect();
+        all.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    found.sort_by_key(|outcome| outcome.scenario.seed);
+    found
+}
+
+#[test]
+fn whatever_goes_wrong_c_is_the_product_or_nobody_could_make_it() {
+    let found = all(SEEDS);
+    let (right, failed): (Vec<Outcome>, Vec<Outcome>) = found.into_iter().partition(|o| o.result.is_ok());
+    assert!(failed.is_empty(), "{}", told(failed));
+    let tried: Vec<Tried> = right.into_iter().map(|o| o.result.unwrap()).collect();
+    let sum = |of: &dyn Fn(&Tried) -> u64| tried.iter().map(of).sum::<u64>();
+    // What is rare has come up: (how often, at least so many times).
+    let seen = [
+        ("losses", sum(&|t| t.losses as u64), SEEDS / 2),
+        ("moves", sum(&|t| t.moves as u64), SEEDS),
+        ("pieces relayed", sum(&|t| t.seen.relayed), 10 * SEEDS),
+        ("missed", sum(&|t| t.seen.missed), SEEDS / 10),
+        ("staged", sum(&|t| t.seen.staged), SEEDS),
+        ("thrown away", sum(&|t| t.seen.thrown_away), SEEDS / 50),
+        ("left behind", sum(&|t| t.seen.left_behind), SEEDS / 50),
+        ("broken off", sum(&|t| t.seen.broken_off), SEEDS / 50),
+        ("silent", sum(&|t| t.seen.silent), SEEDS / 20),
+        ("joined", sum(&|t| t.seen.joined), SEEDS / 4),
+        ("comers worked", sum(&|t| t.seen.comers_worked), SEEDS / 10),
+        ("mended", sum(&|t| t.seen.mended), SEEDS / 2),
+    ];
+    println!("{seen:?}");
+    for (what, times, least) in seen {
+        assert!(times > least, "{what}: {times} times only; {seen:?}");
+    }
+    let without_c = sum(&|t| u64::from(t.failed.is_some()));
+    assert!(without_c < SEEDS / 10, "{without_c} trials made no C");
+}
+
+/// Seeds that once went wrong: number, faults (`-` for those that it draws, or `none`), what it was.
+#[test]
+fn what_once_went_wrong_does_not() {
+    let lines = include_str!("seeds.txt").lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    let mut count = 0;
+    for line in lines {
+        let mut words = line.splitn(3, ' ');
+        let (Some(seed), Some(faults), Some(what)) = (words.next(), words.next(), words.next()) else {
+            panic!("{line}: a seed, its faults or -, and what it was");
+        };
+        let drawn = Scenario::of(seed.parse().unwrap());
+        let faults = match faults {
+            "-" => drawn.faults.clone(),
+            "none" => Faults::default(),
+            text => text.parse().unwrap(),
+        };
+        let found = outcome(Scenario { faults, ..drawn });
+        assert!(found.result.is_ok(), "{what} is back: {}", told(vec![found]));
+        count += 1;
+    }
+    assert!(count > 0);
+}
+
+#[test]
+fn a_trial_is_the_same_twice_and_another_with_other_faults() {
+    for seed in 0..20 {
+        let scenario = Scenario::of(seed);
+        let first = outcome(scenario.clone()).result.unwrap();
+        assert_eq!(first, outcome(scenario.clone()).result.unwrap());
+        let calm = outcome(Scenario { faults: Faults::default(), ..scenario.clone() }).result.unwrap();
+        assert!(scenario.faults.0.is_empty() || calm.hash != first.hash, "{}", scenario.faults);
+    }
+}

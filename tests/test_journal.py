@@ -1,0 +1,349 @@
+"""A primary that dies: what is complete is on the disk, and another run goes on from there to the very same C."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import (
+    BRAMBLE,
+    Run,
+    assert_gone,
+    assert_nothing_written,
+    assert_refused,
+    bramble,
+    matrix,
+    save,
+    succeed,
+)
+from test_errors import small_disk  # noqa: F401 (a fixture)
+
+USAGE, FAILED = 2, 1
+OFTEN = {"BRAMBLE_JOURNAL_MS": "50"}
+"""Intervals that even short products have several of."""
+SLOWLY = "--kernel", "reference", "--threads", "1", "--tile", "40", "--panel", "100"
+"""A kernel that takes a second for what others do at once."""
+SLOW = *SLOWLY, "--strategy", "row:1"
+"""The same, and tile after tile is complete."""
+KILLED = 137
+
+
+@pytest.fixture
+def tmp_path(tmp_path):
+    """A folder in memory where there is one: intervals grow with the time that a disk takes."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def operands(tmp_path):
+    """Two matrices whose product takes SLOW a second or two."""
+    return save(tmp_path, "A.npy", matrix(420, 3200, "f64", 1)), save(tmp_path, "B.npy", matrix(3200, 440, "f64", 2))
+
+
+@pytest.fixture
+def start():
+    """Starts runs that are ended with the test, however it ends."""
+    runs = []
+
+    def begin(*args, env=None):
+        runs.append(Run(*args, env=env))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        run.end()
+
+
+def digest(*args, **options):
+    """The digest of a product that nobody disturbs."""
+    return succeed("multiply", *args, "--json", **options).report["digest"]
+
+
+def digest_of(path):
+    """The same of a file: that of C times one, where nothing is rounded."""
+    c = np.load(path)
+    return digest(path, f"identity:{c.shape[1]}:{c.dtype.name.replace('float', 'f')}", "--kernel", "reference", "--elementwise")
+
+
+def journal(folder):
+    return folder / "C.npy.journal"
+
+
+def assert_finished(folder, run, expected):
+    """C is there, and nothing beside it."""
+    assert run.code == 0, run
+    assert run.report["digest"] == expected
+    assert sorted(p.name for p in folder.glob("C.npy*")) == ["C.npy"]
+    (folder / "C.npy").unlink()
+
+
+def die_at(step, *args, interval_ms=50):
+    env = {"BRAMBLE_JOURNAL_MS": str(interval_ms), "BRAMBLE_DIE_AT": str(step)}
+    return bramble("multiply", *args, "--json", env=env)
+
+
+def some_tiles(folder, *args):
+    """A run that dies with some tiles in its journal, but not all."""
+    for step in (16, 14, 12, 10, 9, 9, 9):
+        if die_at(step, *args, interval_ms=10).code == KILLED and not (folder / "C.npy").exists():
+            return
+        assert_gone_files(folder)
+    pytest.fail("the product ended before its journal had anything in it")
+
+
+def assert_gone_files(folder):
+    for path in folder.glob("C.npy*"):
+        path.unlink()
+
+
+WAYS = {
+    "in process": ("--strategy", "row:1"),
+    "two workers": ("--strategy", "square:1", "--local", "2"),
+    "from the old C": ("--strategy", "reuse", "--credits", "250K", "--local", "2", "--beta", "-0.5"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_killed_at_every_step(tmp_path, operands, way):
+    product = *operands, "-o", tmp_path / "C.npy", *SLOWLY, *WAYS[way]
+    old = matrix(420, 440, "f64", 3)
+    save(tmp_path, "C.npy", old)
+    expected = digest(*product)
+    # Intervals grow with the time that syncing takes, which is another one on each machine.
+    for interval_ms in (100, 50, 25, 10):
+        steps, kept = killed_at_every_step(tmp_path, product, expected, interval_ms, old)
+        if steps > 12 and kept > 5:
+            return
+    pytest.fail("the journal has hardly been written")
+
+
+def killed_at_every_step(tmp_path, product, expected, interval_ms, old):
+    """How many steps there are until the product ends by itself, and after how many there was something to go on with."""
+    kept = 0
+    for step in range(1, 200):
+        save(tmp_path, "C.npy", old)
+        died = die_at(step, *product, interval_ms=interval_ms)
+        if died.code == 0:
+            assert_finished(tmp_path, died, expected)
+            return step, kept
+        assert died.code == KILLED, died
+        resumed = bramble("multiply", *product, "--resume", "--json", env=OFTEN)
+        if resumed.out == "":
+            # It had its name already, or was only to lose its journal.
+            assert "complete already" in resumed.err, resumed
+            assert digest_of(tmp_path / "C.npy") == expected
+            continue
+        kept += resumed.report["decision"].startswith("goes on")
+        assert_finished(tmp_path, resumed, expected)
+    pytest.fail("no end of steps")
+
+
+def test_killed_again_and_again(tmp_path, operands):
+    product = *operands, "-o", tmp_path / "C.npy", *SLOW
+    expected = digest(*operands, *SLOW)
+    lives = 0
+    while (run := die_at(9, *product, *(["--resume"] if lives else []), interval_ms=30)).code == KILLED:
+        lives += 1
+        assert lives < 100, "no life gets any further"
+    assert lives > 1
+    assert_finished(tmp_path, run, expected)
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["cuboid:3x1x1+small", "naive", "strassen:1+row:1", "row:2+reproducible"],
+)
+def test_other_machines_go_on_with_the_same_plan(tmp_path, operands, how):
+    strategy, _, more = how.partition("+small") if "small" in how else how.partition("+reproducible")
+    more = ["--credits", "250K"] if "small" in how else ["--reproducible"] if "reproducible" in how else []
+    slow = *SLOWLY, "--strategy", strategy, *more
+    product = *operands, "-o", tmp_path / "C.npy", *slow
+    expected = digest(*operands, *slow, "--local", "3")
+    some_tiles(tmp_path, *product, "--local", "3")
+    assert_finished(tmp_path, bramble("multiply", *product, "--resume", "--json", "--local", "2"), expected)
+    some_tiles(tmp_path, *product, "--local", "3")
+    assert_finished(tmp_path, bramble("multiply", *product, "--resume", "--json"), expected)
+
+
+def test_the_old_c_is_read_once(tmp_path, operands):
+    old = matrix(420, 440, "f64", 3)
+    save(tmp_path, "C.npy", old)
+    product = *operands, "-o", tmp_path / "C.npy", *SLOW, "--beta", "0.5", "--alpha", "-2"
+    expected = digest(*product)
+    save(tmp_path, "C.npy", old)
+    died = die_at(14, *product)
+    assert died.code == KILLED
+    assert_finished(tmp_path, bramble("multiply", *product, "--resume", "--json"), expected)
+
+
+def test_what_is_there_is_not_thrown_away_by_accident(tmp_path, operands):
+    product = *operands, "-o", tmp_path / "C.npy", *SLOW
+    expected = digest(*operands, *SLOW)
+    some_tiles(tmp_path, *product)
+    before = journal(tmp_path).read_bytes()
+    refused = bramble("multiply", *product)
+    assert_refused(refused, USAGE, ["--resume", "--restart", r"C\.npy\.journal", r"\d+ of 121 tiles"])
+    assert journal(tmp_path).read_bytes() == before
+    both = bramble("multiply", *product, "--resume", "--restart")
+    assert both.code == USAGE, both
+    assert_finished(tmp_path, bramble("multiply", *product, "--restart", "--json"), expected)
+
+
+def test_nothing_to_go_on_with_is_a_beginning(tmp_path, operands):
+    product = *operands, "-o", tmp_path / "C.npy", *SLOW
+    expected = digest(*operands, *SLOW)
+    run = bramble("multiply", *product, "--resume", "--json")
+    assert "begins anew" in run.err
+    assert_finished(tmp_path, run, expected)
+    # A journal whose head is torn: nothing had been kept.
+    some_tiles(tmp_path, *product)
+    journal(tmp_path).write_bytes(journal(tmp_path).read_bytes()[:100])
+    run = bramble("multiply", *product, "--resume", "--json")
+    assert "cut short" in run.err
+    assert_finished(tmp_path, run, expected)
+
+
+def test_another_product_is_refused_with_what_differs(tmp_path, operands):
+    product = *operands, "-o", tmp_path / "C.npy", *SLOW
+    expected = digest(*operands, *SLOW)
+    some_tiles(tmp_path, *product)
+    before = journal(tmp_path).read_bytes()
+    a, b = operands
+    other = np.load(b)
+    other[17, 3] += 1
+    other = save(tmp_path, "other.npy", other)
+    for changed, names in [
+        ((a, other, *product[2:]), [r"B is not what it was", r"other\.npy"]),
+        ((*product, "--alpha", "2"), [r"--alpha was 1, and is 2 now"]),
+        ((*product[:-1], "row:3"), [r"--strategy was row:1, and is row:3 now"]),
+        ((*product[:4], *SLOW[:4], "--tile", "41"), [r"--tile was 40"]),
+        ((*product, "--dtype", "f32"), ["f32"]),
+    ]:
+        refused = bramble("multiply", *changed, "--resume")
+        assert_refused(refused, FAILED, [*names, "--restart"], begun=True)
+        assert journal(tmp_path).read_bytes() == before
+    assert_finished(tmp_path, bramble("multiply", *product, "--resume", "--json"), expected)
+
+
+def test_damaged_tiles_are_made_again(tmp_path, operands):
+    product = *operands, "-o", tmp_path / "C.npy", *SLOW
+    expected = digest(*operands, *SLOW)
+    some_tiles(tmp_path, *product)
+    part = tmp_path / "C.npy.part"
+    data = bytearray(part.read_bytes())
+    header = len(data) - 420 * 440 * 8
+    records = journal(tmp_path).read_bytes()
+    # The last interval's end has the count; any record before it is of a tile.
+    number = int.from_bytes(records[-64 + 8 : -64 + 16], "little")
+    row, col = number // 11 * 40, number % 11 * 40
+    data[header + (row * 440 + col) * 8] ^= 1
+    part.write_bytes(data)
+    run = bramble("multiply", *product, "--resume", "--json")
+    assert re.search(r"1 of \d+ tiles are not what they were", run.err), run
+    assert_finished(tmp_path, run, expected)
+
+
+def test_a_run_that_ended_after_c_had_its_name(tmp_path, operands):
+    product = *operands, "-o", tmp_path / "C.npy", *SLOW
+    expected = digest(*operands, *SLOW)
+    # The last step is between the two; how many there are before it differs a little.
+    step = 20
+    for _ in range(80):
+        died = die_at(step, *product, interval_ms=200)
+        if died.code == KILLED and (tmp_path / "C.npy").exists():
+            break
+        step += 1 if died.code == KILLED else -1
+        assert_gone_files(tmp_path)
+    else:
+        pytest.fail("no run ended between the name and the end of the journal")
+    other = "multiply", operands[0], *product[1:], "--alpha", "2", "--resume"
+    assert_refused(bramble(*other), USAGE, ["other operands or factors", "--restart"])
+    save(tmp_path, "other.npy", np.load(operands[1]) + 1)
+    other = "multiply", operands[0], tmp_path / "other.npy", *product[2:], "--resume"
+    assert_refused(bramble(*other), USAGE, ["other operands or factors", "--restart"])
+    again = bramble("multiply", *product, "--resume")
+    assert again.code == 0 and "complete already" in again.err, again
+    assert sorted(p.name for p in tmp_path.glob("C.npy*")) == ["C.npy"]
+    assert digest_of(tmp_path / "C.npy") == expected
+
+
+def wait_for_tiles(run, folder, deadline_s=60):
+    end = time.monotonic() + deadline_s
+    while not journal(folder).exists() or journal(folder).stat().st_size < 2000:
+        assert run.process.poll() is None, run.finish()
+        assert time.monotonic() < end, "nothing comes into the journal"
+        time.sleep(0.02)
+
+
+SMALLER = "random:1700x1700:f64:1", "random:1700x1700:f64:2", *SLOW
+"""A few seconds of work: more is left when the first tiles are in the journal than lands in the second after a signal."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("where", [[], ["--local", "2"]], ids=["in process", "local 2"])
+def test_a_signal_keeps_what_is_complete_and_says_how_to_go_on(tmp_path, start, where, number):
+    product = *SMALLER, "-o", tmp_path / "C.npy", "--json"
+    expected = digest(*SMALLER)
+    run = start("multiply", *product, *where, env=OFTEN)
+    wait_for_tiles(run, tmp_path)
+    run.process.send_signal(number)
+    result = run.finish(deadline_s=20)
+    assert result.code == 128 + number and result.out == "", result
+    assert_gone(run.tag)
+    said = re.search(r"bramble: ended as was asked: (\d+) of \d+ tiles are kept; resume with: (.*)\n", result.err)
+    assert said and int(said[1]) > 0, result
+    command = shlex.split(said[2])
+    assert command[0] == str(BRAMBLE)
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("BRAMBLE")}
+    again = subprocess.run(said[2], shell=True, capture_output=True, text=True, env=clean, timeout=60)
+    assert again.returncode == 0, again
+    assert expected in again.stdout
+    assert sorted(p.name for p in tmp_path.glob("C.npy*")) == ["C.npy"]
+
+
+def test_a_second_signal_ends_at_once_and_what_is_kept_stays_valid(tmp_path, start):
+    product = *SMALLER, "-o", tmp_path / "C.npy", "--json"
+    expected = digest(*SMALLER)
+    run = start("multiply", *product, env=OFTEN)
+    wait_for_tiles(run, tmp_path)
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    run.process.send_signal(signal.SIGINT)
+    result = run.finish(deadline_s=20)
+    assert result.code == 130, result
+    assert_gone(run.tag)
+    assert_finished(tmp_path, bramble("multiply", *product, "--resume"), expected)
+
+
+def test_no_space_for_the_journal_is_named_before_anything_is_computed(small_disk):  # noqa: F811
+    # 128 x 1000 doubles are 1,024,000 bytes: with 6 pages left there is no room for 8,000 records.
+    product = "random:128x8:f64:1", "random:8x1000:f64:2", "--tile", "4"
+    result = bramble("multiply", *product, "-o", small_disk / "C.npy")
+    assert_refused(result, FAILED, [r"C\.npy\.journal", "space|room"], begun=True)
+    assert_nothing_written(small_disk)
+
+
+def test_a_disk_that_fills_meanwhile_harms_nothing_that_was_begun(small_disk, start):  # noqa: F811
+    product = "random:300x2000:f64:1", "random:2000x300:f64:2", *SLOW
+    expected = digest(*product)
+    run = start("multiply", *product, "-o", small_disk / "C.npy", "--json", env=OFTEN)
+    end = time.monotonic() + 20
+    while not journal(small_disk).exists():
+        assert run.process.poll() is None and time.monotonic() < end
+        time.sleep(0.005)
+    with open(small_disk / "filler", "wb", buffering=0) as filler, pytest.raises(OSError):
+        while True:
+            filler.write(bytes(4096))
+    result = run.finish()
+    assert result.code == 0, result
+    assert result.report["digest"] == expected

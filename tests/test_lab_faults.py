@@ -1,0 +1,119 @@
+"""Networks that fail under a product, in a lab: links that swallow everything, and links that become slow."""
+
+import subprocess
+import time
+
+import pytest
+
+from helpers import Run, succeed
+from test_lab import inside, lab, why_not
+from test_loss import wait_for_work
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+
+THREE = """
+key = false
+[primary]
+cores = 0.5
+memory = "1G"
+link = "500Mbit/s"
+
+[[machines]]
+name = "pi[1-3]"
+cores = 0.2
+threads = 1
+memory = "300M"
+link = "200Mbit/s"
+kernel = "simd"
+"""
+SQUARE = "random:4000x4000:f64:1", "random:4000x4000:f64:2"
+LONG = "random:700x200000:f64:1", "random:200000x700:f64:2"
+"""Few elements of C, so that they come home over any link."""
+CUT = "--kernel", "simd", "--tile", "256", "--json"
+
+
+def digest(folder, operands):
+    """Of the same product, made by this machine alone."""
+    return succeed("multiply", *operands, *CUT, "-o", folder / "alone.npy").report["digest"]
+
+
+def begin(lab, folder, operands, seconds):
+    """The product in that lab, whose workers have computed for so long, all together. All of it is some 3 s."""
+    name, made = lab
+    pids = [machine["worker"]["pid"] for machine in made["machines"]]
+    run = Run("lab", "run", "--name", name, "--", "multiply", *operands, *CUT, "--strategy", "reuse", "-w", "pi[1-3]", "-o",
+              folder / "C.npy")
+    assert wait_for_work(pids, run, seconds), run.finish()
+    return run
+
+
+def ends(run, code, digest):
+    result = run.finish(deadline_s=240)
+    assert result.code == code, result
+    report = result.report
+    assert report["verify"]["passed"] and report["digest"] == digest, result
+    return result, report
+
+
+@pytest.mark.parametrize("cut, after", [(["pi2"], 0.8), (["pi1", "pi3"], 0.5), (["pi1", "pi2", "pi3"], 0.3)], ids=["1", "2", "3"])
+def test_machines_whose_network_swallows_everything_are_lost_after_8_s(tmp_path, cut, after):
+    with lab(tmp_path, THREE) as (name, made):
+        run = begin((name, made), tmp_path, SQUARE, after)
+        try:
+            for machine in cut:
+                assert inside(name, "ip", "link", "set", "eth0", "down", at=machine).code == 0
+            result, report = ends(run, 3, digest(tmp_path, SQUARE))
+        finally:
+            run.end()
+    assert len(report["faults"]["lost"]) == len(cut), report["faults"]
+    assert all("silent for 8 s" in lost["why"] for lost in report["faults"]["lost"]), report["faults"]
+    assert result.err.count("was lost") == len(cut), result
+
+
+@pytest.mark.parametrize("after", [0.3, 0.8])
+@pytest.mark.parametrize("way", ["it is not heard", "it hears nothing"])
+def test_one_whose_network_swallows_one_direction_is_lost(tmp_path, way, after):
+    with lab(tmp_path, THREE) as (name, made):
+        run = begin((name, made), tmp_path, SQUARE, after)
+        try:
+            if way == "it is not heard":
+                assert inside(name, "tc", "qdisc", "replace", "dev", "eth0", "root", "blackhole", at="pi2").code == 0
+            else:
+                hub = "tc", "-n", f"bramble-{name}-hub", "qdisc", "replace", "dev", "port2", "root", "blackhole"
+                subprocess.run(hub, check=True)
+            _, report = ends(run, 3, digest(tmp_path, SQUARE))
+        finally:
+            run.end()
+    assert len(report["faults"]["lost"]) == 1 and "silent for 8 s" in report["faults"]["lost"][0]["why"], report["faults"]
+
+
+def test_one_whose_network_comes_back_is_a_new_machine(tmp_path):
+    with lab(tmp_path, THREE) as (name, made):
+        run = begin((name, made), tmp_path, SQUARE, 0.5)
+        try:
+            assert inside(name, "ip", "link", "set", "eth0", "down", at="pi2").code == 0
+            time.sleep(10)
+            assert inside(name, "ip", "link", "set", "eth0", "up", at="pi2").code == 0
+            result, report = ends(run, 3, digest(tmp_path, SQUARE))
+        finally:
+            run.end()
+    assert len(report["faults"]["lost"]) == 1, report["faults"]
+    # Whether there is still something for it to do depends on how far the others have come.
+    came = [worker["name"] for worker in report["workers"]]
+    assert len(came) in (3, 4), came
+
+
+@pytest.mark.parametrize("number, after", [(1, 0.3), (2, 0.7), (3, 1.2)])
+def test_one_whose_link_becomes_slow_is_alive(tmp_path, number, after):
+    """At 1 Mbit/s a block of rows takes seconds, and nothing else can be said meanwhile."""
+    with lab(tmp_path, THREE) as (name, made):
+        run = begin((name, made), tmp_path, LONG, after)
+        try:
+            slow = "root", "tbf", "rate", "1mbit", "burst", "16kb", "latency", "200ms"
+            assert inside(name, "tc", "qdisc", "replace", "dev", "eth0", *slow, at=f"pi{number}").code == 0
+            hub = "tc", "-n", f"bramble-{name}-hub", "qdisc", "replace", "dev", f"port{number}", *slow
+            subprocess.run(hub, check=True)
+            result, report = ends(run, 0, digest(tmp_path, LONG))
+        finally:
+            run.end()
+    assert not report["faults"]["lost"], report["faults"]
