@@ -33,6 +33,7 @@ mod sim;
 mod systemd;
 mod table;
 mod team;
+mod times;
 mod toml_keys;
 mod trace;
 mod trust;

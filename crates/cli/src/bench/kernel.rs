@@ -8,9 +8,9 @@
 use super::error::of_bound;
 use super::plot;
 use super::show::{self, Form};
-use super::stats::Times;
 use crate::args::{BenchArgs, BenchKernelArgs, BenchSize, BenchThreadsArgs};
 use crate::exit::{Exit, Failure};
+use crate::times::Times;
 use bramble_kernel::{
     Choice, Kernel, KernelElement, KernelName, Product, open, open_on, peak, workspace_bytes,
 };

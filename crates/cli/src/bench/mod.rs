@@ -1,6 +1,6 @@
 //! `bramble bench`: measurements of this machine that anyone can repeat with one command.
 //!
-//! Place in the flow: beside the products; each verb below is a file, and shares `stats` and `plot` with the others.
+//! Place in the flow: beside the products; each verb below is a file, and shares `plot` and `show` with the others.
 //!
 //! Invariants: whoever is compared takes turns, so that a disturbance hits all alike; medians with their spread, never a
 //! single run; what was disturbed is said.
@@ -11,7 +11,6 @@ mod error;
 mod kernel;
 mod plot;
 mod show;
-mod stats;
 
 use crate::args::BenchCommand;
 use crate::exit::{Exit, Failure};

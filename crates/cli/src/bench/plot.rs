@@ -161,9 +161,9 @@ fn lines(out: &mut String, axes: &Axes, points: &[&Point]) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // A test may panic.
 mod tests {
-    use super::super::stats::Times;
     use super::*;
     use crate::args::BenchSize;
+    use crate::times::Times;
 
     fn point(kernel: &str, dtype: DType, n: usize, seconds: f64) -> Point {
         Point {

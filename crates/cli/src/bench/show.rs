@@ -182,8 +182,8 @@ pub(crate) fn warnings(points: &[Point]) -> Vec<String> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // A test may panic.
 mod tests {
-    use super::super::stats::Times;
     use super::*;
+    use crate::times::Times;
     use bramble_matrix::DType;
 
     fn point(threads: usize, wall: [f64; 3], cpu: f64) -> Point {

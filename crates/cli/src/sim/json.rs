@@ -102,7 +102,7 @@ fn drawn(runs: &Runs) -> Value {
     json!({
         "sets": runs.drawn.len(),
         "failed": runs.drawn.iter().filter(|tried| tried.failed.is_some()).count(),
-        "seconds": runs.spread().map(|s| json!({"least": s.least, "median": s.median, "most": s.most})),
+        "seconds": runs.times().map(|t| json!({"least": t.min(), "median": t.median(), "most": t.max()})),
         "worst": one(worst),
         "all": runs.drawn.iter().map(one).collect::<Vec<_>>(),
     })

@@ -7,6 +7,7 @@
 use super::case::{Case, refused};
 use crate::args::SimArgs;
 use crate::exit::Failure;
+use crate::times::Times;
 use bramble_sim::{Faults, Report, simulate_with};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -37,14 +38,6 @@ pub(super) struct Runs {
     pub(super) disturbed: Option<(Faults, Report)>,
     /// By seed.
     pub(super) drawn: Vec<Tried>,
-}
-
-/// Least, median and most.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Spread {
-    pub(super) least: f64,
-    pub(super) median: f64,
-    pub(super) most: f64,
 }
 
 impl Wanted {
@@ -130,18 +123,10 @@ impl Runs {
         both.fold((0.0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
     }
 
-    /// Of the times of sets that were drawn; `None` where none ended with C.
-    pub(super) fn spread(&self) -> Option<Spread> {
-        let mut times: Vec<f64> =
-            self.drawn.iter().filter(|t| t.failed.is_none()).map(|t| t.seconds).collect();
-        times.sort_by(f64::total_cmp);
-        let middle = times.len() / 2;
-        let median = match times.len() {
-            0 => return None,
-            odd if odd % 2 == 1 => times[middle],
-            _ => f64::midpoint(times[middle - 1], times[middle]),
-        };
-        Some(Spread { least: times[0], median, most: times[times.len() - 1] })
+    /// Of the sets that were drawn; `None` where none ended with C.
+    pub(super) fn times(&self) -> Option<Times> {
+        let times: Vec<f64> = self.drawn.iter().filter(|t| t.failed.is_none()).map(|t| t.seconds).collect();
+        (!times.is_empty()).then(|| Times::new(times))
     }
 
     /// The set that costs most: one that ends without C, else the slowest.
@@ -225,12 +210,12 @@ mod tests {
         let slow = vec![tried(0, 2.0, None), tried(1, 5.0, None), tried(2, 5.0, None), tried(3, 3.0, None)];
         let all = runs(slow.clone());
         assert_eq!(all.worst().map(|t| t.seed), Some(1));
-        assert_eq!(all.spread(), Some(Spread { least: 2.0, median: 4.0, most: 5.0 }));
+        assert_eq!(all.times(), Some(Times::new(vec![2.0, 3.0, 5.0, 5.0])));
         assert_eq!(all.simulated(), (16.0, 5));
         let with_one = runs(slow.into_iter().chain([tried(4, 0.1, Some("no memory"))]).collect());
         assert_eq!(with_one.worst().map(|t| t.seed), Some(4));
-        assert_eq!(with_one.spread(), all.spread(), "there is no time of a product that fails");
-        assert_eq!(runs(Vec::new()).spread(), None);
+        assert_eq!(with_one.times(), all.times(), "there is no time of a product that fails");
+        assert_eq!(runs(Vec::new()).times(), None);
     }
 
     #[test]

@@ -189,14 +189,14 @@ fn drawn(runs: &Runs) -> Vec<String> {
     let (sets, from, to) = (runs.drawn.len(), first.seed, last.seed);
     let mut out =
         vec![String::new(), format!("drawn     {sets} sets of faults, seeds {from} to {to}: {end}")];
-    if let Some(spread) = runs.spread() {
+    if let Some(all) = runs.times() {
         let calm = runs.undisturbed.seconds;
         let times = |t: f64| format!("{} ({:.2} times)", seconds(t), t / calm);
         out.push(format!(
             "time      least {}, median {}, most {}",
-            times(spread.least),
-            times(spread.median),
-            times(spread.most)
+            times(all.min()),
+            times(all.median()),
+            times(all.max())
         ));
     }
     let end = worst.failed.as_ref().map_or_else(|| seconds(worst.seconds), |why| format!("failed: {why}"));
