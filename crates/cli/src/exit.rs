@@ -13,7 +13,7 @@ pub(crate) enum Exit {
     Failed,
     /// The command line cannot be understood or followed.
     Usage,
-    /// Done, and verified, though machines were lost or left out.
+    /// Done, though machines were lost, left out or wrong.
     Degraded,
     /// The result is wrong and was not kept.
     Unverified,

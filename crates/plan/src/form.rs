@@ -146,6 +146,16 @@ pub struct Member {
 }
 
 impl Member {
+    /// Whether two members can need the same panels: those of a row or a column of cells.
+    pub fn may_share(&self, other: &Self) -> bool {
+        let overlap = |x: Span, y: Span| x.start < y.end && y.start < x.end;
+        let meet = |a: Rect, b: Rect| overlap(a.rows, b.rows) || overlap(a.cols, b.cols);
+        let mut pairs = self.shares.iter().flat_map(|a| other.shares.iter().map(move |b| (a, b)));
+        pairs.any(|(a, b)| a.region == b.region && meet(a.cells, b.cells))
+    }
+}
+
+impl Member {
     /// How many blocks it has.
     pub fn block_count(&self) -> u64 {
         self.shares.iter().map(Share::blocks).fold(0, u64::saturating_add)

@@ -1,4 +1,5 @@
-//! What can end a product. Each message names the machine or the option and the way out.
+//! What can end a product. Each message names the machine or the option and the way out. And the one way to do what takes
+//! long, with the error of a thread that fails.
 
 use bramble_matrix::MatrixError;
 use bramble_plan::PlanError;
@@ -32,4 +33,13 @@ pub enum PrimaryError {
     /// The operands cannot be multiplied as asked.
     #[error("{0}")]
     Operands(String),
+}
+
+/// Does what takes long on a thread of its own, away from the event loop; `what` names it where that thread fails.
+pub(crate) async fn off_loop<T: Send + 'static>(
+    what: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, PrimaryError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| PrimaryError::Failed(format!("{what}: {e}")))
 }

@@ -10,6 +10,7 @@
 
 use crate::PrimaryError;
 use crate::account::VerifyReport;
+use crate::error::off_loop;
 use crate::product::Request;
 use bramble_matrix::{
     Check, Digest128, Effort, Fault, Matrix, MatrixError, Rect, TileLevels, verify, wrong_tiles,
@@ -67,7 +68,7 @@ impl Inspector {
             verify(&Check { threads: 1, ..self.check(&c, round) })?
         } else {
             let this = self.clone();
-            off_loop(move || verify(&this.check(&c, round))).await??
+            off_loop("verification", move || verify(&this.check(&c, round))).await??
         };
         Ok(VerifyReport { verdict, seconds: began.elapsed().as_secs_f64() })
     }
@@ -91,7 +92,7 @@ impl Inspector {
             };
             Ok((contents(&c, &plan, tiles)?, shown))
         };
-        Ok(off_loop(find).await??)
+        Ok(off_loop("verification", find).await??)
     }
 
     /// What is in some tiles.
@@ -100,7 +101,7 @@ impl Inspector {
         plan: Plan,
         tiles: Vec<(usize, u64)>,
     ) -> Result<Tiles, PrimaryError> {
-        Ok(off_loop(move || contents(&c, &plan, tiles)).await??)
+        Ok(off_loop("verification", move || contents(&c, &plan, tiles)).await??)
     }
 
     fn check<'a>(&'a self, c: &'a Matrix, round: u64) -> Check<'a> {
@@ -154,10 +155,4 @@ fn contents(c: &Matrix, plan: &Plan, tiles: Vec<(usize, u64)>) -> Result<Tiles, 
         found.insert(tile, c.part(rect).digest(1, &|| false)?.unwrap_or_default());
     }
     Ok(found)
-}
-
-/// Does what takes long on another thread.
-async fn off_loop<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, PrimaryError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| PrimaryError::Failed(format!("verification: {e}")))
 }

@@ -13,8 +13,7 @@ use crate::PrimaryError;
 use crate::account::{RelayReport, Unreachable};
 use crate::opening::Session;
 use bramble_link::{Body, Frame, NoBodies};
-use bramble_matrix::Rect;
-use bramble_plan::{Member, Plan};
+use bramble_plan::Plan;
 use bramble_schedule::limits::{NEIGHBOURS_DEADLINE, NEIGHBOURS_MAX, WELCOME_DEADLINE};
 use bramble_schedule::message::{Kind, Neighbour, Reached, decode_error, encode_number};
 use std::cell::RefCell;
@@ -109,7 +108,7 @@ fn pairs(plan: &Plan, sessions: &[Session], random: Random) -> Result<(Vec<Pair>
             let is_full = counts[i] >= NEIGHBOURS_MAX || counts[j] >= NEIGHBOURS_MAX;
             let members = (plan.members.get(i), plan.members.get(j));
             let (Some(one), Some(other)) = members else { continue };
-            if !may_meet || is_full || sessions.len() > NEIGHBOURS_MAX && !may_share(one, other) {
+            if !may_meet || is_full || sessions.len() > NEIGHBOURS_MAX && !one.may_share(other) {
                 continue;
             }
             let Some((dials, address)) = way(first, second) else {
@@ -129,16 +128,6 @@ fn pairs(plan: &Plan, sessions: &[Session], random: Random) -> Result<(Vec<Pair>
         }
     }
     Ok((pairs, not))
-}
-
-/// Whether two members can need the same panels: those of a row or a column of cells.
-fn may_share(one: &Member, other: &Member) -> bool {
-    let meet = |a: Rect, b: Rect| {
-        let overlap = |x: bramble_matrix::Span, y: bramble_matrix::Span| x.start < y.end && y.start < x.end;
-        overlap(a.rows, b.rows) || overlap(a.cols, b.cols)
-    };
-    let pairs = one.shares.iter().flat_map(|a| other.shares.iter().map(move |b| (a, b)));
-    pairs.into_iter().any(|(a, b)| a.region == b.region && meet(a.cells, b.cells))
 }
 
 /// Which of two dials.

@@ -3,6 +3,7 @@
 use crate::PrimaryError;
 use crate::account::{Progress, RelayReport, Report, losses, moved};
 use crate::bodies::Bodies;
+use crate::error::off_loop;
 use crate::gathering::{Gathered, acquainted, chosen, gather};
 use crate::inspector::Inspector;
 use crate::keeper::{JournalFile, Journaling, Subject};
@@ -263,9 +264,7 @@ async fn choose(
         return Ok(decision);
     }
     let (a, b, threads) = (request.a.clone(), request.b.clone(), request.threads);
-    let looking = tokio::task::spawn_blocking(move || scaling(&a, &b, threads));
-    let scaling =
-        looking.await.map_err(|e| PrimaryError::Failed(format!("looking at the operands: {e}")))??;
+    let scaling = off_loop("looking at the operands", move || scaling(&a, &b, threads)).await??;
     if !scaling.is_bad() {
         return Ok(decision);
     }

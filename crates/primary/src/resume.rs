@@ -9,6 +9,7 @@
 //! Deliberately absent: another plan for what is left.
 
 use crate::PrimaryError;
+use crate::error::off_loop;
 use crate::gathering::Gathered;
 use crate::opening::Session;
 use crate::product::{Request, Watch};
@@ -43,9 +44,12 @@ pub(crate) async fn check(
     let (a, b, old_c, threads) =
         (request.a.clone(), request.b.clone(), request.old_c.clone(), request.threads);
     let head = before.head.clone();
-    off_loop(move || same_operands(&head, [Some(&a), Some(&b), old_c.as_ref()], threads)).await??;
+    off_loop("looking at what is there", move || {
+        same_operands(&head, [Some(&a), Some(&b), old_c.as_ref()], threads)
+    })
+    .await??;
     let output = request.output;
-    let (output, journal, damaged) = off_loop(move || {
+    let (output, journal, damaged) = off_loop("looking at what is there", move || {
         let damaged = damaged(&output, &before, threads);
         before.tiles.retain(|tile, _| !damaged.contains(tile));
         (output, before, damaged.len())
@@ -64,12 +68,6 @@ pub(crate) async fn check(
         journaling.before = Some(journal);
     }
     Ok(request)
-}
-
-/// Does what takes long on another thread.
-async fn off_loop<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, PrimaryError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| PrimaryError::Failed(format!("looking at what is there: {e}")))
 }
 
 fn differs(what: impl std::fmt::Display) -> PrimaryError {

@@ -102,7 +102,7 @@ struct Core {
     first_job: Option<Instant>,
     finished: Option<Instant>,
     /// How long C was looked at before something was made again.
-    looked_at: Duration,
+    inspecting: Duration,
     failed: Option<String>,
     /// When the user wanted it to end.
     stopped: Option<Duration>,
@@ -184,7 +184,7 @@ pub(crate) async fn run(
         looked: Instant::now(),
         first_job: None,
         finished: None,
-        looked_at: Duration::ZERO,
+        inspecting: Duration::ZERO,
         failed: None,
         stopped: None,
         keeper: None,
@@ -413,7 +413,7 @@ impl Core {
             take_account(machine, &peer.goodbye.unwrap_or_default(), self.meter.spent().is_some());
         }
         let seconds =
-            finished.saturating_duration_since(first_job).saturating_sub(self.looked_at).as_secs_f64();
+            finished.saturating_duration_since(first_job).saturating_sub(self.inspecting).as_secs_f64();
         let output = Arc::into_inner(self.output);
         let output = output.ok_or_else(|| PrimaryError::Failed("a hint outlived its product".to_owned()))?;
         let aside_bytes_max = self.asides.bytes_max();

@@ -103,8 +103,8 @@ fn every_strategy_is_mended() {
     assert!(wrong > 1000, "{wrong} tiles were wrong");
 }
 
-#[test]
-fn where_everybody_may_have_lied_there_are_no_others() {
+/// A product of two machines whose tiles have all come, and are looked at.
+fn all_there(base: Base) -> World {
     let p = problem(20, 20, 20, false, false);
     let setting = Setting {
         cut: Cut { tile: Some(4), depth: Some(4) },
@@ -112,10 +112,16 @@ fn where_everybody_may_have_lied_there_are_no_others() {
         recovers: true,
         ..Setting::PLAIN
     };
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Box3(1, 1, 2))), ..Wish::AUTO };
+    let wish = Wish { strategy: Some(Cutting::plain(base)), ..Wish::AUTO };
     let mut world = World::new(&p, &setting, &wish).unwrap();
     world.primary = world.primary.inspected();
     world.run(&[]);
+    world
+}
+
+#[test]
+fn where_everybody_may_have_lied_there_are_no_others() {
+    let world = all_there(Base::Box3(1, 1, 2));
     assert_eq!(world.primary.makers(&[(0, 3)]), [[0, 1]], "k is cut between them");
     assert!(!world.primary.has_others_than(&[0, 1]) && world.primary.has_others_than(&[1]));
     assert!(world.primary.owner_of(0, 0).is_none());
@@ -123,17 +129,7 @@ fn where_everybody_may_have_lied_there_are_no_others() {
 
 #[test]
 fn while_c_is_looked_at_workers_hear_that_the_primary_is_there_and_may_leave() {
-    let p = problem(20, 20, 20, false, false);
-    let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
-        memories: vec![200_000; 2],
-        recovers: true,
-        ..Setting::PLAIN
-    };
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
-    let mut world = World::new(&p, &setting, &wish).unwrap();
-    world.primary = world.primary.inspected();
-    world.run(&[]);
+    let mut world = all_there(Base::Reuse);
     let mut now = Duration::from_secs(1000);
     for peer in 0..2 {
         world.primary.handle(Event::Alive { peer }, now);
@@ -148,17 +144,7 @@ fn while_c_is_looked_at_workers_hear_that_the_primary_is_there_and_may_leave() {
 
 #[test]
 fn where_the_others_are_lost_meanwhile_nobody_is_left() {
-    let p = problem(20, 20, 20, false, false);
-    let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
-        memories: vec![200_000; 2],
-        recovers: true,
-        ..Setting::PLAIN
-    };
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
-    let mut world = World::new(&p, &setting, &wish).unwrap();
-    world.primary = world.primary.inspected();
-    world.run(&[]);
+    let mut world = all_there(Base::Reuse);
     let now = Duration::from_secs(1000);
     let tile = world.primary.plan().tile_at(0, 0).unwrap();
     let maker = world.primary.owner_of(0, 0).unwrap();

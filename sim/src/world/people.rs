@@ -6,7 +6,6 @@
 
 use crate::machine::End;
 use crate::setting::{Pace, Setting};
-use bramble_matrix::{Rect, Span};
 use bramble_plan::{Machine, Member, Plan};
 use bramble_schedule::limits::NEIGHBOURS_MAX;
 use bramble_schedule::primary::PeerInfo;
@@ -68,19 +67,11 @@ fn neighbours(plan: &Plan, machines: &[Machine], as_introduced: bool) -> Vec<Vec
     for (at, one) in movers.iter().enumerate() {
         for other in &movers[..at] {
             let is_full = all[*one].len() >= NEIGHBOURS_MAX || all[*other].len() >= NEIGHBOURS_MAX;
-            if few || !is_full && may_share(&members[*one], &members[*other]) {
+            if few || !is_full && members[*one].may_share(&members[*other]) {
                 all[*one].push(*other);
                 all[*other].push(*one);
             }
         }
     }
     all
-}
-
-/// Whether two members can need the same panels: those of a row or a column of cells.
-fn may_share(one: &Member, other: &Member) -> bool {
-    let overlap = |x: Span, y: Span| x.start < y.end && y.start < x.end;
-    let meet = |a: Rect, b: Rect| overlap(a.rows, b.rows) || overlap(a.cols, b.cols);
-    let mut pairs = one.shares.iter().flat_map(|a| other.shares.iter().map(move |b| (a, b)));
-    pairs.any(|(a, b)| a.region == b.region && meet(a.cells, b.cells))
 }

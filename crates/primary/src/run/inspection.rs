@@ -160,7 +160,7 @@ async fn make_again(
         // A row of tiles was complete once.
         core.tiles_left_in_row.clear();
         let looked = core.finished.take().map_or(Duration::ZERO, |finished| finished.elapsed());
-        core.looked_at += looked;
+        core.inspecting += looked;
         core.happened(Event::Wrong { tiles, makers: makers.into_iter().collect() });
     }
     supervise(core, with).await;

@@ -5,7 +5,8 @@
 //! again, `Finished` comes once more. Whether they are others now, and so who was wrong, is for the shell to compare.
 //!
 //! Invariants: who may have made a wrong tile gets no more work in this product. The kernel calls for a tile are the plan's, so a
-//! right tile that is made again has the same bits, where all have the same kernel. Nothing is relayed any more.
+//! right tile that is made again has the same bits, where all have the same kernel. Nothing is relayed any more:
+//! whoever is served has no part of the plan left, and what is adopted is sent to each by itself.
 //!
 //! Deliberately absent: looking at C, and judging.
 
@@ -112,8 +113,6 @@ impl Primary {
             if peer.life.is_trusted() && makers.contains(&at) {
                 peer.life = Life::Suspect;
             }
-            // Waves of the plan are over.
-            peer.walk.leave_plan(&self.plan);
             peer.walk.pace.pass(now);
         }
         let left = self.left(&|region, tile| !tiles.contains(&(region, tile)));

@@ -127,11 +127,6 @@ impl Walk {
         }
     }
 
-    /// It has done its part of the plan: what it is given from now on is others'.
-    pub(super) fn leave_plan(&mut self, plan: &Plan) {
-        self.member += plan.members.len();
-    }
-
     /// The next message, taking what it needs from `credit`; `None` at the end or where something has to come back
     /// first.
     pub(super) fn next(
