@@ -100,6 +100,15 @@ impl<F> Network<F> {
         self.lanes[link].bytes
     }
 
+    /// Bytes that have left a link, also of the frame that is leaving.
+    pub(crate) fn gone(&self, link: usize, now: Time) -> u64 {
+        let lane = &self.lanes[link];
+        let waiting: usize = lane.waiting.iter().map(|(_, bytes)| bytes).sum();
+        let carried = lane.free.seconds_from(now) * lane.rate();
+        // Saturates; a part of a byte does not count.
+        lane.bytes.saturating_sub(waiting as u64).saturating_sub(carried as u64)
+    }
+
     /// Whether a frame is on a link.
     pub(crate) fn is_busy(&self, link: usize) -> bool {
         !self.lanes[link].carrying.is_empty()

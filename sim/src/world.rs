@@ -308,7 +308,9 @@ impl<'a> World<'a> {
         }
         for peer in 0..self.ends.len() {
             if self.ends[peer].lives && self.ends[peer].stands == 0 {
-                self.tell(Event::Alive { peer });
+                let now = self.agenda.now();
+                let (came, gone) = (self.back.gone(peer, now), self.out.gone(peer, now));
+                self.tell(Event::Flow { peer, came, gone, held: 0 });
             }
         }
         self.tell(Event::Tick);

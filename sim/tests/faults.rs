@@ -82,6 +82,27 @@ fn who_is_switched_off_is_given_up_after_the_silence_and_who_is_killed_at_once()
 }
 
 #[test]
+fn who_has_a_link_that_carries_next_to_nothing_is_given_up_and_others_make_what_waits_behind_it() {
+    let machines = machines(0.1, 3);
+    for (strategy, relay) in [("reuse", Relay::Off), ("square:2", Relay::Off), ("summa:1x3", Relay::On)] {
+        let plan = planned(&machines, strategy, relay, false);
+        // 200 kB/s: a third of C would take half a minute.
+        let (calm, slow) = both(&plan, &machines, "slow:w1@50%../5000");
+        let [lost] = &slow.losses[..] else { panic!("{strategy}: {:?}", slow.losses) };
+        assert!(lost.machine == 1 && lost.why.contains("too slow"), "{strategy}: {lost:?}");
+        // It is looked at twice, for two seconds each; the first time when the product is two seconds old.
+        assert!((4.0..8.0).contains(&lost.at_s), "{strategy}: {lost:?}");
+        assert!(
+            slow.failed.is_none() && slow.seconds < lost.at_s + 8.0 * calm.seconds,
+            "{strategy}: {calm:?} {slow:?}"
+        );
+        // Where nobody could make it sooner it is waited for: 3 MB/s is slow, and enough.
+        let (_, enough) = both(&plan, &machines, "slow:w1@50%../300");
+        assert!(enough.losses.is_empty(), "{strategy}: {:?}", enough.losses);
+    }
+}
+
+#[test]
 fn who_stands_still_for_long_is_given_up_and_comes_in_again_and_who_does_so_briefly_is_not() {
     let machines = machines(0.1, 3);
     let plan = planned(&machines, "reuse", Relay::Off, false);

@@ -72,6 +72,7 @@ fn whatever_goes_wrong_c_is_the_product_or_nobody_could_make_it() {
         ("left behind", sum(&|t| t.seen.left_behind), SEEDS / 50),
         ("broken off", sum(&|t| t.seen.broken_off), SEEDS / 50),
         ("silent", sum(&|t| t.seen.silent), SEEDS / 20),
+        ("too slow", sum(&|t| t.seen.too_slow), 1),
         ("joined", sum(&|t| t.seen.joined), SEEDS / 4),
         ("comers worked", sum(&|t| t.seen.comers_worked), SEEDS / 10),
         ("mended", sum(&|t| t.seen.mended), SEEDS / 2),

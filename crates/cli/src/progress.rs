@@ -91,11 +91,13 @@ impl Watch for Progress {
         }
     }
 
-    fn lost(&self, name: &str, why: &str) {
+    fn lost(&self, name: &str, why: &str, helps: bool) {
         // Said in any case: the result will be right, and the machine still needs somebody to look at it.
         self.say(&format!("bramble: worker {name} was lost: {why}; others do what it had to do"));
-        // Where nobody listens, nobody is dialled again.
-        let _ = self.lost.send(name.to_owned());
+        if helps {
+            // Where nobody listens, nobody is dialled again.
+            let _ = self.lost.send(name.to_owned());
+        }
     }
 
     fn wrong(&self, makers: &[String], tiles: usize, text: &str) {

@@ -186,7 +186,7 @@ fn what_leaves_is_what_the_other_end_takes() {
         let (leaving, shares_memory) = (a.sender.leaving(), a.shares_memory);
         let settled = async || {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            leaving()
+            leaving().there
         };
         for _ in 0..3 {
             a.sender.send(Frame::new(1, vec![1; 100], Body::Empty)).await.unwrap();
@@ -208,6 +208,7 @@ fn what_leaves_is_what_the_other_end_takes() {
         };
         let stood = tokio::time::timeout(Duration::from_secs(20), stands).await.unwrap();
         assert!(stood < 40 * to_u64(CHUNK_BYTES_MAX));
+        assert!(shares_memory || leaving().held > 0, "this system has some, too");
         for _ in 0..40 {
             b.receiver.receive(&mut PlaceStrided).await.unwrap();
         }
@@ -216,11 +217,12 @@ fn what_leaves_is_what_the_other_end_takes() {
         if shares_memory {
             assert_eq!((stood, all), (0, 0), "nothing leaves where memory is shared");
         } else {
+            assert_eq!(leaving().held, 0);
             assert!(stood > 0 && all >= 40 * to_u64(CHUNK_BYTES_MAX), "{stood}, then {all}");
         }
         // Asking keeps nothing open.
         drop(a);
-        assert_eq!(leaving(), 0);
+        assert_eq!(leaving(), Left::default());
         assert!(b.receiver.receive(&mut NoBodies).await.is_err());
     });
 }

@@ -96,14 +96,23 @@ pub trait Sender {
     /// whether a slow link is still one. Frames without a body do not count: a system takes these for a process that has
     /// stopped. A link that shares memory does not count.
     fn leaving(&self) -> Leaving {
-        Rc::new(|| 0)
+        Rc::new(Left::default)
     }
     /// Tells the other end that nothing more will come.
     fn close(&mut self) -> LinkFuture<'_, ()>;
 }
 
-/// Asks a link how many bytes of bodies have left it; 0 when it is no more.
-pub type Leaving = Rc<dyn Fn() -> u64>;
+/// Asks a link how much has left it; nothing when it is no more.
+pub type Leaving = Rc<dyn Fn() -> Left>;
+
+/// What has left a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Bytes of bodies that the other end's system has, with what was sent before them.
+    pub there: u64,
+    /// Bytes that this system has taken and the other end's has not.
+    pub held: u64,
+}
 
 /// The receiving end.
 pub trait Receiver {

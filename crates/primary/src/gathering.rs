@@ -69,7 +69,7 @@ pub(crate) async fn gather(
     let mut lost = Vec::new();
     for e in silent {
         let PrimaryError::Unreachable { name, why } = e else { return Err(e) };
-        watch.lost(&name, &why);
+        watch.lost(&name, &why, true);
         lost.push(Loss { name, why, at_s: 0.0, parts: 0, part: 0.0 });
     }
     Ok(Gathered { local, workers, nic_bytes_per_s, missing, lost, comers, rules, wish })

@@ -108,8 +108,8 @@ pub trait Watch {
     fn missing(&self, why: &str);
     /// A run before is gone on with.
     fn resumed(&self, resumed: &Resumed);
-    /// A machine was lost; others do what it has not given back.
-    fn lost(&self, name: &str, why: &str);
+    /// A machine was lost; others do what it has not given back. Whether it would help if it came back.
+    fn lost(&self, name: &str, why: &str, helps: bool);
     /// So many tiles of C are wrong, one of them as it says, and these may have made them; others make them again.
     fn wrong(&self, makers: &[String], tiles: usize, text: &str);
     /// A machine has come in mid-product, and takes a part of what is left.

@@ -56,10 +56,10 @@ struct Peer {
     bytes_received: Rc<Cell<u64>>,
     /// What the opening of the session had sent and received: greetings and measurements are not the product's.
     before: (u64, u64),
-    /// Count bytes as they come and go, and what they said together when they were last looked at.
+    /// Count bytes as they come and go, and what they said when they were last looked at.
     arriving: Rc<Cell<u64>>,
     leaving: Leaving,
-    moved_bytes: u64,
+    moved_bytes: (u64, u64),
     goodbye: Option<Bye>,
     /// Tells its reader to end, and why.
     cut: Rc<Notify>,
@@ -162,6 +162,7 @@ pub(crate) async fn run(
             shares_memory: s.link.shares_memory,
             neighbours,
             work_per_s: s.welcome.gflops * 1e9 / 2.0,
+            link_bytes_per_s: s.rate.map(|rate| rate.bytes_per_s),
             is_reserve: at >= working,
         })
         .collect();
@@ -282,9 +283,10 @@ impl Core {
             if self.peers[peer].to.is_none() {
                 continue;
             }
-            let bytes = self.peers[peer].arriving.get() + (self.peers[peer].leaving)();
-            if std::mem::replace(&mut self.peers[peer].moved_bytes, bytes) != bytes {
-                self.happened(Event::Alive { peer });
+            let (came, left) = (self.peers[peer].arriving.get(), (self.peers[peer].leaving)());
+            let moved = (came, left.there);
+            if std::mem::replace(&mut self.peers[peer].moved_bytes, moved) != moved {
+                self.happened(Event::Flow { peer, came, gone: left.there, held: left.held });
             }
         }
     }

@@ -19,6 +19,8 @@ fn mended(p: &Problem, setting: &Setting, wish: &Wish, liar: usize, choices: &[u
     whole.run(&[]);
     let mut world = World::new(p, setting, wish)?;
     world.primary = world.primary.inspected();
+    // Not the reserve, which is never lost: where that is wrong and all others are lost nobody is left.
+    let liar = liar % world.primary.plan().members.len();
     world.liar = Some(liar);
     world.run(choices);
     if let Some(why) = &world.failed {

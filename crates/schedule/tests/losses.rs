@@ -222,6 +222,7 @@ fn primary(plan: Plan, credits: &[u64], reserve: bool) -> Primary {
         shares_memory: reserve && at + 1 == credits.len(),
         neighbours: Vec::new(),
         work_per_s: 1e6,
+        link_bytes_per_s: None,
         is_reserve: reserve && at + 1 == credits.len(),
     };
     let (a_layout, b_layout) = (Layout::RowMajor, Layout::RowMajor);
@@ -262,6 +263,7 @@ fn who_comes_when_all_is_over_has_a_number_and_no_part() {
         shares_memory: false,
         neighbours: Vec::new(),
         work_per_s: 1e6,
+        link_bytes_per_s: None,
         is_reserve: false,
     };
     assert!(primary.handle(Event::Joined(late), Duration::ZERO).is_empty());

@@ -81,6 +81,7 @@ impl World {
                 // Nobody relays here: what is sent to each has to be the whole of its panels.
                 neighbours: Vec::new(),
                 work_per_s: 0.0,
+                link_bytes_per_s: None,
                 is_reserve: false,
             })
             .collect();

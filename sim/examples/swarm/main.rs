@@ -75,7 +75,7 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let next = AtomicU64::new(from);
     let failed: Mutex<Vec<Outcome>> = Mutex::new(Vec::new());
-    let sums: Mutex<[u64; 8]> = Mutex::new([0; 8]);
+    let sums: Mutex<[u64; 9]> = Mutex::new([0; 9]);
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -87,8 +87,8 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
                 Ok(tried) => {
                     let few = u64::from(tried.failed.is_some());
                     let (seen, losses, moves) = (tried.seen, tried.losses as u64, tried.moves as u64);
-                    let new =
-                        [1, losses, tried.events, seen.relayed, moves, few, seen.joined, seen.comers_worked];
+                    let (came, events) = ([seen.joined, seen.comers_worked], tried.events);
+                    let new = [1, losses, events, seen.relayed, moves, few, came[0], came[1], seen.too_slow];
                     let mut sums = sums.lock().unwrap_or_else(|e| e.into_inner());
                     sums.iter_mut().zip(new).for_each(|(sum, new)| *sum += new);
                 }
@@ -107,9 +107,9 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
     let sums = sums.into_inner().unwrap_or_else(|e| e.into_inner());
     let mut failed = failed.into_inner().unwrap_or_else(|e| e.into_inner());
     failed.sort_by_key(|f| f.scenario.seed);
-    let [right, losses, events, relayed, moves, without, joined, worked] = sums;
+    let [right, losses, events, relayed, moves, without, joined, worked, slow] = sums;
     println!(
-        "{right} right ({without} without C), {losses} losses, {events} events, {relayed} pieces relayed, {moves} moves, \
+        "{right} right ({without} without C), {losses} losses ({slow} of links that were too slow), {events} events, {relayed} pieces relayed, {moves} moves, \
          {joined} joined and {worked} of them worked"
     );
     let count = failed.len();

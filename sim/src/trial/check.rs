@@ -28,6 +28,8 @@ pub(super) struct Checks {
     died: Vec<Option<Time>>,
     /// Machines that something happened to that can have them taken for dead.
     suffered: Vec<bool>,
+    /// Machines whose links were made slower.
+    slowed: Vec<bool>,
     calls: u64,
     moves: usize,
     progress: f64,
@@ -35,12 +37,31 @@ pub(super) struct Checks {
 
 impl Checks {
     pub(super) fn new(peers: usize) -> Self {
-        Self { died: vec![None; peers], suffered: vec![false; peers], calls: 0, moves: 0, progress: 0.0 }
+        let none = vec![false; peers];
+        Self {
+            died: vec![None; peers],
+            suffered: none.clone(),
+            slowed: none,
+            calls: 0,
+            moves: 0,
+            progress: 0.0,
+        }
     }
 
     /// A machine, or its link, is gone from now on.
     pub(super) fn dies(&mut self, peer: usize, now: Time) {
         self.died[peer].get_or_insert(now);
+        self.suffered[peer] = true;
+    }
+
+    /// A machine's link may now be too slow to wait for.
+    pub(super) fn slows(&mut self, peer: usize) {
+        self.slowed[peer] = true;
+    }
+
+    /// It was, and others do what the machine had.
+    pub(super) fn too_slow(&mut self, peer: usize) {
+        assert!(self.slowed[peer], "the link of w{peer} is as it was, and taken for too slow");
         self.suffered[peer] = true;
     }
 
@@ -106,6 +127,7 @@ impl Trial {
             Event::Credit { peer, bytes: 64 },
             Event::Landed { peer, head },
             Event::Alive { peer },
+            Event::Flow { peer, came: 1, gone: 1, held: 0 },
             Event::Missing { peer, missing: Missing { id: 0, lines: 0 } },
             Event::Parted { peer, other: 0 },
             Event::Lost { peer, why: "again".into() },

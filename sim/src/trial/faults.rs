@@ -125,12 +125,17 @@ impl Trial {
         }
     }
 
-    /// What can have an end seem dead that is not.
+    /// What can have an end seem dead that is not, or too slow.
     fn blame(&mut self, lane: usize, kind: FaultKind) {
         // No real link takes seconds for a ping alone; while C is looked at nothing else is on it.
         let is_dead = kind == FaultKind::Stall || self.lanes[lane].ping_s() > PING_MAX_S;
-        if is_dead && let (None, Some(peer)) | (Some(peer), None) = (self.sender(lane), self.receiver(lane)) {
-            self.checks.suffers(peer);
+        if let (None, Some(peer)) | (Some(peer), None) = (self.sender(lane), self.receiver(lane)) {
+            if is_dead {
+                self.checks.suffers(peer);
+            }
+            if matches!(kind, FaultKind::Stall | FaultKind::Slow(_)) {
+                self.checks.slows(peer);
+            }
         }
     }
 }

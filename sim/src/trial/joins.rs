@@ -22,6 +22,7 @@ pub(super) fn comer(machine: usize, credit_bytes: u64, gflops: f64) -> PeerInfo 
         shares_memory: false,
         neighbours: Vec::new(),
         work_per_s: gflops * 1e9 / 2.0,
+        link_bytes_per_s: None,
         is_reserve: false,
     }
 }

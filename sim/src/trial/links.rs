@@ -121,6 +121,9 @@ pub(super) struct Lane {
     pub(super) held_last: Option<Time>,
     /// Orders that will not be carried out.
     undone: Vec<Forward>,
+    /// Bytes of what has left, and what of the one that is leaving had left when that was last looked at.
+    gone: f64,
+    going: f64,
 }
 
 impl Lane {
@@ -142,6 +145,8 @@ impl Lane {
             first_since: Time::default(),
             held_last: None,
             undone: Vec::new(),
+            gone: 0.0,
+            going: 0.0,
         }
     }
 
@@ -160,6 +165,16 @@ impl Lane {
 
     fn is_held_at_sender(&self) -> bool {
         self.sender_stands > 0 || self.is_stalled()
+    }
+
+    /// Bytes that have left, after so many seconds more.
+    pub(super) fn gone_after(&mut self, seconds: f64) -> u64 {
+        if let Some(item) = self.leaving.as_ref().filter(|_| !self.left_due && !self.is_held_at_sender()) {
+            let some = seconds * self.bytes_per_s / self.slowness();
+            self.going = (self.going + some).min(item.wire_bytes() as f64);
+        }
+        // Whole bytes.
+        (self.gone + self.going) as u64
     }
 
     /// Whether bytes of a frame are on their way now.
@@ -237,7 +252,12 @@ impl Lane {
             return None;
         }
         self.left_due = self.is_held_at_sender();
-        if self.left_due { None } else { self.leaving.take() }
+        if self.left_due {
+            return None;
+        }
+        self.going = 0.0;
+        self.gone += self.leaving.as_ref().map_or(0.0, |item| item.wire_bytes() as f64);
+        self.leaving.take()
     }
 
     /// Something is on its way.

@@ -99,6 +99,8 @@ pub struct Seen {
     pub broken_off: u64,
     /// Machines that were given up because they were silent.
     pub silent: u64,
+    /// Machines whose links were too slow.
+    pub too_slow: u64,
     /// Machines that came in, and those of them that gave work back.
     pub joined: u64,
     /// See `joined`.

@@ -135,6 +135,7 @@ impl Scenario {
             shares_memory: machine == 0,
             neighbours: neighbours(at),
             work_per_s: self.machines[machine].gflops * 1e9 / 2.0,
+            link_bytes_per_s: self.machines[machine].link.map(|link| link.bytes_per_s),
             is_reserve: at >= members.len(),
         };
         let all = members.iter().enumerate();

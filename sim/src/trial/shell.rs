@@ -202,6 +202,10 @@ impl Trial {
     /// Has a link ended: its reader will say that the machine is gone.
     fn cut(&mut self, peer: usize, why: String) {
         self.seen.silent += u64::from(why.contains("silent"));
+        if why.contains("too slow") {
+            self.seen.too_slow += 1;
+            self.checks.too_slow(peer);
+        }
         let session = &mut self.shell.sessions[peer];
         session.is_closed = true;
         session.is_cut = true;

@@ -15,7 +15,10 @@ impl Trial {
             // A worker whose bytes come, or that takes those of a body, is alive, also in the middle of a long frame.
             let is_heard = self.lanes[self.back(peer)].moves() || self.lanes[self.out(peer)].takes_a_body();
             if is_heard && !self.shell.sessions[peer].is_cut {
-                self.tell(Event::Alive { peer });
+                let lanes = (self.back(peer), self.out(peer));
+                let (came, gone) =
+                    (self.lanes[lanes.0].gone_after(TICK_S), self.lanes[lanes.1].gone_after(TICK_S));
+                self.tell(Event::Flow { peer, came, gone, held: 0 });
             }
             if self.lanes[self.out(peer)].moves() {
                 self.nodes[peer].heard = now;

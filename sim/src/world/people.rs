@@ -35,6 +35,7 @@ pub(super) fn info(machine: &Machine, credit_bytes: u64) -> PeerInfo {
         shares_memory: machine.link.is_none(),
         neighbours: Vec::new(),
         work_per_s: machine.gflops * 1e9 / 2.0,
+        link_bytes_per_s: machine.link.map(|link| link.bytes_per_s),
         is_reserve: false,
     }
 }

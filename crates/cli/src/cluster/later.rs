@@ -3,7 +3,7 @@
 //! Place in the flow: behind `Cluster::meet`, beside the product, which takes them as new machines.
 //!
 //! Invariants: who was lost is dialled again after half a second, and then ever less often, never twice at a time; who was lost
-//! three times is left alone. Strangers at the door are held to the same limits as before the product.
+//! three times, or has too slow a link, is left alone. Strangers at the door are held to the same limits as before the product.
 //!
 //! Deliberately absent: processes of this machine (`--local`), whose end is a bug or an order.
 

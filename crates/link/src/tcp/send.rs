@@ -6,7 +6,7 @@
 use super::pace::Pace;
 use super::pipe::Pipe;
 use super::{SLICES_MAX, broken};
-use crate::{Body, Frame, Leaving, Limits, LinkError, LinkFuture, Sender, to_u64};
+use crate::{Body, Frame, Leaving, Left, Limits, LinkError, LinkFuture, Sender, to_u64};
 use std::cell::Cell;
 use std::io::IoSlice;
 use std::rc::Rc;
@@ -86,7 +86,11 @@ impl Sender for TcpSender {
     fn leaving(&self) -> Leaving {
         // Whoever asks does not keep the connection open.
         let (pipe, body_end) = (Rc::downgrade(&self.pipe), self.body_end.clone());
-        Rc::new(move || pipe.upgrade().map_or(0, |pipe| pipe.acknowledged().min(body_end.get())))
+        Rc::new(move || {
+            let Some(pipe) = pipe.upgrade() else { return Left::default() };
+            let there = pipe.acknowledged();
+            Left { there: there.min(body_end.get()), held: pipe.written().saturating_sub(there) }
+        })
     }
     fn close(&mut self) -> LinkFuture<'_, ()> {
         Box::pin(async move { self.pipe.close().await.map_err(broken) })

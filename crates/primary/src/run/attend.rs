@@ -45,7 +45,7 @@ impl Attendants<'_> {
     /// Says what was lost since.
     fn tell(&mut self, core: &Core) {
         for lost in &core.state.losses()[self.told..] {
-            self.watch.lost(&core.peers[lost.peer].name, &lost.why);
+            self.watch.lost(&core.peers[lost.peer].name, &lost.why, !lost.too_slow);
             self.told += 1;
         }
     }

@@ -123,7 +123,7 @@ impl Tasks {
             before,
             arriving: session.link.receiver.arriving(),
             leaving: session.link.sender.leaving(),
-            moved_bytes: 0,
+            moved_bytes: (0, 0),
             goodbye: None,
             cut: Rc::new(Notify::new()),
             why: None,
@@ -145,6 +145,7 @@ impl Tasks {
             shares_memory: session.link.shares_memory,
             neighbours: Vec::new(),
             work_per_s: session.welcome.gflops * 1e9 / 2.0,
+            link_bytes_per_s: None,
             is_reserve: false,
         };
         {

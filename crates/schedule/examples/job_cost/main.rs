@@ -58,6 +58,7 @@ fn primary(plan: Plan) -> Primary {
         shares_memory: false,
         neighbours: Vec::new(),
         work_per_s: 0.0,
+        link_bytes_per_s: None,
         is_reserve: false,
     };
     let peers = plan.members.iter().map(info).collect();

@@ -19,6 +19,8 @@ pub struct PeerInfo {
     pub neighbours: Vec<usize>,
     /// Elements of C times depth that it does in a second, by what it said: reckoned with where the plan says nothing.
     pub work_per_s: f64,
+    /// Bytes a second of its link, each way, where they were measured.
+    pub link_bytes_per_s: Option<f64>,
     /// It is given work only when nobody else can do it. Not for members of the plan.
     pub is_reserve: bool,
 }
@@ -76,6 +78,17 @@ pub enum Event {
     Alive {
         /// Who.
         peer: usize,
+    },
+    /// Bytes have come over a link, or its other end's system has taken some: a sign of life. Both count since the link began.
+    Flow {
+        /// Whose link.
+        peer: usize,
+        /// Bytes that came from there.
+        came: u64,
+        /// Bytes of bodies that are there.
+        gone: u64,
+        /// Bytes that this system has taken and that are not there.
+        held: u64,
     },
     /// A matrix that another worker should have passed on does not come from there.
     Missing {

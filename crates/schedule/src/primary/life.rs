@@ -64,6 +64,8 @@ pub struct Lost {
     pub lots: u64,
     /// How much that is of all work, 0 to 1.
     pub part: f64,
+    /// It is there, and its link too slow: it would not help if it came back.
+    pub too_slow: bool,
 }
 
 impl Primary {
@@ -94,6 +96,7 @@ impl Primary {
             | Event::Credit { peer, .. }
             | Event::Landed { peer, .. }
             | Event::Alive { peer }
+            | Event::Flow { peer, .. }
             | Event::Missing { peer, .. }
             | Event::Parted { peer, .. } => !life(peer).is_heard(),
         }
@@ -149,7 +152,8 @@ impl Primary {
         let neighbours = self.board.gone(peer).into_iter().filter(|o| self.peers[*o].life.is_heard());
         actions.extend(neighbours.map(|other| Action::Parted { peer: other, other: peer }));
         send_orders(&mut self.board, &mut self.peers, self.next_peer, actions);
-        self.losses.push(Lost { peer, why, at: now, lots: 0, part: 0.0 });
+        let too_slow = self.peers[peer].flow.is_too_slow();
+        self.losses.push(Lost { peer, why, at: now, lots: 0, part: 0.0, too_slow });
         for other in &mut self.peers {
             other.walk.pace.pass(now);
         }

@@ -23,6 +23,7 @@ mod pace;
 mod peer;
 mod relay;
 mod resume;
+mod slow;
 mod standing;
 mod steal;
 mod sums;
@@ -174,6 +175,10 @@ impl Primary {
                 self.balance(now, &mut actions);
             }
             Event::Alive { peer } => self.peers[peer].heard(now),
+            Event::Flow { peer, came, gone, held } => {
+                self.peers[peer].heard(now);
+                self.peers[peer].flow.moved(came, gone, held);
+            }
             Event::Missing { peer, missing } => match self.peers[peer].missing(&missing) {
                 Ok(()) => self.serve_one(peer, now, &mut actions),
                 Err(e) => self.cut(peer, &e.0, &mut actions),
@@ -186,6 +191,7 @@ impl Primary {
             Event::Accepted => self.over = true,
             Event::Tick => {
                 self.tick(now, &mut actions);
+                self.look_at_links(now, &mut actions);
                 self.balance(now, &mut actions);
             }
         }

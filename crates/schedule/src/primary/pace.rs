@@ -175,6 +175,16 @@ impl Pace {
         (self.sent - self.done).max(0.0)
     }
 
+    /// Work a second when something last came back, however long ago that is.
+    pub(super) fn rate_at_work(&self) -> f64 {
+        let trusted = TRUST * self.step_max;
+        let (busy_s, done) = (self.heard.0 - self.before.0, self.heard.1 - self.before.1);
+        if !self.is_there || self.planned <= 0.0 || busy_s + trusted <= 0.0 {
+            return self.planned;
+        }
+        (done + trusted) / (busy_s + trusted / self.planned)
+    }
+
     /// Work a second. What was planned fades as more is seen; where nothing comes back, the rate is at most what would
     /// have been if a step and a half had been done in silence.
     pub(super) fn rate(&self) -> f64 {
@@ -182,10 +192,8 @@ impl Pace {
         if !self.is_there || silent_s <= 0.0 || self.planned <= 0.0 {
             return self.planned;
         }
-        let trusted = TRUST * self.step_max;
-        let (busy_s, done) = (self.heard.0 - self.before.0, self.heard.1 - self.before.1);
-        let seen = (done + trusted) / (busy_s + trusted / self.planned);
-        seen.min((done + UNHEARD * self.step_max) / silent_s)
+        let done = self.heard.1 - self.before.1;
+        self.rate_at_work().min((done + UNHEARD * self.step_max) / silent_s)
     }
 
     /// Whether the link has been busy nearly all the time: more work would only be more to wait for.

@@ -3,6 +3,7 @@
 use super::life::Life;
 use super::outgoing::{Outgoing, small};
 use super::relay::Board;
+use super::slow::Flow;
 use super::standing::Standing;
 use super::walk::{Course, Walk, tile_number};
 use super::work::Lot;
@@ -10,7 +11,7 @@ use super::{PeerInfo, Place};
 use crate::ProtocolError;
 use crate::limits::{HELD_UP_AFTER, LINK_WINDOW_BYTES, PING_AFTER};
 use crate::message::{Forward, Missing, ResultHead, Then};
-use bramble_matrix::number::to_u64;
+use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_matrix::{Rect, Span};
 use bramble_plan::{Plan, charged_bytes};
 use std::collections::{BTreeMap, VecDeque};
@@ -37,6 +38,8 @@ pub(super) struct Peer {
     orders: Vec<Forward>,
     /// When it last gave credit.
     last_credit: Duration,
+    /// What its link carries.
+    pub(super) flow: Flow,
     /// Since the start: jobs that it was given, and tiles that it gave back whole.
     jobs_given: u32,
     tiles_back: u32,
@@ -79,6 +82,7 @@ impl Peer {
             pings: 0,
             orders: Vec::new(),
             last_credit: Duration::ZERO,
+            flow: Flow::default(),
             jobs_given: 0,
             tiles_back: 0,
             info,
@@ -195,6 +199,11 @@ impl Peer {
             self.tiles_back = self.tiles_back.saturating_add(1);
         }
         whole
+    }
+
+    /// Bytes that its link was given and has not taken whole.
+    pub(super) fn in_link_bytes(&self) -> f64 {
+        nearest_f64(to_u64(self.in_link_bytes))
     }
 
     /// Whether nothing is on its way to it.

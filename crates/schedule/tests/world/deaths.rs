@@ -28,6 +28,7 @@ pub(super) fn reserve(peers: &[PeerInfo]) -> PeerInfo {
         shares_memory: true,
         neighbours: Vec::new(),
         work_per_s: 1e5,
+        link_bytes_per_s: None,
         is_reserve: true,
     }
 }

@@ -39,6 +39,7 @@ impl World {
                 shares_memory: false,
                 neighbours: Vec::new(),
                 work_per_s: 1e6,
+                link_bytes_per_s: None,
                 is_reserve: false,
             }));
         }

@@ -194,6 +194,7 @@ pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wis
         shares_memory: false,
         neighbours: Vec::new(),
         work_per_s: 1e6,
+        link_bytes_per_s: None,
         is_reserve: false,
     }];
     Primary::new(plan, operands(p, false), peers)
@@ -238,6 +239,7 @@ impl World {
                 shares_memory: [false, true, true, at == 1][usize::from(setting.shared)],
                 neighbours: Vec::new(),
                 work_per_s: 1e6,
+                link_bytes_per_s: None,
                 is_reserve: false,
             })
             .collect();

@@ -17,11 +17,17 @@ use bramble_plan::Plan;
 use std::collections::{BTreeMap, VecDeque};
 
 impl Walk {
-    /// All that is left to do; this walk has nothing more.
+    /// All that is left to do.
+    pub(in crate::primary) fn left(&self, plan: &Plan) -> VecDeque<Lot> {
+        let begun = self.out.iter().flat_map(|out| out.left(plan)).map(Lot::One);
+        begun.chain(self.lots.iter().filter(|lot| lot.first(plan).is_some()).cloned()).collect()
+    }
+
+    /// The same; this walk has nothing more.
     pub(in crate::primary) fn abandon(&mut self, plan: &Plan) -> VecDeque<Lot> {
-        let begun = std::mem::take(&mut self.out);
-        let begun = begun.iter().flat_map(|out| out.left(plan)).map(Lot::One);
-        let lots = std::mem::take(&mut self.lots).into_iter().filter(|lot| lot.first(plan).is_some());
+        let left = self.left(plan);
+        self.out.clear();
+        self.lots.clear();
         self.sending = None;
         self.refused = None;
         self.waits_for_sum = false;
@@ -29,13 +35,18 @@ impl Walk {
         self.relayed.clear();
         self.rest.clear();
         self.pace = Pace::default();
-        begun.chain(lots).collect()
+        left
     }
 
     /// Whether there is nothing to do, and nothing out.
     pub(in crate::primary) fn is_empty(&self) -> bool {
+        self.out.is_empty() && self.has_sent_all()
+    }
+
+    /// Whether nothing is left to be sent.
+    pub(in crate::primary) fn has_sent_all(&self) -> bool {
         let no_messages = self.ready.is_empty() && self.rest.is_empty() && self.relayed.is_empty();
-        self.lots.is_empty() && self.out.is_empty() && self.sending.is_none() && no_messages
+        self.lots.is_empty() && self.sending.is_none() && no_messages
     }
 }
 
