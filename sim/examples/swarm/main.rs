@@ -109,8 +109,8 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
     failed.sort_by_key(|f| f.scenario.seed);
     let [right, losses, events, relayed, moves, without, joined, worked, slow] = sums;
     println!(
-        "{right} right ({without} without C), {losses} losses ({slow} of links that were too slow), {events} events, {relayed} pieces relayed, {moves} moves, \
-         {joined} joined and {worked} of them worked"
+        "{right} right ({without} without C), {losses} losses ({slow} of links that were too slow), {events} events, \
+         {relayed} pieces relayed, {moves} moves, {joined} joined and {worked} of them worked"
     );
     let count = failed.len();
     for found in failed {

@@ -5,9 +5,10 @@
 //! lost like any other (`life`).
 //!
 //! Invariants: only a link that moves is judged, and only where it alone is waited for: not even what waited in it when a window
-//! began has gone when that ends; or all has been sent, no work gets done, and what comes home does so without a pause. A machine that stands still or computes slowly is not; silence and stealing
-//! are for these. It has to be slower than it was measured, or has been, and twice in a row so slow that there is no doubt; there has to be room for its work elsewhere, and one machine is
-//! cut at a time: then the others are judged anew. Whoever shares memory has no link to judge.
+//! began has gone when that ends; or all has been sent, no work gets done, and what comes home does so without a pause. A
+//! machine that stands still or computes slowly is not; silence and stealing are for these. The link has to be slower than it was
+//! measured, or has been, and twice in a row so slow that there is no doubt. There has to be room for its machine's work
+//! elsewhere. One machine is cut at a time: then the others are judged anew. Whoever shares memory has no link to judge.
 //!
 //! Deliberately absent: links between workers. A machine whose link is bad is so for the primary, too.
 
