@@ -9,6 +9,7 @@
 
 mod error;
 mod kernel;
+mod machine;
 mod plot;
 mod show;
 
