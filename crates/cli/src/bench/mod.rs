@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: other programs. What Bramble is compared with is in `bench/*.py`.
 
+mod chart;
 mod error;
 mod kernel;
 mod machine;
