@@ -35,6 +35,9 @@ pub(crate) enum Ground {
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
+    /// Lines of one number have one colour.
+    pub(crate) colour: usize,
+    pub(crate) is_dashed: bool,
 }
 
 /// One panel.
@@ -209,14 +212,15 @@ impl Chart {
         let names = self.series.len() as f64 * NAME_STEP;
         let first = (lowest + 6.0 + NAME_STEP).min(axes.height - MARGIN[3] - names + NAME_STEP);
         for (at, series) in self.series.iter().enumerate() {
-            let colour = COLOURS[at % COLOURS.len()];
+            let colour = COLOURS[series.colour % COLOURS.len()];
+            let dashes = if series.is_dashed { " stroke-dasharray=\"7 4\"" } else { "" };
             let mut own: Vec<(f64, f64)> =
                 series.points.iter().filter(|p| drawable(p)).map(|(x, y)| (axes.x(*x), axes.y(*y))).collect();
             own.sort_by(|a, b| a.0.total_cmp(&b.0));
             let path: Vec<String> = own.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
             let _ = writeln!(
                 out,
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dashes}/>",
                 path.join(" ")
             );
             for (x, y) in own {
@@ -240,7 +244,7 @@ mod tests {
     use super::*;
 
     fn chart(points: Vec<(f64, f64)>, levels: Vec<(String, f64)>) -> Chart {
-        let series = vec![Series { name: "<a & \"b\">".to_owned(), points }];
+        let series = vec![Series { name: "<a & \"b\">".to_owned(), points, ..Series::default() }];
         Chart { title: "t".to_owned(), below: "x".to_owned(), mark: |x| format!("{x}"), series, levels }
     }
 

@@ -30,7 +30,7 @@ fn panel(dtype: DType, points: &[&Point]) -> Chart {
     for p in points {
         let name = format!("{}, {}", p.kernel, threads(p.threads));
         let at = series.iter().position(|s| s.name == name).unwrap_or_else(|| {
-            series.push(Series { name, points: Vec::new() });
+            series.push(Series { name, colour: series.len(), ..Series::default() });
             series.len() - 1
         });
         series[at].points.push((edge(p), p.gflops()));
