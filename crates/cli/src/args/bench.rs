@@ -1,5 +1,9 @@
 //! The options of `bramble bench`.
 
+mod report;
+
+pub(crate) use report::BenchReportArgs;
+
 use super::product::{element_type, kernel};
 use bramble_kernel::Choice;
 use bramble_matrix::DType;
@@ -12,6 +16,8 @@ pub(crate) enum BenchCommand {
     Kernel(BenchKernelArgs),
     /// Measure what threads are worth: the same products by one thread and by several
     Threads(BenchThreadsArgs),
+    /// Make a page of what was measured, with tables and drawings; set two machines beside each other
+    Report(BenchReportArgs),
 }
 
 /// A product's sizes.

@@ -3,7 +3,7 @@
 //! Place in the flow: `plot` and `report` say what is drawn, this file where it goes.
 //!
 //! Invariants: nothing from elsewhere: no script, no font, no file; all texts are escaped; a point that is not a number,
-//! or not above zero on the logarithmic axis, is left out.
+//! or not above zero on a logarithmic axis, is left out.
 
 use std::fmt::Write;
 
@@ -11,8 +11,12 @@ use std::fmt::Write;
 const WIDTH: f64 = 720.0;
 /// See `WIDTH`.
 const HEIGHT: f64 = 380.0;
-/// Around what is drawn: left, top, right (the names of the lines), bottom.
+/// Around what is drawn: left, top, right (the names of the lines, at least), bottom.
 const MARGIN: [f64; 4] = [70.0, 40.0, 210.0, 50.0];
+/// Most room for names.
+const NAMES_MAX: f64 = 330.0;
+/// Of a letter, about.
+const LETTER: f64 = 6.5;
 /// From the name of a line to the next.
 const NAME_STEP: f64 = 18.0;
 /// Least room between two marks of the lower axis.
@@ -49,6 +53,8 @@ pub(crate) struct Chart {
     /// How a place on the lower axis is written.
     pub(crate) mark: fn(f64) -> String,
     pub(crate) series: Vec<Series>,
+    /// Whether heights are logarithmic, too.
+    pub(crate) is_log: bool,
     /// Dashed lines across: a name and a height.
     pub(crate) levels: Vec<(String, f64)>,
 }
@@ -99,8 +105,13 @@ struct Axes {
     places: (f64, f64),
     /// The largest value.
     top: f64,
+    is_log: bool,
+    /// Logarithm of the least value, where heights are logarithmic.
+    bottom: f64,
     /// Of the panel.
     height: f64,
+    /// Where what is drawn ends, and names begin.
+    right: f64,
 }
 
 impl Axes {
@@ -113,17 +124,42 @@ impl Axes {
             (true, true) => (low, high),
         };
         let values = chart.points().map(|(_, y)| y).chain(chart.levels.iter().map(|(_, y)| *y));
-        let top = values.fold(0.0, f64::max);
-        Self { places, top: if top > 0.0 { top * 1.05 } else { 1.0 }, height: chart.height() }
+        let (least, top) =
+            values.fold((f64::INFINITY, 0.0), |(least, top): (f64, f64), y| (least.min(y), top.max(y)));
+        let top = if top > 0.0 { top * 1.05 } else { 1.0 };
+        let bottom = least.min(top / 2.0).ln();
+        let names = chart.series.iter().map(|s| &s.name).chain(chart.levels.iter().map(|(name, _)| name));
+        let room = names.map(|name| name.chars().count() as f64 * LETTER + 12.0).fold(MARGIN[2], f64::max);
+        let right = WIDTH - room.min(NAMES_MAX);
+        Self { places, top, is_log: chart.is_log, bottom, height: chart.height(), right }
     }
 
     fn x(&self, place: f64) -> f64 {
         let (low, high) = self.places;
-        MARGIN[0] + (place.ln() - low) / (high - low) * (WIDTH - MARGIN[0] - MARGIN[2])
+        MARGIN[0] + (place.ln() - low) / (high - low) * (self.right - MARGIN[0])
     }
 
     fn y(&self, value: f64) -> f64 {
-        self.height - MARGIN[3] - value / self.top * (self.height - MARGIN[1] - MARGIN[3])
+        let part = match self.is_log {
+            true => (value.ln() - self.bottom) / (self.top.ln() - self.bottom),
+            false => value / self.top,
+        };
+        self.height - MARGIN[3] - part * (self.height - MARGIN[1] - MARGIN[3])
+    }
+
+    /// Heights that are marked, as they are written.
+    fn heights(&self) -> Vec<(f64, String)> {
+        if self.is_log {
+            let [low, high] = [self.bottom / 10f64.ln(), self.top.log10()].map(|x| x.clamp(-300.0, 300.0));
+            let exponents = low.ceil() as i32..=high.floor() as i32;
+            return exponents
+                .map(|exponent| (10f64.powi(exponent), format!("{:e}", 10f64.powi(exponent))))
+                .collect();
+        }
+        let every = step(self.top);
+        let digits = (-every.log10().floor()).max(0.0) as usize;
+        let marks = (0..=(self.top / every).floor() as u32).map(|at| f64::from(at) * every);
+        marks.map(|mark| (mark, format!("{mark:.digits$}"))).collect()
     }
 }
 
@@ -142,23 +178,25 @@ impl Chart {
 
     /// All points that can be drawn.
     fn points(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
-        self.series.iter().flat_map(|series| series.points.iter().copied()).filter(drawable)
+        self.series.iter().flat_map(|series| series.points.iter().copied()).filter(|p| self.draws(p))
+    }
+
+    /// Whether both are numbers, and have a logarithm where they need one.
+    fn draws(&self, (x, y): &(f64, f64)) -> bool {
+        x.is_finite() && *x > 0.0 && y.is_finite() && (*y > 0.0 || !self.is_log)
     }
 
     fn draw(&self, out: &mut String) {
         let axes = Axes::of(self);
-        let (left, right) = (MARGIN[0], WIDTH - MARGIN[2]);
+        let (left, right) = (MARGIN[0], axes.right);
         let title = escaped(&self.title);
         let _ = writeln!(out, "<text x=\"{left}\" y=\"22\" font-size=\"15\">{title}</text>");
-        let every = step(axes.top);
-        let digits = (-every.log10().floor()).max(0.0) as usize;
-        for at in 0..=(axes.top / every).floor() as u32 {
-            let mark = f64::from(at) * every;
+        for (mark, text) in axes.heights() {
             let y = axes.y(mark);
             let _ = writeln!(
                 out,
                 "<line x1=\"{left}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\" stroke=\"currentColor\" \
-                 stroke-opacity=\"0.15\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{mark:.digits$}</text>",
+                 stroke-opacity=\"0.15\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{text}</text>",
                 left - 8.0,
                 y + 4.0
             );
@@ -191,31 +229,42 @@ impl Chart {
 
     /// The levels, the lines, and the names of both.
     fn lines(&self, out: &mut String, axes: &Axes) {
-        let right = WIDTH - MARGIN[2];
-        let mut lowest = MARGIN[1] - NAME_STEP;
+        let right = axes.right;
         let mut levels: Vec<&(String, f64)> = self.levels.iter().filter(|(_, y)| y.is_finite()).collect();
         levels.sort_by(|a, b| b.1.total_cmp(&a.1));
-        for (name, level) in levels {
+        // Names of levels stand beside their lines, or below each other; those of lines below them.
+        let mut lowest = MARGIN[1] - NAME_STEP;
+        let beside: Vec<f64> = levels
+            .iter()
+            .map(|(_, level)| {
+                lowest = (axes.y(*level) + 4.0).max(lowest + NAME_STEP);
+                lowest
+            })
+            .collect();
+        let names = self.series.len() as f64 * NAME_STEP;
+        let has_room = lowest + 6.0 + names <= axes.height - MARGIN[3];
+        // Where there is no room for both, those of levels stand on their lines.
+        let first = if has_room { lowest + 6.0 + NAME_STEP } else { MARGIN[1] + 4.0 };
+        for ((name, level), beside) in levels.into_iter().zip(beside) {
             let y = axes.y(*level);
-            // Beside its line, or below the name before.
-            lowest = (y + 4.0).max(lowest + NAME_STEP);
+            let (x, text_y) = if has_room { (right + 8.0, beside) } else { (MARGIN[0] + 8.0, y - 4.0) };
             let _ = writeln!(
                 out,
                 "<line x1=\"{}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\" stroke=\"currentColor\" stroke-opacity=\"0.7\" \
-                 stroke-dasharray=\"6 4\"/><text x=\"{:.1}\" y=\"{lowest:.1}\" fill-opacity=\"0.7\">{}</text>",
+                 stroke-dasharray=\"6 4\"/><text x=\"{x:.1}\" y=\"{text_y:.1}\" fill-opacity=\"0.7\">{}</text>",
                 MARGIN[0],
-                right + 8.0,
                 escaped(name)
             );
         }
-        // Under the levels, or higher where they would not fit.
-        let names = self.series.len() as f64 * NAME_STEP;
-        let first = (lowest + 6.0 + NAME_STEP).min(axes.height - MARGIN[3] - names + NAME_STEP);
         for (at, series) in self.series.iter().enumerate() {
             let colour = COLOURS[series.colour % COLOURS.len()];
             let dashes = if series.is_dashed { " stroke-dasharray=\"7 4\"" } else { "" };
-            let mut own: Vec<(f64, f64)> =
-                series.points.iter().filter(|p| drawable(p)).map(|(x, y)| (axes.x(*x), axes.y(*y))).collect();
+            let mut own: Vec<(f64, f64)> = series
+                .points
+                .iter()
+                .filter(|p| self.draws(p))
+                .map(|(x, y)| (axes.x(*x), axes.y(*y)))
+                .collect();
             own.sort_by(|a, b| a.0.total_cmp(&b.0));
             let path: Vec<String> = own.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
             let _ = writeln!(
@@ -234,18 +283,20 @@ impl Chart {
     }
 }
 
-/// Whether both are numbers, and the first has a logarithm.
-fn drawable((x, y): &(f64, f64)) -> bool {
-    x.is_finite() && *x > 0.0 && y.is_finite()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn chart(points: Vec<(f64, f64)>, levels: Vec<(String, f64)>) -> Chart {
         let series = vec![Series { name: "<a & \"b\">".to_owned(), points, ..Series::default() }];
-        Chart { title: "t".to_owned(), below: "x".to_owned(), mark: |x| format!("{x}"), series, levels }
+        Chart {
+            title: "t".to_owned(),
+            below: "x".to_owned(),
+            mark: |x| format!("{x}"),
+            series,
+            is_log: false,
+            levels,
+        }
     }
 
     #[test]
@@ -276,6 +327,17 @@ mod tests {
         assert_eq!(drawn.matches("<circle").count(), 1);
         assert!(!drawn.contains("NaN") && !drawn.contains("inf") && !drawn.contains("<rect"));
         assert_eq!(escaped("a\u{0}\u{1b}\n'"), "a\u{fffd}\u{fffd} &#39;");
+    }
+
+    #[test]
+    fn logarithmic_heights_have_a_mark_for_each_power_of_ten() {
+        let mut wide = chart(vec![(1.0, 0.002), (8.0, 30.0), (9.0, 0.0)], Vec::new());
+        wide.is_log = true;
+        let axes = Axes::of(&wide);
+        let marks: Vec<String> = axes.heights().into_iter().map(|(_, text)| text).collect();
+        assert_eq!(marks, ["1e-2", "1e-1", "1e0", "1e1"]);
+        assert!((axes.y(0.002) - (HEIGHT - MARGIN[3])).abs() < 1e-9 && axes.y(30.0) < axes.y(3.0));
+        assert_eq!(drawing(&[wide], Ground::Page).matches("<circle").count(), 2);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod error;
 mod kernel;
 mod machine;
 mod plot;
+mod report;
 mod show;
 
 use crate::args::BenchCommand;
@@ -22,5 +23,6 @@ pub(crate) fn run(command: &BenchCommand) -> Result<Exit, Failure> {
     match command {
         BenchCommand::Kernel(args) => kernel::rates(args),
         BenchCommand::Threads(args) => kernel::threads(args),
+        BenchCommand::Report(args) => report::run(args),
     }
 }

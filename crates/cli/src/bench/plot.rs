@@ -21,14 +21,17 @@ pub(crate) fn svg(points: &[Point]) -> String {
 }
 
 /// "1 thread", "4 threads".
-pub(crate) fn threads(count: usize) -> String {
-    if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") }
+pub(crate) fn threads(count: u64) -> String {
+    match count {
+        1 => "1 thread".to_owned(),
+        count => format!("{count} threads"),
+    }
 }
 
 fn panel(dtype: DType, points: &[&Point]) -> Chart {
     let mut series: Vec<Series> = Vec::new();
     for p in points {
-        let name = format!("{}, {}", p.kernel, threads(p.threads));
+        let name = format!("{}, {}", p.kernel, threads(p.threads as u64));
         let at = series.iter().position(|s| s.name == name).unwrap_or_else(|| {
             series.push(Series { name, colour: series.len(), ..Series::default() });
             series.len() - 1
@@ -41,7 +44,11 @@ fn panel(dtype: DType, points: &[&Point]) -> Chart {
         below: "edge of the product".to_owned(),
         mark: |edge| format!("{edge:.0}"),
         series,
-        levels: peaks.iter().map(|(count, peak)| (format!("peak of {}", threads(*count)), *peak)).collect(),
+        is_log: false,
+        levels: peaks
+            .iter()
+            .map(|(count, peak)| (format!("peak of {}", threads(*count as u64)), *peak))
+            .collect(),
     }
 }
 
