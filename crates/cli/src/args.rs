@@ -5,7 +5,8 @@ mod lab;
 mod product;
 
 pub(crate) use bench::{
-    BenchArgs, BenchCommand, BenchKernelArgs, BenchReportArgs, BenchSize, BenchThreadsArgs,
+    BenchAccumulateArgs, BenchArgs, BenchCommand, BenchKernelArgs, BenchReportArgs, BenchSize,
+    BenchThreadsArgs,
 };
 pub(crate) use lab::{
     LabCalledArgs, LabCommand, LabExecArgs, LabNameArgs, LabRunArgs, LabStatusArgs, LabUpArgs,

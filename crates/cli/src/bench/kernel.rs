@@ -178,7 +178,7 @@ fn opened((choice, threads): Contestant, dtype: DType) -> Result<Arc<dyn Kernel>
 }
 
 /// `len` reproducible numbers: floats in -1..1, integers that use every bit.
-fn numbers<T: KernelElement>(len: usize, mut state: u64) -> Vec<T> {
+pub(super) fn numbers<T: KernelElement>(len: usize, mut state: u64) -> Vec<T> {
     let next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let bits = (state ^ (state >> 33)) as i64;

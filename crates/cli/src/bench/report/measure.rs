@@ -133,9 +133,10 @@ pub(crate) enum Meaning {
 }
 
 /// Every schema that docs/json.md knows, without its version, which is 1.
-const SCHEMAS: [(&str, Meaning); 10] = [
+const SCHEMAS: [(&str, Meaning); 11] = [
     ("bramble.machine", Meaning::Machine),
     ("bramble.bench.kernel", Meaning::Measures(schema::kernel)),
+    ("bramble.bench.accumulate", Meaning::Measures(schema::accumulate)),
     ("bramble.bench.link", Meaning::Measures(schema::link)),
     ("bramble.bench.spawn", Meaning::Measures(schema::spawn)),
     ("bramble.multiply", Meaning::Measures(schema::multiply)),

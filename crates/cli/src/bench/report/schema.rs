@@ -86,15 +86,23 @@ const fn function(title: &'static str, about: &'static str, unit: Unit) -> Kind 
     Kind { title, about, unit, pages: Pages::Both, has_peaks: false }
 }
 
+static ADDING: Kind = Kind {
+    title: "Adding to one block",
+    about: "bench accumulate: jobs that several threads add to one block, by owners of tiles, locks, or atomic additions.",
+    unit: Unit::Gflops,
+    pages: Pages::Both,
+    has_peaks: false,
+};
 static STARTS: Kind =
     function("Starting", "bench spawn: until so many threads or processes were there.", Unit::Seconds);
 
 /// The order of kinds on pages.
-pub(super) static KINDS: [&Kind; 17] = [
+pub(super) static KINDS: [&Kind; 18] = [
     &BEST,
     &KERNELS,
     &PEAKS,
     &PRODUCTS,
+    &ADDING,
     &FUNCTIONS[0].1,
     &FUNCTIONS[1].1,
     &FUNCTIONS[2].1,
@@ -191,6 +199,27 @@ pub(super) fn kernel(line: &Line<'_>) -> Result<Vec<Measure>, String> {
     let key = vec![("type", dtype), ("threads", threads.to_string())];
     let peak = positive(line.0, "peak_gflops").map(|peak| Measure::new(&PEAKS, key, peak));
     Ok([one, best].into_iter().chain(peak).collect())
+}
+
+/// `bramble.bench.accumulate/1`.
+pub(super) fn accumulate(line: &Line<'_>) -> Result<Vec<Measure>, String> {
+    let (way, kernel, dtype) = (line.text("way")?, line.text("kernel")?, line.text("dtype")?);
+    let (jobs, threads) = (line.count("jobs")?, line.count("threads")?);
+    let (size, edge) = line.size()?;
+    let panel = format!("{dtype}, {jobs} jobs a block, {}", thread_count(threads));
+    let counts = [("jobs", jobs.to_string()), ("threads", threads.to_string())];
+    let names = [("way", way.clone()), ("kernel", kernel), ("type", dtype), ("size", size)];
+    let key = names.into_iter().chain(counts).collect();
+    let mut one = Measure::new(&ADDING, key, line.number("gflops")?);
+    line.runs("seconds", &mut one);
+    one.spot = at_size(panel, way, edge).map(|spot| Spot { axis: "edge of a job", ..spot });
+    one.more = vec![
+        ("a block", shown(positive(line.0, "seconds"), quantity::brief)),
+        ("a job", shown(positive(line.0, "job_seconds"), quantity::brief)),
+        ("of owner", shown(positive(line.0, "times_owner"), |times| format!("{times:.3}"))),
+        ("results", shown(positive(line.0, "results"), |results| results.to_string())),
+    ];
+    Ok(vec![one])
 }
 
 /// `bramble.bench.link/1`.
