@@ -98,11 +98,16 @@ def test_integers_may_have_all_of_it(tmp_path):
 POINT = {"kernel", "dtype", "m", "k", "n", "threads", "rounds", "seconds", "seconds_min", "seconds_max", "cpu_seconds",
          "gflops", "peak_gflops", "of_peak", "error_of_bound", "workspace_bytes", "outliers"}
 
+MACHINE = {"schema", "host", "board", "cpu", "architecture", "cores", "memory_bytes", "system", "bramble"}
+
 
 def test_bench_kernel_says_the_same_in_every_form(tmp_path):
     words = ["bench", "kernel", "--size", "64,96x32x80", "--kernel", "simd,strassen:simd:16", "--dtype", "f64,i32",
              "--threads", "1,2", "--rounds", "2"]
-    lines = [json.loads(line) for line in succeed(*words, "--json", "--plot", tmp_path / "rates.svg").out.splitlines()]
+    printed = succeed(*words, "--json", "--plot", tmp_path / "rates.svg").out.splitlines()
+    machine, *lines = [json.loads(line) for line in printed]
+    assert machine["schema"] == "bramble.machine/1" and set(machine) == MACHINE
+    assert machine["host"] and machine["cores"] > 0 and machine["memory_bytes"] > 0
     assert len(lines) == 2 * 2 * 2 * 2
     for line in lines:
         assert line.pop("schema") == "bramble.bench.kernel/1" and set(line) == POINT

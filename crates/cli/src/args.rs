@@ -4,7 +4,10 @@ mod bench;
 mod lab;
 mod product;
 
-pub(crate) use bench::{BenchArgs, BenchCommand, BenchKernelArgs, BenchSize, BenchThreadsArgs};
+pub(crate) use bench::{
+    BenchAccumulateArgs, BenchArgs, BenchCommand, BenchKernelArgs, BenchReportArgs, BenchSize,
+    BenchThreadsArgs,
+};
 pub(crate) use lab::{
     LabCalledArgs, LabCommand, LabExecArgs, LabNameArgs, LabRunArgs, LabStatusArgs, LabUpArgs,
 };
@@ -96,7 +99,8 @@ const LAB_HELP: &str = "Start with: bramble lab up four; bramble lab run -- mult
 Exit codes: run and exec have those of the command";
 
 const BENCH_HELP: &str = "Rates are 2 m n k operations a product, whatever the kernel did; medians of runs that take \
-turns.\nExamples: bramble bench kernel --size 1024,8192 --kernel simd,strassen --plot rates.svg; bramble bench threads";
+turns.\nExamples: bramble bench kernel --size 1024,8192 --kernel simd,strassen --plot rates.svg; bramble bench threads\n  \
+bramble bench kernel --json >> pi.jsonl; bramble bench report --compare pi.jsonl pc.jsonl -o both.html";
 
 #[derive(Args, Debug)]
 pub(crate) struct WorkerArgs {

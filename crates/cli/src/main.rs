@@ -24,6 +24,7 @@ mod local;
 mod multiply;
 mod nodes;
 mod operands;
+mod part_file;
 mod plan;
 mod progress;
 mod quantity;

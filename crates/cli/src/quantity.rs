@@ -68,6 +68,15 @@ pub(crate) fn seconds(t: f64) -> String {
     if t >= 1.0 { format!("{t:.2} s") } else { format!("{:.1} ms", t * 1e3) }
 }
 
+/// 45.6 µs, 45.6 ms, and longer ones as `seconds`.
+pub(crate) fn brief(t: f64) -> String {
+    match t {
+        _ if t < 1e-3 => format!("{} µs", three(t * 1e6)),
+        _ if t < 1.0 => format!("{} ms", three(t * 1e3)),
+        _ => seconds(t),
+    }
+}
+
 /// 1.23 GB (powers of 1000, as links are sold).
 pub(crate) fn bytes(b: f64) -> String {
     const UNITS: [(&str, f64); 4] = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
@@ -130,5 +139,11 @@ mod tests {
         assert_eq!(times, ["12.3 ms", "1.50 s", "599.00 s", "15.0 min", "2.00 h", "11.6 days"]);
         let amounts: Vec<String> = [12.0, 1.5e3, 2.5e6, 3e9, 4e13].into_iter().map(bytes).collect();
         assert_eq!(amounts, ["12 B", "1.50 kB", "2.50 MB", "3.00 GB", "40.00 TB"]);
+    }
+
+    #[test]
+    fn times_of_measurements_have_three_figures() {
+        let said = [0.5e-6, 45.61e-6, 1.234e-3, 0.9, 12.0].map(brief);
+        assert_eq!(said, ["0.50 µs", "45.6 µs", "1.23 ms", "900 ms", "12.00 s"]);
     }
 }

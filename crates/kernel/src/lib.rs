@@ -11,6 +11,7 @@
 //! instructions are chosen at run time, so one binary serves every machine of its architecture.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod accumulate;
 mod blas;
 mod blocked;
 mod combine;
@@ -26,6 +27,7 @@ mod simd;
 mod strassen;
 mod threads;
 
+pub use accumulate::{Accumulated, Accumulator, AtomicElement, Job, Share, Way};
 pub use blas::{leave, quiet_blas_threads};
 pub use combine::{Sign, combine};
 pub use contract::{AnyProduct, Kernel, KernelElement, Product};

@@ -1,5 +1,11 @@
 //! The options of `bramble bench`.
 
+mod accumulate;
+mod report;
+
+pub(crate) use accumulate::BenchAccumulateArgs;
+pub(crate) use report::BenchReportArgs;
+
 use super::product::{element_type, kernel};
 use bramble_kernel::Choice;
 use bramble_matrix::DType;
@@ -12,6 +18,10 @@ pub(crate) enum BenchCommand {
     Kernel(BenchKernelArgs),
     /// Measure what threads are worth: the same products by one thread and by several
     Threads(BenchThreadsArgs),
+    /// Measure what it costs that several threads add to one block: with an owner, locks, or atomic additions
+    Accumulate(BenchAccumulateArgs),
+    /// Make a page of what was measured, with tables and drawings; set two machines beside each other
+    Report(BenchReportArgs),
 }
 
 /// A product's sizes.

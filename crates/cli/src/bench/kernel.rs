@@ -6,8 +6,8 @@
 //! up and is checked, and does not count. A kernel of one thread multiplies blocks where it gets several.
 
 use super::error::of_bound;
-use super::plot;
 use super::show::{self, Form};
+use super::{machine, plot};
 use crate::args::{BenchArgs, BenchKernelArgs, BenchSize, BenchThreadsArgs};
 use crate::exit::{Exit, Failure};
 use crate::times::Times;
@@ -109,9 +109,12 @@ fn measured(
 ) -> Result<Exit, Failure> {
     let form = Form::of(args.json, args.csv);
     let (mut points, mut peaks) = (Vec::new(), BTreeMap::new());
-    if form == Form::Csv {
-        crate::out(show::CSV_HEAD.as_bytes())?;
-    }
+    let head = match form {
+        Form::Csv => show::CSV_HEAD.to_owned(),
+        Form::Json => machine::line(),
+        Form::Table => String::new(),
+    };
+    crate::out(head.as_bytes())?;
     for dtype in &args.dtype {
         let contestants = contestants(*dtype);
         for size in sizes {
@@ -175,7 +178,7 @@ fn opened((choice, threads): Contestant, dtype: DType) -> Result<Arc<dyn Kernel>
 }
 
 /// `len` reproducible numbers: floats in -1..1, integers that use every bit.
-fn numbers<T: KernelElement>(len: usize, mut state: u64) -> Vec<T> {
+pub(super) fn numbers<T: KernelElement>(len: usize, mut state: u64) -> Vec<T> {
     let next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let bits = (state ^ (state >> 33)) as i64;

@@ -7,9 +7,13 @@
 //!
 //! Deliberately absent: other programs. What Bramble is compared with is in `bench/*.py`.
 
+mod accumulate;
+mod chart;
 mod error;
 mod kernel;
+mod machine;
 mod plot;
+mod report;
 mod show;
 
 use crate::args::BenchCommand;
@@ -20,5 +24,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<Exit, Failure> {
     match command {
         BenchCommand::Kernel(args) => kernel::rates(args),
         BenchCommand::Threads(args) => kernel::threads(args),
+        BenchCommand::Accumulate(args) => accumulate::run(args),
+        BenchCommand::Report(args) => report::run(args),
     }
 }

@@ -73,7 +73,7 @@ fn json(p: &Point) -> String {
     .to_string()
 }
 
-fn size(BenchSize { m, k, n }: BenchSize) -> String {
+pub(super) fn size(BenchSize { m, k, n }: BenchSize) -> String {
     if m == k && k == n { n.to_string() } else { format!("{m}x{k}x{n}") }
 }
 

@@ -1,0 +1,48 @@
+//! The options of `bramble bench accumulate`.
+
+use super::{BenchSize, size};
+use crate::args::product::{element_type, kernel};
+use bramble_kernel::{Choice, Way};
+use bramble_matrix::DType;
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchAccumulateArgs {
+    /// Ways to add, comma-separated: owner, mutex, atomic, atomic-each; owner is always measured
+    #[arg(long, value_name = "LIST", default_value = "owner,mutex,atomic", value_delimiter = ',', value_parser = way)]
+    pub(crate) way: Vec<Way>,
+    /// Jobs that are added to a block, comma-separated
+    #[arg(long, value_name = "LIST", default_value = "4,8,16", value_delimiter = ',',
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) jobs: Vec<u16>,
+    /// Sizes of a job, comma-separated: N for a square product, or MxKxN
+    #[arg(long, value_name = "LIST", default_value = "52,73,100,150,209", value_delimiter = ',', value_parser = size)]
+    pub(crate) size: Vec<BenchSize>,
+    /// Threads, comma-separated (default: one a core)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) threads: Vec<u16>,
+    /// Kernel of the products; atomic-each has plain loops of its own
+    #[arg(long, value_name = "K", default_value = "simd", value_parser = kernel)]
+    pub(crate) kernel: Choice,
+    /// Element types, comma-separated: f32, f64, i32, i64
+    #[arg(long, value_name = "LIST", default_value = "f32,f64,i32,i64", value_delimiter = ',', value_parser = element_type)]
+    pub(crate) dtype: Vec<DType>,
+    /// Runs that count, of each way; they take turns, and one more before all warms up
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: u16,
+    /// Print a JSON object on a line for each measurement, instead of the table (docs/json.md)
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Print comma-separated values instead of the table
+    #[arg(long)]
+    pub(crate) csv: bool,
+    /// Draw the rates into this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+}
+
+fn way(text: &str) -> Result<Way, String> {
+    let known = Way::ALL.into_iter().find(|way| way.name() == text);
+    known.ok_or_else(|| format!("use {}", Way::ALL.map(Way::name).join(", ")))
+}

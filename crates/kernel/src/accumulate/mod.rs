@@ -1,0 +1,270 @@
+//! Several jobs that add to one block, by several threads, in four ways: to know what locks and atomic additions cost.
+//!
+//! Place in the flow: for measurements only. What a worker does is [`Way::Owner`]: a tile has one thread, which adds the
+//! steps in their order.
+//!
+//! Invariants: in every way each job is added to each block once. Only the owner's additions have an order, so only its
+//! floats are the same each time. Blocks are set to zero, and their memory is there, before the clock runs; threads begin
+//! together and end with the call.
+//!
+//! Deliberately absent: blocks whose jobs arrive one after the other. All are there when the threads begin, and a thread
+//! that has nothing to do at one block goes on with the next, as in a worker.
+
+mod atomic;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bramble_matrix::{View, ViewMut};
+
+use crate::parts::part;
+use crate::threads::{even, grid_mut};
+use crate::{Kernel, Product};
+
+pub use atomic::AtomicElement;
+
+/// Edge of the largest tile that has an owner, as tiles of a product have it at most.
+const TILE: usize = 256;
+
+/// How several threads add to one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// A tile belongs to one thread, which adds all jobs to it in order. No lock.
+    Owner,
+    /// A thread computes the product of a job, and adds it to the block under the block's lock.
+    Mutex,
+    /// The same, but each element is added by itself, atomically.
+    Atomic,
+    /// Every product of two elements is added atomically as soon as it is there; no kernel does that, it is plain loops.
+    AtomicEach,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Owner, Self::Mutex, Self::Atomic, Self::AtomicEach];
+
+    /// The name that users type and read.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Owner => "owner",
+            Self::Mutex => "mutex",
+            Self::Atomic => "atomic",
+            Self::AtomicEach => "atomic-each",
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What is added: A B, in contiguous rows.
+#[derive(Debug)]
+pub struct Job<T> {
+    /// m × k.
+    pub a: Vec<T>,
+    /// k × n.
+    pub b: Vec<T>,
+}
+
+/// What one thread did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Share {
+    /// Jobs; the part of a block that a tile is counts as that part.
+    pub jobs: f64,
+    /// In products, with the additions where they are one.
+    pub multiply: Duration,
+    /// In additions to blocks.
+    pub add: Duration,
+    /// Before locks.
+    pub wait: Duration,
+}
+
+/// One run over all blocks.
+#[derive(Clone, Debug)]
+pub struct Accumulated {
+    /// From the first thread's beginning to the last one's end.
+    pub wall: Duration,
+    /// What each thread did.
+    pub threads: Vec<Share>,
+}
+
+/// Blocks, as a way needs them.
+enum Blocks<T: AtomicElement> {
+    Owned(Vec<Vec<T>>),
+    Locked(Vec<Mutex<Vec<T>>>),
+    Shared(Vec<Vec<T::Atomic>>),
+}
+
+/// Blocks to which the same jobs are added, again and again.
+pub struct Accumulator<'a, T: AtomicElement> {
+    way: Way,
+    kernel: &'a dyn Kernel,
+    jobs: &'a [Job<T>],
+    /// m, k, n of a job.
+    sides: [usize; 3],
+    blocks: Blocks<T>,
+}
+
+impl<'a, T: AtomicElement> Accumulator<'a, T> {
+    /// So many blocks of m × n. Panics where a job has other sizes: a bug of the caller.
+    pub fn new(
+        way: Way,
+        kernel: &'a dyn Kernel,
+        jobs: &'a [Job<T>],
+        [m, k, n]: [usize; 3],
+        blocks: usize,
+    ) -> Self {
+        assert!(jobs.iter().all(|job| job.a.len() == m * k && job.b.len() == k * n), "jobs have these sides");
+        let zeros = || vec![T::ZERO; m * n];
+        let shared = || (0..m * n).map(|_| T::ZERO.shared()).collect();
+        let blocks = match way {
+            Way::Owner => Blocks::Owned((0..blocks).map(|_| zeros()).collect()),
+            Way::Mutex => Blocks::Locked((0..blocks).map(|_| Mutex::new(zeros())).collect()),
+            Way::Atomic | Way::AtomicEach => Blocks::Shared((0..blocks).map(|_| shared()).collect()),
+        };
+        Self { way, kernel, jobs, sides: [m, k, n], blocks }
+    }
+
+    /// Tiles that a block of these rows and columns is cut into for owners.
+    pub fn tiles(rows: usize, cols: usize) -> usize {
+        rows.div_ceil(TILE) * cols.div_ceil(TILE)
+    }
+
+    /// Sets all blocks to zero, and adds all jobs to each, on so many threads.
+    pub fn run(&mut self, threads: usize) -> Accumulated {
+        let [m, k, n] = self.sides;
+        let (way, kernel, jobs) = (self.way, self.kernel, self.jobs);
+        let multiply = |job: &Job<T>, beta: T, into: &mut [T]| {
+            let (a, b) = (View::row_major(&job.a, m, k), View::row_major(&job.b, k, n));
+            kernel.multiply(T::any(Product::new(T::ONE, a, b, beta, ViewMut::row_major(into, m, n))));
+        };
+        let each = |blocks: usize| -> Vec<(usize, &'a Job<T>)> {
+            (0..blocks).flat_map(|block| jobs.iter().map(move |job| (block, job))).collect()
+        };
+        match &mut self.blocks {
+            Blocks::Owned(blocks) => {
+                let [rows, cols] = [m, n].map(|side| even(side, side.div_ceil(TILE)).collect::<Vec<_>>());
+                let mut tiles = Vec::new();
+                for block in blocks {
+                    block.fill(T::ZERO);
+                    let spans = rows.iter().flat_map(|r| cols.iter().map(move |c| (r.clone(), c.clone())));
+                    tiles.extend(spans.zip(grid_mut(ViewMut::row_major(block, m, n), &rows, &cols)));
+                }
+                on_threads(threads, tiles, 0, |((rows, cols), mut tile), _: &mut [T], share| {
+                    let began = Instant::now();
+                    for job in jobs {
+                        let a = part(View::row_major(&job.a, m, k), rows.clone(), 0..k);
+                        let b = part(View::row_major(&job.b, k, n), 0..k, cols.clone());
+                        kernel.multiply(T::any(Product::new(T::ONE, a, b, T::ONE, tile.reborrow())));
+                    }
+                    share.multiply += began.elapsed();
+                    share.jobs += (jobs.len() * rows.len() * cols.len()) as f64 / (m * n) as f64;
+                })
+            }
+            Blocks::Locked(blocks) => {
+                blocks
+                    .iter_mut()
+                    .for_each(|b| b.get_mut().unwrap_or_else(PoisonError::into_inner).fill(T::ZERO));
+                let blocks = &*blocks;
+                on_threads(threads, each(blocks.len()), m * n, |(block, job), own, share| {
+                    let began = Instant::now();
+                    multiply(job, T::ZERO, own);
+                    let multiplied = Instant::now();
+                    // A panic of a thread comes out of the run.
+                    let mut sums = blocks[block].lock().unwrap_or_else(PoisonError::into_inner);
+                    let locked = Instant::now();
+                    sums.iter_mut().zip(&*own).for_each(|(sum, x)| *sum = sum.plus(*x));
+                    drop(sums);
+                    share.jobs += 1.0;
+                    share.multiply += multiplied - began;
+                    share.wait += locked - multiplied;
+                    share.add += locked.elapsed();
+                })
+            }
+            Blocks::Shared(blocks) => {
+                blocks.iter().flatten().for_each(|x| T::store(x, T::ZERO));
+                let blocks = &*blocks;
+                let is_each = way == Way::AtomicEach;
+                let room = if is_each { 0 } else { m * n };
+                on_threads(threads, each(blocks.len()), room, |(block, job), own, share| {
+                    let began = Instant::now();
+                    share.jobs += 1.0;
+                    if is_each {
+                        add_each(job, [k, n], &blocks[block]);
+                        share.multiply += began.elapsed();
+                        return;
+                    }
+                    multiply(job, T::ZERO, own);
+                    let multiplied = Instant::now();
+                    blocks[block].iter().zip(&*own).for_each(|(sum, x)| T::add(sum, *x));
+                    share.multiply += multiplied - began;
+                    share.add += multiplied.elapsed();
+                })
+            }
+        }
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> usize {
+        match &self.blocks {
+            Blocks::Owned(blocks) => blocks.len(),
+            Blocks::Locked(blocks) => blocks.len(),
+            Blocks::Shared(blocks) => blocks.len(),
+        }
+    }
+
+    /// What a block is after the last run, in contiguous rows.
+    pub fn block(&self, at: usize) -> Vec<T> {
+        match &self.blocks {
+            Blocks::Owned(blocks) => blocks[at].clone(),
+            Blocks::Locked(blocks) => blocks[at].lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            Blocks::Shared(blocks) => blocks[at].iter().map(T::load).collect(),
+        }
+    }
+}
+
+/// The plain product, in the order of rows, depth, columns, that adds each product of two elements by itself.
+fn add_each<T: AtomicElement>(job: &Job<T>, [k, n]: [usize; 2], to: &[T::Atomic]) {
+    for (row, sums) in job.a.chunks_exact(k).zip(to.chunks_exact(n)) {
+        for (x, line) in row.iter().zip(job.b.chunks_exact(n)) {
+            sums.iter().zip(line).for_each(|(sum, y)| T::add(sum, x.times(*y)));
+        }
+    }
+}
+
+/// Calls `work` with all items, on so many new threads that begin together; each takes the next item when it is done with
+/// one, and has so many elements of memory for itself.
+fn on_threads<T: AtomicElement, I: Send>(
+    threads: usize,
+    items: Vec<I>,
+    elements: usize,
+    work: impl Fn(I, &mut [T], &mut Share) + Sync,
+) -> Accumulated {
+    let (queue, gate) = (Mutex::new(items.into_iter()), Barrier::new(threads));
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let thread = || {
+        let (mut own, mut share) = (vec![T::ONE; elements], Share::default());
+        gate.wait();
+        let began = Instant::now();
+        while let Some(item) = next() {
+            work(item, &mut own, &mut share);
+        }
+        (began, Instant::now(), share)
+    };
+    let all: Vec<(Instant, Instant, Share)> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(thread)).collect();
+        let ended =
+            running.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        ended.collect()
+    });
+    let began = all.iter().map(|(began, _, _)| *began).min();
+    let ended = all.iter().map(|(_, ended, _)| *ended).max();
+    let wall = began.zip(ended).map_or(Duration::ZERO, |(began, ended)| ended - began);
+    Accumulated { wall, threads: all.into_iter().map(|(_, _, share)| share).collect() }
+}
