@@ -21,6 +21,7 @@ def test_every_way_is_told_in_every_form(tmp_path):
         threads = line.pop("per_thread")
         assert set(line) == CSV and len(threads) == line["threads"]
         assert sum(thread["jobs"] for thread in threads) == pytest.approx(3 * line["blocks"] * line["rounds"])
+        assert all(0 < thread["busy"] <= 1.001 for thread in threads if thread["jobs"])
         assert line["seconds_min"] <= line["seconds"] <= line["seconds_max"]
         assert 0 <= line["adding"] <= 1 and 0 <= line["waiting"] <= 1
         if line["way"] == "owner":

@@ -8,11 +8,11 @@
 use std::fmt::Write;
 
 /// One panel, pixels; it gets higher where there are many lines to name.
-const WIDTH: f64 = 720.0;
+pub(crate) const WIDTH: f64 = 720.0;
 /// See `WIDTH`.
-const HEIGHT: f64 = 380.0;
+pub(crate) const HEIGHT: f64 = 380.0;
 /// Around what is drawn: left, top, right (the names of the lines, at least), bottom.
-const MARGIN: [f64; 4] = [70.0, 40.0, 210.0, 50.0];
+pub(crate) const MARGIN: [f64; 4] = [70.0, 40.0, 210.0, 50.0];
 /// Most room for names.
 const NAMES_MAX: f64 = 330.0;
 /// Of a letter, about.
@@ -22,7 +22,7 @@ const NAME_STEP: f64 = 18.0;
 /// Least room between two marks of the lower axis.
 const MARK_STEP: f64 = 36.0;
 /// Colours that can be told apart, by whoever sees few of them too (Okabe and Ito).
-const COLOURS: [&str; 8] =
+pub(crate) const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "currentColor", "#999933"];
 
 /// What is behind a drawing.

@@ -1,6 +1,6 @@
 //! `bramble bench`: measurements of this machine that anyone can repeat with one command.
 //!
-//! Place in the flow: beside the products; each verb below is a file, and shares `plot` and `show` with the others.
+//! Place in the flow: beside the products; each verb below is a file or a folder; all draw by `chart`.
 //!
 //! Invariants: whoever is compared takes turns, so that a disturbance hits all alike; medians with their spread, never a
 //! single run; what was disturbed is said.

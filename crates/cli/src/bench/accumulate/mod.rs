@@ -53,6 +53,8 @@ pub(crate) struct Point {
     pub(crate) times_owner: f64,
     /// What each thread did in all rounds.
     pub(crate) threads: Vec<Share>,
+    /// Seconds of all rounds.
+    pub(crate) all_s: f64,
     /// Different blocks among all that should be the same.
     pub(crate) results: usize,
     /// Largest difference of an element from the owner's.
@@ -63,6 +65,11 @@ impl Point {
     pub(crate) fn gflops(&self) -> f64 {
         let BenchSize { m, k, n } = self.case.size;
         2.0 * m as f64 * k as f64 * n as f64 * self.case.jobs as f64 / self.wall.median() / 1e9
+    }
+
+    /// The part of the time of all rounds in which a thread multiplied or added.
+    pub(crate) fn busy(&self, share: &Share) -> f64 {
+        (share.multiply + share.add).as_secs_f64() / self.all_s
     }
 
     /// The part of all threads' busy and waiting time that something took.
@@ -279,6 +286,7 @@ impl<T: AtomicElement> Measured<'_, T> {
             way: self.way,
             blocks: self.blocks.blocks(),
             times_owner: Times::new(ratios).median(),
+            all_s: self.wall.iter().sum::<f64>() * self.blocks.blocks() as f64,
             wall: Times::new(self.wall),
             threads: self.threads,
             results: self.results.len(),

@@ -36,7 +36,12 @@ fn waiting(share: &Share) -> f64 {
 
 fn json(p: &Point) -> Value {
     let BenchSize { m, k, n } = p.case.size;
-    let thread = |share: &Share| json!({"jobs": share.jobs, "multiply_s": share.multiply.as_secs_f64(), "add_s": adding(share), "wait_s": waiting(share)});
+    let thread = |share: &Share| {
+        json!({
+            "jobs": share.jobs, "multiply_s": share.multiply.as_secs_f64(), "add_s": adding(share), "wait_s": waiting(share),
+            "busy": p.busy(share),
+        })
+    };
     json!({
         "schema": "bramble.bench.accumulate/1",
         "way": p.way.name(), "kernel": p.case.kernel.to_string(), "dtype": p.dtype.name(), "m": m, "k": k, "n": n,
@@ -83,8 +88,6 @@ pub(crate) fn table(points: &[Point]) -> Vec<String> {
         let by_thread =
             |of: &dyn Fn(&Share) -> String| p.threads.iter().map(of).collect::<Vec<_>>().join(" ");
         let jobs: f64 = p.threads.iter().map(|share| share.jobs).sum();
-        let all_s = p.wall.median() * (p.blocks * p.wall.len()) as f64;
-        let busy = |share: &Share| (share.multiply + share.add).as_secs_f64() / all_s;
         vec![
             p.way.to_string(),
             p.dtype.to_string(),
@@ -99,7 +102,7 @@ pub(crate) fn table(points: &[Point]) -> Vec<String> {
             percent(p.part(adding)),
             percent(p.part(waiting)),
             by_thread(&|share| percent(share.jobs / jobs.max(1.0))),
-            by_thread(&|share| percent(busy(share))),
+            by_thread(&|share| percent(p.busy(share))),
             p.results.to_string(),
             if p.difference == 0.0 { "0".to_owned() } else { format!("{:.1e}", p.difference) },
         ]
@@ -182,6 +185,7 @@ mod tests {
             wall: Times::new(vec![1e-3, 1.1e-3, 2e-3]),
             times_owner: 1.25,
             threads: vec![Share { jobs: 60.0, multiply: ms(15), add: ms(4), wait: ms(1) }; 2],
+            all_s: 0.02,
             results: 3,
             difference: 1e-6,
         }
