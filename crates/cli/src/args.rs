@@ -4,7 +4,10 @@ mod bench;
 mod lab;
 mod product;
 
-pub(crate) use bench::{BenchArgs, BenchCommand, BenchKernelArgs, BenchSize, BenchThreadsArgs};
+pub(crate) use bench::{
+    BenchArgs, BenchChild, BenchCommand, BenchKernelArgs, BenchLinkArgs, BenchSize, BenchSpawnArgs,
+    BenchThreadsArgs,
+};
 pub(crate) use lab::{
     LabCalledArgs, LabCommand, LabExecArgs, LabNameArgs, LabRunArgs, LabStatusArgs, LabUpArgs,
 };
@@ -48,7 +51,7 @@ pub(crate) enum Command {
     /// Make a cluster of network namespaces on this machine, to try one before there is one (Linux, root)
     #[command(subcommand, after_help = LAB_HELP)]
     Lab(LabCommand),
-    /// Measure this machine: kernels, and what threads are worth
+    /// Measure this machine: kernels, what threads are worth, and links
     #[command(subcommand, after_help = BENCH_HELP)]
     Bench(BenchCommand),
     /// Print the completion script of a shell

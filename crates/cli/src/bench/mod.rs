@@ -1,6 +1,6 @@
 //! `bramble bench`: measurements of this machine that anyone can repeat with one command.
 //!
-//! Place in the flow: beside the products; each verb below is a file, and shares `plot` and `show` with the others.
+//! Place in the flow: beside the products; each verb below is a file or a folder; those of kernels share `plot` and `show`.
 //!
 //! Invariants: whoever is compared takes turns, so that a disturbance hits all alike; medians with their spread, never a
 //! single run; what was disturbed is said.
@@ -9,10 +9,15 @@
 
 mod error;
 mod kernel;
+mod link;
 mod plot;
 mod show;
+mod spawn;
 
-use crate::args::BenchCommand;
+pub(crate) use link::{Function, LinkName};
+pub(crate) use spawn::Spawned;
+
+use crate::args::{BenchChild, BenchCommand};
 use crate::exit::{Exit, Failure};
 
 /// Runs the verb.
@@ -20,5 +25,10 @@ pub(crate) fn run(command: &BenchCommand) -> Result<Exit, Failure> {
     match command {
         BenchCommand::Kernel(args) => kernel::rates(args),
         BenchCommand::Threads(args) => kernel::threads(args),
+        BenchCommand::Link(args) => link::run(args),
+        BenchCommand::Spawn(args) => spawn::run(args),
+        BenchCommand::Child { purpose: BenchChild::End } => link::run_end(),
+        BenchCommand::Child { purpose: BenchChild::Bare } => link::run_bare(),
+        BenchCommand::Child { purpose: BenchChild::Nothing } => spawn::run_nothing(),
     }
 }

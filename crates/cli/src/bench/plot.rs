@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// One panel, pixels.
-const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 380.0;
+pub(super) const WIDTH: f64 = 720.0;
+pub(super) const HEIGHT: f64 = 380.0;
 /// Around what is drawn: left, top, right (the names of the lines), bottom.
-const MARGIN: [f64; 4] = [70.0, 40.0, 210.0, 50.0];
+pub(super) const MARGIN: [f64; 4] = [70.0, 40.0, 210.0, 50.0];
 /// Colours that can be told apart, by whoever sees few of them too (Okabe and Ito).
-const COLOURS: [&str; 8] =
+pub(super) const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933"];
 
 /// The edge of the cube of as many operations.
