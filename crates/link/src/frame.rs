@@ -1,7 +1,7 @@
 //! Frames: a 16-byte header, a small head, a body (docs/wire-format.md, to the byte).
 //!
 //! Invariants: a body is at most 1 MiB, so that a credit or a ping is never stuck for long behind data;
-//! the checksum covers lengths, kind, head and body. A body's own checksum is computed once however many
+//! the checksum covers lengths, kind, head and, where it can change on the way, the body. A body's own checksum is computed once however many
 //! receivers it goes to, and combined with that of each head.
 
 use crate::{Body, LinkError, checksum};
@@ -64,7 +64,7 @@ pub struct Header {
     pub kind: u8,
     /// Number of the session.
     pub session: u32,
-    /// CRC-32C of the first 8 bytes, the head and the body.
+    /// CRC-32C of the first 8 bytes, the head and, where the link sums bodies, the body.
     pub checksum: u32,
 }
 
@@ -142,16 +142,21 @@ impl Frame {
         HEADER_BYTES + self.head.len() + self.body.len()
     }
 
-    /// The header for that session.
+    /// The header for that session, with a checksum of everything.
     pub fn header(&self, session: u32) -> Header {
+        self.header_for(session, true)
+    }
+
+    /// The header for that session, with a checksum of everything, or of all but the body.
+    pub(crate) fn header_for(&self, session: u32, sums_body: bool) -> Header {
         assert!(self.body.len() <= CHUNK_BYTES_MAX, "a body of {} bytes", self.body.len());
         let body_bytes = u32::try_from(self.body.len()).unwrap_or(u32::MAX);
         let head_bytes = u16::try_from(self.head.len()).unwrap_or(u16::MAX);
         let mut header = Header { body_bytes, head_bytes, kind: self.kind, session, checksum: 0 };
         let front = checksum::append(checksum::append(0, &header.prefix()), &self.head);
         header.checksum = match &self.body {
-            Body::Shared(region) => checksum::combine(front, region.checksum(), region.len()),
-            Body::Empty | Body::Lent(_) => front,
+            Body::Shared(region) if sums_body => checksum::combine(front, region.checksum(), region.len()),
+            Body::Shared(_) | Body::Empty | Body::Lent(_) => front,
         };
         header
     }

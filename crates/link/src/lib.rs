@@ -15,11 +15,16 @@ mod checksum;
 mod door;
 pub mod echo;
 mod frame;
+mod framed;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod key;
+#[cfg(target_os = "linux")]
+mod local;
 mod meter;
 mod secure;
+#[cfg(target_os = "linux")]
+mod shm;
 mod tcp;
 mod thread;
 
@@ -27,6 +32,8 @@ pub use body::{Body, Landing, Region, SharedBytes, Vacant};
 pub use door::{Arrival, Door, DoorLimits, Slot};
 pub use frame::{CHUNK_BYTES_MAX, Frame, HEAD_BYTES_MAX, HEADER_BYTES, Header, Limits};
 pub use key::{ClusterKey, KeyError};
+#[cfg(target_os = "linux")]
+pub use local::{Endpoint, LocalKind, local_pair};
 pub use meter::{Meter, Section, Spent, clock_ns, thread_cpu_ns};
 pub use secure::{Introduced, Proven, Reach, Security};
 pub use tcp::{tcp_connect, tcp_link};
@@ -90,6 +97,10 @@ pub trait Sender {
     fn send(&mut self, frame: Frame) -> LinkFuture<'_, ()>;
     /// Frames carry this number from now on.
     fn set_session(&mut self, session: u32);
+    /// Whether a frame's checksum covers its body, which then is computed before it is sent.
+    fn sums_bodies(&self) -> bool {
+        false
+    }
     /// Bytes that went out, headers included. A link that shares memory counts what it referred to.
     fn bytes_sent(&self) -> u64;
     /// Grows with every byte of a body that the other end's system has taken, also of a frame that has not left whole; to see
@@ -190,7 +201,7 @@ pub struct Link {
     pub peer: String,
     /// The addresses of this end and the other, where there are any.
     pub addresses: Option<Addresses>,
-    /// `thread` or `tcp`.
+    /// `thread`, `tcp`, `pipe` or `shm`.
     pub name: &'static str,
     /// Whether bodies may be `Body::Lent`, and arrive by reference.
     pub shares_memory: bool,

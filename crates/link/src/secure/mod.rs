@@ -12,6 +12,7 @@
 pub(crate) mod introduction;
 pub(crate) mod tls;
 
+use crate::framed::Stream;
 use crate::key::id_text;
 use crate::tcp::pipe::Pipe;
 use crate::tcp::{framed, tcp_connect, tune};

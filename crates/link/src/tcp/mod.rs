@@ -3,18 +3,16 @@
 //! Place in the flow: between two machines. A socket becomes a link as it is (`tcp_link`), or once both ends
 //! have proven who they are (`secure`).
 //!
-//! Invariants: those of `send`, `receive`, `pace`, `pipe` and `wake`, which are its parts.
+//! Invariants: those of `pipe` and `wake`, which are its parts, and of the frames over them (`framed`).
 //!
 //! Deliberately absent: reconnecting. A link that has ended stays ended.
 
-mod pace;
 pub(crate) mod pipe;
-mod receive;
-mod send;
 #[cfg(target_os = "linux")]
 mod socket;
 mod wake;
 
+use crate::framed::{FrameReceiver, FrameSender};
 use crate::{Addresses, Link, LinkError};
 use pipe::Pipe;
 use std::io::{self, ErrorKind};
@@ -22,8 +20,6 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// Slices of one vectored call; the kernel takes at most 1024.
-const SLICES_MAX: usize = 512;
 /// The kernel ends a connection whose data nobody takes for that long. It counts a receiver that has no room
 /// too, and one whose disk is busy may have none for many seconds: so longer than the silence after which the
 /// schedule gives an end up.
@@ -61,8 +57,8 @@ pub(crate) fn tune(stream: &TcpStream) -> Result<(), LinkError> {
 pub(crate) fn framed(pipe: Rc<Pipe>) -> Result<Link, LinkError> {
     let (here, there) = (pipe.stream().local_addr()?, pipe.stream().peer_addr()?);
     Ok(Link {
-        sender: Box::new(send::TcpSender::new(pipe.clone())),
-        receiver: Box::new(receive::TcpReceiver::new(pipe.clone())),
+        sender: Box::new(FrameSender::new(pipe.clone())),
+        receiver: Box::new(FrameReceiver::new(pipe.clone())),
         peer: there.to_string(),
         addresses: Some(Addresses { here, there }),
         name: "tcp",
@@ -70,13 +66,4 @@ pub(crate) fn framed(pipe: Rc<Pipe>) -> Result<Link, LinkError> {
         cipher: pipe.cipher(),
         proven: crate::Proven::Nothing,
     })
-}
-
-/// What an error of the pipe means for a link.
-fn broken(e: io::Error) -> LinkError {
-    LinkError::Broken(e)
-}
-
-fn cut_off() -> LinkError {
-    LinkError::Broken(io::Error::new(ErrorKind::UnexpectedEof, "it ended in the middle of a frame"))
 }

@@ -12,6 +12,7 @@
 //! (`secure`).
 
 use super::wake::Wake;
+use crate::framed::Stream;
 use crate::to_u64;
 use rustls::Connection;
 use std::cell::{Cell, RefCell};
@@ -76,23 +77,6 @@ impl Pipe {
         }
     }
 
-    /// Bytes that the kernel has taken so far.
-    pub(crate) fn written(&self) -> u64 {
-        match self {
-            Self::Plain(_, _, written) => written.get(),
-            Self::Sealed(_, _, tls) => tls.borrow().written,
-        }
-    }
-
-    /// Those of them that the other end's has acknowledged, as far as this system says.
-    pub(crate) fn acknowledged(&self) -> u64 {
-        #[cfg(target_os = "linux")]
-        let waiting = super::socket::unacknowledged(self.stream());
-        #[cfg(not(target_os = "linux"))]
-        let waiting = 0;
-        self.written().saturating_sub(waiting)
-    }
-
     /// The cipher suite, where there is one.
     pub(crate) fn cipher(&self) -> Option<&'static str> {
         let Self::Sealed(_, _, tls) = self else { return None };
@@ -125,8 +109,26 @@ impl Pipe {
         }
     }
 
-    /// Takes some of the bytes, as many as go at once.
-    pub(crate) async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    /// Gives everything that is encrypted to the kernel.
+    async fn flush(&self) -> io::Result<()> {
+        let Self::Sealed(stream, _, tls) = self else { return Ok(()) };
+        while tls.borrow().connection.wants_write() {
+            let written = tls.borrow_mut().connection.write_tls(&mut NoWait(stream));
+            match written {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => stream.writable().await?,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                other => tls.borrow_mut().written += to_u64(other?),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Stream for Pipe {
+    const SUMS_BODIES: bool = true;
+
+    async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Self::Plain(stream, _, written) => loop {
                 match write_now(stream, slices) {
@@ -148,9 +150,7 @@ impl Pipe {
         }
     }
 
-    /// Waits for bytes; puts what is there into the runs. 0 where the other end has closed. So many bytes as `sure` says
-    /// are certain to come, so that some of them may be waited for together; 0 and 1 say nothing.
-    pub(crate) async fn read(&self, runs: &mut [IoSliceMut<'_>], sure: usize) -> io::Result<usize> {
+    async fn read(&self, runs: &mut [IoSliceMut<'_>], sure: usize) -> io::Result<usize> {
         match self {
             Self::Plain(stream, wake, _) => loop {
                 match read_now(stream, runs) {
@@ -176,8 +176,7 @@ impl Pipe {
         }
     }
 
-    /// Tells the other end that nothing more will come.
-    pub(crate) async fn close(&self) -> io::Result<()> {
+    async fn close(&self) -> io::Result<()> {
         if let Self::Sealed(_, _, tls) = self {
             tls.borrow_mut().connection.send_close_notify();
             self.flush().await?;
@@ -185,19 +184,20 @@ impl Pipe {
         socket2::SockRef::from(self.stream()).shutdown(std::net::Shutdown::Write)
     }
 
-    /// Gives everything that is encrypted to the kernel.
-    async fn flush(&self) -> io::Result<()> {
-        let Self::Sealed(stream, _, tls) = self else { return Ok(()) };
-        while tls.borrow().connection.wants_write() {
-            let written = tls.borrow_mut().connection.write_tls(&mut NoWait(stream));
-            match written {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => stream.writable().await?,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                other => tls.borrow_mut().written += to_u64(other?),
-            }
+    fn written(&self) -> u64 {
+        match self {
+            Self::Plain(_, _, written) => written.get(),
+            Self::Sealed(_, _, tls) => tls.borrow().written,
         }
-        Ok(())
+    }
+
+    /// By the other end's system, as far as this one says.
+    fn acknowledged(&self) -> u64 {
+        #[cfg(target_os = "linux")]
+        let waiting = super::socket::unacknowledged(self.stream());
+        #[cfg(not(target_os = "linux"))]
+        let waiting = 0;
+        self.written().saturating_sub(waiting)
     }
 }
 

@@ -1,29 +1,28 @@
-//! The sending half of a TCP link.
+//! The sending half of a link that moves bytes.
 //!
 //! Invariants: a frame is written whole before the next; a body leaves from where it lies, in vectored
 //! writes, and is never gathered into a buffer first (TLS encrypts it into buffers of its own).
 
 use super::pace::Pace;
-use super::pipe::Pipe;
-use super::{SLICES_MAX, broken};
+use super::{SLICES_MAX, Stream, broken};
 use crate::{Body, Frame, Leaving, Limits, LinkError, LinkFuture, Sender, to_u64};
 use std::cell::Cell;
 use std::io::IoSlice;
 use std::rc::Rc;
 
-pub(super) struct TcpSender {
-    pipe: Rc<Pipe>,
+pub(crate) struct FrameSender<S: Stream> {
+    stream: Rc<S>,
     session: u32,
     bytes: u64,
-    /// Where the last body ended in the stream of bytes that the kernel has taken.
+    /// Where the last body ended in the stream of bytes that were written.
     body_end: Rc<Cell<u64>>,
     /// Header and head of the frame that is being sent.
     prefix: Vec<u8>,
 }
 
-impl TcpSender {
-    pub(super) fn new(pipe: Rc<Pipe>) -> Self {
-        Self { pipe, session: 0, bytes: 0, body_end: Rc::default(), prefix: Vec::with_capacity(256) }
+impl<S: Stream> FrameSender<S> {
+    pub(crate) fn new(stream: Rc<S>) -> Self {
+        Self { stream, session: 0, bytes: 0, body_end: Rc::default(), prefix: Vec::with_capacity(256) }
     }
 
     /// Collects the unsent slices of the frame from byte `done` on.
@@ -53,7 +52,7 @@ impl TcpSender {
             unreachable!("memory was lent over a link that does not share it");
         }
         self.prefix.clear();
-        self.prefix.extend_from_slice(&frame.header(self.session).encode());
+        self.prefix.extend_from_slice(&frame.header_for(self.session, S::SUMS_BODIES).encode());
         self.prefix.extend_from_slice(&frame.head);
         // A socket that is never full must not keep the event loop to itself.
         tokio::task::yield_now().await;
@@ -63,9 +62,9 @@ impl TcpSender {
         while done < total {
             let mut slices = Vec::with_capacity(SLICES_MAX.min(8));
             Self::slices(&self.prefix, &frame.body, done, &mut slices);
-            done += pace.keep(self.pipe.write(&slices)).await?;
+            done += pace.keep(self.stream.write(&slices)).await?;
             if done > self.prefix.len() {
-                self.body_end.set(self.pipe.written());
+                self.body_end.set(self.stream.written());
             }
         }
         self.bytes += to_u64(total);
@@ -73,22 +72,31 @@ impl TcpSender {
     }
 }
 
-impl Sender for TcpSender {
+impl<S: Stream> Sender for FrameSender<S> {
     fn send(&mut self, frame: Frame) -> LinkFuture<'_, ()> {
         Box::pin(self.write_frame(frame))
     }
     fn set_session(&mut self, session: u32) {
         self.session = session;
     }
+    fn sums_bodies(&self) -> bool {
+        S::SUMS_BODIES
+    }
     fn bytes_sent(&self) -> u64 {
         self.bytes
     }
     fn leaving(&self) -> Leaving {
         // Whoever asks does not keep the connection open.
-        let (pipe, body_end) = (Rc::downgrade(&self.pipe), self.body_end.clone());
-        Rc::new(move || pipe.upgrade().map_or(0, |pipe| pipe.acknowledged().min(body_end.get())))
+        let (stream, body_end) = (Rc::downgrade(&self.stream), self.body_end.clone());
+        Rc::new(move || stream.upgrade().map_or(0, |stream| stream.acknowledged().min(body_end.get())))
     }
     fn close(&mut self) -> LinkFuture<'_, ()> {
-        Box::pin(async move { self.pipe.close().await.map_err(broken) })
+        Box::pin(async move { self.stream.close().await.map_err(broken) })
+    }
+}
+
+impl<S: Stream> Drop for FrameSender<S> {
+    fn drop(&mut self) {
+        self.stream.sender_gone();
     }
 }

@@ -1,11 +1,10 @@
-//! The receiving half of a TCP link.
+//! The receiving half of a link that moves bytes.
 //!
 //! Invariants: lengths are checked against the limits before anything is read; the head is read first, then
 //! the body to where `Place` says, in vectored reads; what is copied is a read-ahead of a few kilobytes.
 
 use super::pace::Pace;
-use super::pipe::Pipe;
-use super::{SLICES_MAX, broken, cut_off};
+use super::{SLICES_MAX, Stream, broken, cut_off};
 use crate::{
     Arrived, ArrivedBody, HEADER_BYTES, Header, Landing, Limits, LinkError, LinkFuture, Place, Receiver,
     checksum, to_u64,
@@ -18,8 +17,8 @@ use std::rc::Rc;
 /// Bytes read ahead of a frame: enough for header and head of most.
 const READ_AHEAD_BYTES: usize = 8 * 1024;
 
-pub(super) struct TcpReceiver {
-    pipe: Rc<Pipe>,
+pub(crate) struct FrameReceiver<S: Stream> {
+    stream: Rc<S>,
     session: u32,
     limits: Limits,
     /// Bytes of frames that have come whole.
@@ -32,10 +31,10 @@ pub(super) struct TcpReceiver {
     to: usize,
 }
 
-impl TcpReceiver {
-    pub(super) fn new(pipe: Rc<Pipe>) -> Self {
+impl<S: Stream> FrameReceiver<S> {
+    pub(crate) fn new(stream: Rc<S>) -> Self {
         Self {
-            pipe,
+            stream,
             session: 0,
             limits: Limits::STRANGER,
             bytes: 0,
@@ -62,7 +61,7 @@ impl TcpReceiver {
         let mut pace = None;
         while self.to - self.from < HEADER_BYTES {
             let mut runs = [IoSliceMut::new(&mut self.ahead[self.to..])];
-            let reading = self.pipe.read(&mut runs, 0);
+            let reading = self.stream.read(&mut runs, 0);
             let got = if self.from == self.to {
                 // Nothing has begun: the schedule decides how long silence is borne.
                 reading.await.map_err(broken)?
@@ -82,7 +81,7 @@ impl TcpReceiver {
         Ok(Some(raw))
     }
 
-    /// Takes `n` bytes, at most a head's, out of the read-ahead and, where it is too small, the pipe.
+    /// Takes `n` bytes, at most a head's, out of the read-ahead and, where it is too small, the stream.
     async fn head(&mut self, n: usize, pace: &mut Pace) -> Result<Bytes, LinkError> {
         let mut out = vec![0; n];
         let have = n.min(self.to - self.from);
@@ -91,7 +90,7 @@ impl TcpReceiver {
         let mut done = have;
         while done < n {
             let mut runs = [IoSliceMut::new(&mut out[done..])];
-            let got = pace.keep(self.pipe.read(&mut runs, n - done)).await?;
+            let got = pace.keep(self.stream.read(&mut runs, n - done)).await?;
             if got == 0 {
                 return Err(cut_off());
             }
@@ -101,7 +100,7 @@ impl TcpReceiver {
         Ok(Bytes::from(out))
     }
 
-    /// Reads `len` bytes to where they belong; gives the checksum continued over them.
+    /// Reads `len` bytes to where they belong; gives the checksum continued over them, where it covers bodies.
     async fn land(
         &mut self,
         landing: &mut dyn Landing,
@@ -119,21 +118,15 @@ impl TcpReceiver {
                 self.from += got;
                 got
             } else {
-                let got = pace.keep(self.pipe.read(&mut runs, len - done)).await?;
+                let got = pace.keep(self.stream.read(&mut runs, len - done)).await?;
                 self.came(got);
                 got
             };
             if got == 0 {
                 return Err(cut_off());
             }
-            let mut left = got;
-            for run in &runs {
-                let part = left.min(run.len());
-                sum = checksum::append(sum, &run[..part]);
-                left -= part;
-                if left == 0 {
-                    break;
-                }
+            if S::SUMS_BODIES {
+                sum = appended(sum, &runs, got);
             }
             done += got;
         }
@@ -176,14 +169,14 @@ impl TcpReceiver {
     }
 }
 
-impl Receiver for TcpReceiver {
+impl<S: Stream> Receiver for FrameReceiver<S> {
     fn receive<'a>(&'a mut self, place: &'a mut dyn Place) -> LinkFuture<'a, Arrived> {
         Box::pin(self.read_frame(place))
     }
     fn drain(&mut self) -> LinkFuture<'_, ()> {
         Box::pin(async {
             (self.from, self.to) = (0, 0);
-            while self.pipe.read(&mut [IoSliceMut::new(&mut self.ahead)], 0).await.map_err(broken)? > 0 {
+            while self.stream.read(&mut [IoSliceMut::new(&mut self.ahead)], 0).await.map_err(broken)? > 0 {
                 tokio::task::yield_now().await;
             }
             Ok(())
@@ -201,6 +194,26 @@ impl Receiver for TcpReceiver {
     fn arriving(&self) -> Rc<Cell<u64>> {
         self.arriving.clone()
     }
+}
+
+impl<S: Stream> Drop for FrameReceiver<S> {
+    fn drop(&mut self) {
+        self.stream.receiver_gone();
+    }
+}
+
+/// A checksum continued over the first `bytes` of some runs.
+fn appended(sum: u32, runs: &[IoSliceMut<'_>], bytes: usize) -> u32 {
+    let (mut sum, mut left) = (sum, bytes);
+    for run in runs {
+        let part = left.min(run.len());
+        sum = checksum::append(sum, &run[..part]);
+        left -= part;
+        if left == 0 {
+            break;
+        }
+    }
+    sum
 }
 
 /// Copies as much of `from` as fits into the runs.

@@ -1,0 +1,52 @@
+//! Frames over a stream of bytes: what the links have in common that move bytes.
+//!
+//! Place in the flow: between the two ends that a `Link` has and a stream: a TCP socket with or without TLS, two pipes, or
+//! two rings in memory that two processes share.
+//!
+//! Invariants: those of `send`, `receive` and `pace`, which are its parts.
+//!
+//! Deliberately absent: how the bytes get to the other end, and who that is.
+
+mod pace;
+mod receive;
+mod send;
+
+use crate::LinkError;
+pub(crate) use receive::FrameReceiver;
+pub(crate) use send::FrameSender;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+
+/// Slices of one vectored call; the kernel takes at most 1024.
+const SLICES_MAX: usize = 512;
+
+/// Bytes both ways. Its two directions may be used by two tasks of one event loop.
+pub(crate) trait Stream: 'static {
+    /// Whether the checksum of a frame covers its body: bytes may change on the way. Where they do not leave the memory of
+    /// this machine, it covers lengths, kind and head.
+    const SUMS_BODIES: bool;
+
+    /// Takes some of the bytes, as many as go at once; waits while none do.
+    async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
+    /// Waits for bytes; puts what is there into the runs. 0 where the other end has closed. So many bytes as `sure` says
+    /// are certain to come, so that some of them may be waited for together; 0 and 1 say nothing.
+    async fn read(&self, runs: &mut [IoSliceMut<'_>], sure: usize) -> io::Result<usize>;
+    /// Tells the other end that nothing more will come.
+    async fn close(&self) -> io::Result<()>;
+    /// Bytes that were written so far.
+    fn written(&self) -> u64;
+    /// Those of them that are known to have got to the other end.
+    fn acknowledged(&self) -> u64;
+    /// The sender of frames is no more, whether it has closed or not.
+    fn sender_gone(&self) {}
+    /// The receiver of frames is no more.
+    fn receiver_gone(&self) {}
+}
+
+/// What an error of a stream means for a link.
+fn broken(e: io::Error) -> LinkError {
+    e.downcast::<LinkError>().unwrap_or_else(LinkError::Broken)
+}
+
+fn cut_off() -> LinkError {
+    LinkError::Broken(io::Error::new(ErrorKind::UnexpectedEof, "it ended in the middle of a frame"))
+}

@@ -1,0 +1,86 @@
+//! Handing an endpoint to a process that is being started: a message over its standard input.
+//!
+//! Invariants: the descriptors are in the message, not in the table that a new process inherits, so they need not be open
+//! across exec for a moment; only the socket is put in the place of standard input. The message is there before the process
+//! is, so taking it never waits. Once the process is started nobody else has what it was given.
+//!
+//! Deliberately absent: other versions of this program. Both processes are the same one; a message of another is refused.
+
+use super::{Endpoint, Parts};
+use crate::shm::{self, Side};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The message but for its last byte, which says what the descriptors are.
+const MESSAGE: [u8; 8] = *b"bramble1";
+/// Descriptors of one endpoint at most.
+const DESCRIPTORS_MAX: usize = 4;
+
+const PIPE: u8 = 0;
+const SHM_LEFT: u8 = 1;
+const SHM_RIGHT: u8 = 2;
+
+/// A socket to be the standard input of a process, which finds the endpoint there.
+pub(super) fn give(endpoint: Endpoint) -> io::Result<OwnedFd> {
+    let (here, there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let (what, descriptors) = match &endpoint.parts {
+        Parts::Pipe { read, write } => (PIPE, vec![read.as_fd(), write.as_fd()]),
+        Parts::Shm(ends) => {
+            let what = if ends.side == Side::Left { SHM_LEFT } else { SHM_RIGHT };
+            (what, ends.descriptors().map(AsFd::as_fd).to_vec())
+        }
+    };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "more descriptors than expected");
+    sendmsg(&here, &[IoSlice::new(&MESSAGE), IoSlice::new(&[what])], &mut control, SendFlags::empty())?;
+    Ok(there)
+}
+
+/// Takes the endpoint that is waiting in a socket.
+pub(super) fn take(socket: &impl AsFd) -> io::Result<Endpoint> {
+    take_from(socket.as_fd()).map_err(|e| {
+        let what = format!("standard input is not the socket of a bramble that started this process: {e}");
+        io::Error::new(e.kind(), what)
+    })
+}
+
+fn take_from(socket: BorrowedFd<'_>) -> io::Result<Endpoint> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut message = [0; MESSAGE.len() + 1];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut message)], &mut control, flags)?;
+    let mut descriptors = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = part {
+            descriptors.extend(some);
+        }
+    }
+    let [front @ .., what] = message;
+    let refused = || io::Error::new(ErrorKind::InvalidData, "the message is another one's");
+    if got.bytes != message.len() || front != MESSAGE {
+        return Err(refused());
+    }
+    let parts = match what {
+        PIPE => {
+            let [read, write] = exactly(descriptors).ok_or_else(refused)?;
+            Parts::Pipe { read, write }
+        }
+        SHM_LEFT | SHM_RIGHT => {
+            let side = if what == SHM_LEFT { Side::Left } else { Side::Right };
+            Parts::Shm(shm::Ends::of(side, exactly(descriptors).ok_or_else(refused)?))
+        }
+        _ => return Err(refused()),
+    };
+    Ok(Endpoint { parts })
+}
+
+fn exactly<const N: usize>(descriptors: Vec<OwnedFd>) -> Option<[OwnedFd; N]> {
+    descriptors.try_into().ok()
+}

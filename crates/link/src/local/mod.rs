@@ -1,0 +1,126 @@
+//! Links between two processes of one machine: `pipe` and `shm`.
+//!
+//! Place in the flow: whoever starts a process makes both endpoints, keeps one, and starts the process with the other; that
+//! one takes it up and both open theirs.
+//!
+//! Invariants: whoever holds an endpoint is the other end; descriptors have no names, so nobody else can come by one, and
+//! no key is asked for. They are closed on exec all the time and travel in a message over the new process's standard input
+//! (`hand`), so a process that somebody else starts meanwhile inherits none. Nothing of a link is left when both processes
+//! are gone, in whatever way they went.
+//!
+//! Deliberately absent: addresses. Nobody can dial such an end, so it has no neighbours.
+
+mod hand;
+mod pipe;
+pub(crate) mod watch;
+
+use crate::framed::{FrameReceiver, FrameSender, Stream};
+use crate::shm::{self, Rings};
+use crate::{Link, LinkError, Proven};
+use pipe::Pipes;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command};
+use std::rc::Rc;
+
+/// How the bytes go from one process to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalKind {
+    /// Through the system: one pipe each way.
+    Pipe,
+    /// Through memory that both have mapped: one ring each way.
+    Shm,
+}
+
+impl LocalKind {
+    /// As on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pipe => "pipe",
+            Self::Shm => "shm",
+        }
+    }
+}
+
+/// One end of a link that is not open yet: descriptors, which this process keeps or another one is started with.
+#[derive(Debug)]
+pub struct Endpoint {
+    parts: Parts,
+}
+
+/// What an endpoint is made of.
+#[derive(Debug)]
+enum Parts {
+    Pipe { read: OwnedFd, write: OwnedFd },
+    Shm(shm::Ends),
+}
+
+/// Both ends of a new link.
+pub fn local_pair(kind: LocalKind) -> io::Result<(Endpoint, Endpoint)> {
+    let (left, right) = match kind {
+        LocalKind::Pipe => {
+            let ((right_read, left_write), (left_read, right_write)) = (pipe::pipe()?, pipe::pipe()?);
+            let left = Parts::Pipe { read: left_read, write: left_write };
+            (left, Parts::Pipe { read: right_read, write: right_write })
+        }
+        LocalKind::Shm => {
+            let (left, right) = shm::pair()?;
+            (Parts::Shm(left), Parts::Shm(right))
+        }
+    };
+    Ok((Endpoint { parts: left }, Endpoint { parts: right }))
+}
+
+impl Endpoint {
+    /// What it is an end of.
+    pub fn kind(&self) -> LocalKind {
+        match self.parts {
+            Parts::Pipe { .. } => LocalKind::Pipe,
+            Parts::Shm(_) => LocalKind::Shm,
+        }
+    }
+
+    /// Starts a process with this endpoint: its standard input is a socket from which `inherited` takes it.
+    pub fn spawn(self, command: Command) -> io::Result<Child> {
+        let mut command = command;
+        command.stdin(hand::give(self)?);
+        command.spawn()
+    }
+
+    /// The endpoint that this process was started with. Can be taken once.
+    pub fn inherited() -> io::Result<Self> {
+        hand::take(&io::stdin())
+    }
+
+    /// A link to the other end, which is called `peer` in messages. It starts with the limits for strangers. Has to run on
+    /// the event loop of one thread, on which the link stays.
+    pub fn open(self, peer: &str) -> Result<Link, LinkError> {
+        let name = self.kind().name();
+        match self.parts {
+            Parts::Pipe { read, write } => Ok(framed(Pipes::open(read, write)?, name, peer)),
+            Parts::Shm(ends) => Ok(framed(Rings::open(ends)?, name, peer)),
+        }
+    }
+}
+
+impl fmt::Display for LocalKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+fn framed<S: Stream>(stream: S, name: &'static str, peer: &str) -> Link {
+    let stream = Rc::new(stream);
+    Link {
+        sender: Box::new(FrameSender::new(stream.clone())),
+        receiver: Box::new(FrameReceiver::new(stream)),
+        peer: peer.to_owned(),
+        addresses: None,
+        name,
+        shares_memory: false,
+        cipher: None,
+        // Only who was given the descriptors can be there.
+        proven: Proven::Member,
+    }
+}

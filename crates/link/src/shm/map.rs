@@ -1,0 +1,86 @@
+//! Memory that two processes have mapped: words that both may change at any time, and bytes that one copies in and the other
+//! copies out.
+//!
+//! Invariants: the memory has the size that it was mapped with until it is unmapped, because it is sealed against shrinking;
+//! every access is inside of it. No reference to its bytes ever exists, only to words that are atomic.
+//!
+//! Deliberately absent: who may touch which bytes when (`ring`). A process that breaks those rules changes what the other one
+//! copies out, and nothing else: any bytes are bytes.
+#![allow(unsafe_code)] // Memory that another process writes has no owner that the compiler could know.
+
+use crate::to_u64;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+/// New memory without a name in any folder, full of zeros, that can neither shrink nor grow.
+pub(super) fn create(bytes: usize) -> io::Result<OwnedFd> {
+    let file = memfd_create("bramble", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, to_u64(bytes))?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// Such memory in the address space of this process.
+pub(super) struct Memory {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Memory {
+    /// Maps it, if it has this size and keeps it.
+    pub(super) fn map(file: &impl AsFd, bytes: usize) -> io::Result<Self> {
+        let keeps = fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
+        if !keeps || u64::try_from(fstat(file)?.st_size) != Ok(to_u64(bytes)) {
+            let what = "the memory that was given is none of a link of this version";
+            return Err(io::Error::new(ErrorKind::InvalidData, what));
+        }
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the system chooses touches no memory that is in use.
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) }?;
+        let start = NonNull::new(start.cast()).ok_or(ErrorKind::InvalidData)?;
+        Ok(Self { start, bytes })
+    }
+
+    /// The word at byte `at`. Panics where there is none, or `at` is no multiple of eight: a bug of the caller.
+    pub(super) fn word(&self, at: usize) -> &AtomicU64 {
+        let word = size_of::<AtomicU64>();
+        assert!(at.is_multiple_of(word) && self.has(at, word), "no word at {at} of {}", self.bytes);
+        // SAFETY: the word is inside of the mapping, which lives as long as `self`, and aligned, as the mapping begins on a
+        // page. Both processes use it as an atomic only, and every bit pattern is one.
+        unsafe { &*self.start.as_ptr().add(at).cast::<AtomicU64>() }
+    }
+
+    /// Copies bytes in, from byte `at` on. Panics where there is no room: a bug of the caller.
+    pub(super) fn copy_in(&self, at: usize, from: &[u8]) {
+        assert!(self.has(at, from.len()), "{} bytes at {at} of {}", from.len(), self.bytes);
+        // SAFETY: the target is inside of the mapping. `from` is memory of this process, which no slice of ours has in
+        // common with the mapping, so they do not overlap. The bytes are touched by such copies only; that the
+        // other process does not copy the same ones out meanwhile is what `ring` sees to, and where it does so all the same,
+        // it gets bytes of the past or the future.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.start.as_ptr().add(at), from.len()) }
+    }
+
+    /// Copies bytes out, from byte `at` on. Panics where there are none: a bug of the caller.
+    pub(super) fn copy_out(&self, at: usize, to: &mut [u8]) {
+        assert!(self.has(at, to.len()), "{} bytes at {at} of {}", to.len(), self.bytes);
+        // SAFETY: as in `copy_in`, the other way round: what another process may write meanwhile only decides which bytes
+        // arrive in `to`, which is exclusive memory of this one, and all values of bytes are valid.
+        unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr().add(at), to.as_mut_ptr(), to.len()) }
+    }
+
+    fn has(&self, at: usize, bytes: usize) -> bool {
+        at.checked_add(bytes).is_some_and(|end| end <= self.bytes)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this size, once, and words of it are borrowed from `self` only. An error would mean that
+        // it is not mapped, and there is nothing to do then.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
