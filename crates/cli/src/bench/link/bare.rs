@@ -35,6 +35,8 @@ pub(crate) enum Bare {
     Memcpy,
     /// Two processes that read from and write to the sockets of a TCP connection and wait there.
     Tcp,
+    /// The same over two pipes.
+    Pipe,
 }
 
 impl Bare {
@@ -44,6 +46,10 @@ impl Bare {
             (LinkName::Thread, Function::Gap | Function::Latency) => Some(Self::Channel),
             (LinkName::Thread, Function::Bandwidth | Function::TwoWay) => Some(Self::Memcpy),
             (LinkName::Tcp, function) => function.is_of_pairs().then_some(Self::Tcp),
+            #[cfg(target_os = "linux")]
+            (LinkName::Pipe, function) => function.is_of_pairs().then_some(Self::Pipe),
+            #[cfg(target_os = "linux")]
+            (LinkName::Shm, Function::Bandwidth | Function::TwoWay) => Some(Self::Memcpy),
             _ => None,
         }
     }
@@ -54,6 +60,7 @@ impl Bare {
             Self::Channel => "std channel",
             Self::Memcpy => "memcpy",
             Self::Tcp => "std tcp",
+            Self::Pipe => "std pipe",
         }
     }
 }
@@ -124,8 +131,18 @@ fn failed(bare: Bare, e: &dyn std::fmt::Display) -> Failure {
 
 /// Starts the process at the other side.
 fn peer(bare: Bare) -> io::Result<Peer> {
-    debug_assert!(bare == Bare::Tcp, "the only stream");
     let mut command = hidden("bare")?;
+    if bare == Bare::Pipe {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let ends = child.stdin.take().zip(child.stdout.take());
+        let stream = ends.map(|(to, from)| Stream {
+            reader: File::from(OwnedFd::from(from)),
+            writer: File::from(OwnedFd::from(to)),
+            buffers: Buffers::default(),
+        });
+        return Ok(Peer { child, stream });
+    }
     let (here, there) = connected()?;
     here.set_nodelay(true)?;
     there.set_nodelay(true)?;

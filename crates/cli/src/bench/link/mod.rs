@@ -34,7 +34,7 @@ use measure::{Point, Tell, Wanted};
 pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
     let form = Form::of(args.form.json, args.form.csv);
     let wanted = Wanted {
-        links: once(&args.link, &LinkName::ALL),
+        links: once(&args.link, LinkName::ALL),
         functions: once(&args.function, &Function::ALL),
         sizes: args.size.clone(),
         ends: args.ends.iter().map(|ends| usize::from(*ends)).collect(),

@@ -123,7 +123,7 @@ fn panel(out: &mut String, function: Function, ends: usize, points: &[&Point]) {
 /// The line of each link, and a dashed one of what it is compared with.
 fn lines(out: &mut String, axes: &Axes, points: &[&Point]) {
     let mut name_y = MARGIN[1] + 12.0;
-    for link in LinkName::ALL {
+    for link in LinkName::ALL.iter().copied() {
         let own: Vec<&&Point> = points.iter().filter(|p| p.link == link).collect();
         if own.is_empty() {
             continue;

@@ -6,6 +6,7 @@
 //! links are processes. Nobody else can be an end: processes get both halves of what connects them from their parent. A link is one
 //! variant of `LinkName` and one file here.
 
+mod half;
 mod handed;
 mod process;
 mod tcp;
@@ -31,16 +32,34 @@ pub(crate) enum LinkName {
     Thread,
     /// Processes over TCP on loopback, not encrypted
     Tcp,
+    /// Processes over pipes
+    #[cfg(target_os = "linux")]
+    Pipe,
+    /// Processes over memory that they share
+    #[cfg(target_os = "linux")]
+    Shm,
 }
 
 impl LinkName {
-    pub(crate) const ALL: [Self; 2] = [Self::Thread, Self::Tcp];
+    /// All, in the order in which they are shown.
+    pub(crate) const ALL: &[Self] = &[
+        Self::Thread,
+        Self::Tcp,
+        #[cfg(target_os = "linux")]
+        Self::Pipe,
+        #[cfg(target_os = "linux")]
+        Self::Shm,
+    ];
 
     /// As on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Thread => "thread",
             Self::Tcp => "tcp",
+            #[cfg(target_os = "linux")]
+            Self::Pipe => "pipe",
+            #[cfg(target_os = "linux")]
+            Self::Shm => "shm",
         }
     }
 }
@@ -66,7 +85,7 @@ impl Mesh {
                 let first = all.remove(0);
                 (first, Others::Tasks(all.into_iter().map(|e| tokio::task::spawn_local(serve(e))).collect()))
             }
-            LinkName::Tcp => {
+            link => {
                 let (end, processes) = Processes::start(link, ends)?;
                 (end, Others::Processes(processes))
             }

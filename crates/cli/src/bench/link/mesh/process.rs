@@ -4,11 +4,12 @@
 //! closes, whatever it waits for; whoever is still there at the end is killed and waited for. A child learns from the socket who it is and gets
 //! its connections from there. Ctrl-C reaches the parent alone.
 
+use super::half::Half;
 use super::handed::{Identity, give, take};
-use super::{End, LinkName, Links, tcp};
+use super::{End, LinkName, Links};
 use crate::bench::link::conduct::serve;
 use crate::exit::{Exit, Failure};
-use bramble_link::{Link, LinkError};
+use bramble_link::LinkError;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -32,11 +33,11 @@ impl Processes {
     /// Starts all ends but end 0, which is given, too.
     pub(crate) fn start(link: LinkName, ends: usize) -> Result<(End, Self), Failure> {
         let failed = |e: io::Error| Failure::failed(format!("bench link: ends of {}: {e}", link.name()));
-        let mut halves: Vec<Vec<Option<OwnedFd>>> =
+        let mut halves: Vec<Vec<Option<Half>>> =
             (0..ends).map(|_| (0..ends).map(|_| None).collect()).collect();
         for one in 0..ends {
             for other in one + 1..ends {
-                let (left, right) = pair(link).map_err(failed)?;
+                let (left, right) = Half::pair(link).map_err(failed)?;
                 halves[one][other] = Some(left);
                 halves[other][one] = Some(right);
             }
@@ -45,21 +46,22 @@ impl Processes {
         let mut halves = halves.into_iter();
         let first = halves.next().unwrap_or_default();
         for (rank, own) in (1..).zip(halves) {
-            let own: Vec<OwnedFd> = own.into_iter().flatten().collect();
-            processes.one(Identity { link, rank, ends }, &own).map_err(failed)?;
+            let own = own.into_iter().flatten().collect();
+            processes.one(Identity { link, rank, ends }, own).map_err(failed)?;
         }
+        let opened = first.into_iter().enumerate();
         let links: Result<Links, LinkError> =
-            first.into_iter().map(|half| half.map(|half| open(link, half)).transpose()).collect();
+            opened.map(|(other, half)| half.map(|half| half.open(other)).transpose()).collect();
         let links = links.map_err(|e| Failure::failed(format!("bench link: {}: {e}", link.name())))?;
         Ok((End::new(0, links), processes))
     }
 
-    fn one(&mut self, who: Identity, halves: &[OwnedFd]) -> io::Result<()> {
+    fn one(&mut self, who: Identity, halves: Vec<Half>) -> io::Result<()> {
         let (parent, child) = UnixStream::pair()?;
+        give(&parent, who, halves)?;
         let mut command = hidden("end")?;
         command.stdin(OwnedFd::from(child));
         self.children.push(command.spawn()?);
-        give(&parent, who, halves)?;
         self.parents.push(parent);
         Ok(())
     }
@@ -127,22 +129,6 @@ pub(crate) fn reap(child: &mut Child, deadline: Instant) -> Option<std::process:
     None
 }
 
-/// Two halves of what connects two ends.
-fn pair(link: LinkName) -> io::Result<(OwnedFd, OwnedFd)> {
-    match link {
-        LinkName::Tcp => tcp::pair(),
-        LinkName::Thread => unreachable!("threads are no processes"),
-    }
-}
-
-/// A link over one of them.
-fn open(link: LinkName, half: OwnedFd) -> Result<Link, LinkError> {
-    match link {
-        LinkName::Tcp => tcp::open(half),
-        LinkName::Thread => unreachable!("threads are no processes"),
-    }
-}
-
 /// What a child does: follows end 0 until that closes, or the parent is gone.
 pub(crate) fn run_end() -> Result<Exit, Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure::failed(format!("an end of bench link: {e}"));
@@ -156,7 +142,7 @@ pub(crate) fn run_end() -> Result<Exit, Failure> {
         let mut halves = halves.into_iter();
         let mut link = |rank: usize| match rank == who.rank {
             true => Ok(None),
-            false => halves.next().map(|half| open(who.link, half)).transpose(),
+            false => halves.next().map(|half| half.open(rank)).transpose(),
         };
         let links = (0..who.ends).map(&mut link).collect::<Result<Links, LinkError>>()?;
         if links.iter().flatten().count() + 1 != who.ends {

@@ -9,12 +9,6 @@ use std::os::fd::OwnedFd;
 const STRANGERS: usize = 16;
 
 /// Two sockets that are connected with each other.
-pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (one, other) = connected()?;
-    Ok((one.into(), other.into()))
-}
-
-/// The same as streams.
 pub(crate) fn connected() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let one = TcpStream::connect(listener.local_addr()?)?;
