@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 const ORDER_BYTES: usize = 16;
 /// Bytes of what an end tells: whether what it got is right, and the time in nanoseconds.
 const ANSWER_BYTES: usize = 9;
+/// What is given repeats itself after so many numbers or bytes: not where frames or blocks begin.
+const PERIOD: usize = 251;
 /// Of a long piece, so many bytes at both its ends are checked.
 const CHECKED_BYTES: usize = 4096;
 
@@ -160,20 +162,23 @@ async fn operations(end: &mut End, run: Run, source: &Source) -> Result<(Duratio
 /// What the end of that rank gives: small whole numbers for sums, whose sums are exact; else bytes that differ by end and place.
 fn given(rank: usize, run: Run) -> Vec<u8> {
     let bytes = run.function.source_bytes(run.bytes, run.ends);
-    match run.function {
+    let period: Vec<u8> = match run.function {
         Function::Reduce | Function::AllReduce => {
-            (0..bytes / 8).flat_map(|at| number(rank, at).to_le_bytes()).collect()
+            (0..PERIOD).flat_map(|at| number(rank, at).to_le_bytes()).collect()
         }
-        _ => (0..bytes).map(|at| byte(rank, at)).collect(),
-    }
+        _ => (0..PERIOD).map(|at| byte(rank, at)).collect(),
+    };
+    let mut given = period.repeat(bytes / period.len());
+    given.extend_from_slice(&period[..bytes - given.len()]);
+    given
 }
 
 fn number(rank: usize, at: usize) -> f64 {
-    (at % 251 + 3 * rank) as f64
+    (at % PERIOD + 3 * rank) as f64
 }
 
 fn byte(rank: usize, at: usize) -> u8 {
-    ((at % 251) ^ (rank * 17)) as u8
+    ((at % PERIOD) ^ (rank * 17)) as u8
 }
 
 /// Whether that is what an end of that rank has to end with.
@@ -182,7 +187,7 @@ fn is_right(rank: usize, run: Run, got: &[Piece]) -> bool {
     let others: usize = (0..ends).sum();
     let expected = |at: usize| match function {
         Function::Reduce | Function::AllReduce => {
-            let sum = (at / 8 % 251 * ends + 3 * others) as f64;
+            let sum = (at / 8 % PERIOD * ends + 3 * others) as f64;
             sum.to_le_bytes()[at % 8]
         }
         Function::Broadcast => byte(0, at),

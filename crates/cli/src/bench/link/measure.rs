@@ -148,18 +148,22 @@ struct Warm {
 async fn point(meshes: &mut [Mesh], bares: &mut Bares, run: Run, rounds: u16) -> Result<Vec<Point>, Failure> {
     let mut all = Vec::new();
     for mesh in &mut *meshes {
-        // The first is cold; a few more tell how many make a run.
-        led(mesh, run, true).await?;
-        let few = led(mesh, Run { repeats: 3, ..run }, false).await?;
-        let link = Warm { repeats: repeats(run, few), times: Vec::new() };
+        // The first is cold; a few more tell how many make a run, if one is not enough.
+        let mut one = led(mesh, run, true).await?;
+        if repeats(run, one) > 1 {
+            one = led(mesh, Run { repeats: 3, ..run }, false).await?;
+        }
+        let link = Warm { repeats: repeats(run, one), times: Vec::new() };
         let bare = Bare::of(mesh.link, run.function);
         let bare = match bare {
             None => None,
             Some(bare) => {
                 bares.prepare(bare)?;
-                bares.run(bare, run).await?;
-                let few = bares.run(bare, Run { repeats: 3, ..run }).await?;
-                Some((bare, Warm { repeats: repeats(run, few), times: Vec::new() }))
+                let mut one = bares.run(bare, run).await?;
+                if repeats(run, one) > 1 {
+                    one = bares.run(bare, Run { repeats: 3, ..run }).await?;
+                }
+                Some((bare, Warm { repeats: repeats(run, one), times: Vec::new() }))
             }
         };
         all.push((link, bare));
@@ -188,9 +192,10 @@ async fn point(meshes: &mut [Mesh], bares: &mut Bares, run: Run, rounds: u16) ->
     Ok(meshes.iter().zip(all).map(point).collect())
 }
 
-/// How often it is done in a run, if one message or operation takes so long.
+/// How often it is done in a run, if one message or operation takes so long. A barrier before an operation, which does not
+/// count, takes about as long again.
 fn repeats(run: Run, one: Duration) -> u32 {
-    let messages = run.function.window(run.bytes) as f64;
+    let messages = if run.function.is_of_pairs() { run.function.window(run.bytes) as f64 } else { 2.0 };
     (RUN_SECONDS / (seconds(one) * messages)).clamp(1.0, REPEATS_MAX) as u32
 }
 
