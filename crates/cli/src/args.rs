@@ -109,6 +109,9 @@ pub(crate) struct WorkerArgs {
     /// Dial this primary (multiply --await) instead, serve it once, and end
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "listen")]
     pub(crate) join: Option<String>,
+    /// Serve the process that started this one, over the link that it put in the place of standard input, and end
+    #[arg(long, hide = true, conflicts_with_all = ["listen", "join"])]
+    pub(crate) inherited: bool,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
     /// Compute threads (default: one a core)

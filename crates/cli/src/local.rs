@@ -1,13 +1,13 @@
 //! `--local N`: worker processes of this machine, started and stopped with the product.
 //!
-//! Invariants: no process outlives the product. A worker dials this process and ends with that connection;
-//! whoever is still there at the end is killed and waited for. Only processes that were started here are
-//! taken as workers, and they take only this one as primary: both prove a one-time key, which the workers find
-//! in their environment, where other users cannot read it.
+//! Invariants: no process outlives the product. A worker ends with its link; whoever is still there at the end is killed and
+//! waited for. Only processes that were started here are taken as workers, and they take only this one as primary. Over TCP
+//! both prove a one-time key, which the workers find in their environment, where other users cannot read it. Over `pipe` and
+//! `shm` they are started with their end of the link, which nobody else can have.
 
 use crate::exit::Failure;
 use crate::trust;
-use bramble_link::{ClusterKey, Door, DoorLimits, Link};
+use bramble_link::{ClusterKey, Door, DoorLimits, Endpoint, Link, LocalKind, local_pair};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -30,47 +30,91 @@ pub(crate) struct LocalWorkers {
     children: Vec<Child>,
 }
 
+/// How they and this process meet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// They dial.
+    Loopback,
+    /// They are started with their end of a link.
+    Inherited(LocalKind),
+}
+
+/// Where this process meets those that it has started.
+pub(crate) enum Meeting {
+    /// They come to this door.
+    Door(Door),
+    /// It has its end of a link with each.
+    Endpoints(Vec<Endpoint>),
+}
+
 /// What each of them gets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Share {
+    pub(crate) way: Way,
     pub(crate) workers: u16,
     pub(crate) threads: usize,
     pub(crate) memory_bytes: u64,
     pub(crate) cores: usize,
 }
 
+/// What is said where the system starts none.
+const NOT_STARTED: &str = "cannot start a worker process";
+
+impl Share {
+    fn failed(&self, what: &str, e: std::io::Error) -> Failure {
+        Failure::failed(format!("--local {}: {what}: {e}", self.workers))
+    }
+
+    /// How worker `i` is started, but for how it is met.
+    fn command(&self, i: usize) -> Result<Command, Failure> {
+        let program = std::env::current_exe().map_err(|e| self.failed("this program's file is gone", e))?;
+        let mut command = Command::new(program);
+        command.args(["worker", "--quiet", "--threads", &self.threads.to_string()]);
+        command.args(["--memory", &self.memory_bytes.to_string()]);
+        // More threads than cores: let the system share them out.
+        if usize::from(self.workers) * self.threads <= self.cores {
+            command.args(["--pin-from", &(i * self.threads).to_string()]);
+        } else {
+            command.arg("--no-pin");
+        }
+        // They have no use for the cluster's.
+        command.env_remove(crate::key::TEXT_VARIABLE).env_remove(crate::key::FILE_VARIABLE);
+        command.stdout(Stdio::null());
+        // Ctrl-C reaches the whole group of a terminal; workers end with their link instead.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        Ok(command)
+    }
+}
+
 impl LocalWorkers {
-    /// Starts the processes; gives them and the door that they come to.
-    pub(crate) async fn start(share: Share) -> Result<(Self, Door), Failure> {
-        let failed = |what: &str, e: std::io::Error| {
-            Failure::failed(format!("--local {}: {what}: {e}", share.workers))
-        };
-        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(|e| failed("no loopback port", e))?;
-        let address = listener.local_addr().map_err(|e| failed("no loopback port", e))?;
-        let program = std::env::current_exe().map_err(|e| failed("this program's file is gone", e))?;
-        let mut bytes = [0; ClusterKey::BYTES];
-        crate::random(&mut bytes).map_err(|e| failed("no random numbers", e))?;
-        let key = ClusterKey::from_bytes(bytes);
-        let mut workers = Self { children: Vec::new() };
-        for i in 0..usize::from(share.workers) {
-            let mut command = Command::new(&program);
-            command.args(["worker", "--quiet", "--join", &address.to_string()]);
-            command.args(["--threads", &share.threads.to_string()]);
-            command.args(["--memory", &share.memory_bytes.to_string()]);
-            // More threads than cores: let the system share them out.
-            if usize::from(share.workers) * share.threads <= share.cores {
-                command.args(["--pin-from", &(i * share.threads).to_string()]);
-            } else {
-                command.arg("--no-pin");
+    /// Starts the processes; gives them and where they are met.
+    pub(crate) async fn start(share: Share) -> Result<(Self, Meeting), Failure> {
+        match share.way {
+            Way::Loopback => {
+                let (workers, door) = Self::start_diallers(share).await?;
+                Ok((workers, Meeting::Door(door)))
             }
-            command.env(KEY_VARIABLE, key.to_text());
-            // They have no use for the cluster's.
-            command.env_remove(crate::key::TEXT_VARIABLE).env_remove(crate::key::FILE_VARIABLE);
-            command.stdin(Stdio::null()).stdout(Stdio::null());
-            // Ctrl-C reaches the whole group of a terminal; workers end with their link instead.
-            std::os::unix::process::CommandExt::process_group(&mut command, 0);
-            let child = command.spawn().map_err(|e| failed("cannot start a worker process", e))?;
-            workers.children.push(child);
+            Way::Inherited(kind) => {
+                let (workers, endpoints) = Self::start_with_links(share, kind)?;
+                Ok((workers, Meeting::Endpoints(endpoints)))
+            }
+        }
+    }
+
+    /// Starts processes that dial.
+    async fn start_diallers(share: Share) -> Result<(Self, Door), Failure> {
+        let listener =
+            TcpListener::bind("127.0.0.1:0").await.map_err(|e| share.failed("no loopback port", e))?;
+        let address = listener.local_addr().map_err(|e| share.failed("no loopback port", e))?;
+        let mut bytes = [0; ClusterKey::BYTES];
+        crate::random(&mut bytes).map_err(|e| share.failed("no random numbers", e))?;
+        let key = ClusterKey::from_bytes(bytes);
+        let mut workers = Self::default();
+        for i in 0..usize::from(share.workers) {
+            let mut command = share.command(i)?;
+            command.args(["--join", &address.to_string()]).env(KEY_VARIABLE, key.to_text());
+            command.stdin(Stdio::null());
+            workers.children.push(command.spawn().map_err(|e| share.failed(NOT_STARTED, e))?);
         }
         // All workers may come at once, and all from one address.
         let connections = usize::from(share.workers) + STRANGERS;
@@ -85,8 +129,33 @@ impl LocalWorkers {
         Ok((workers, Door::new(listener, trust::between_processes(key), limits)))
     }
 
+    /// Starts processes that have their link from the beginning.
+    fn start_with_links(share: Share, kind: LocalKind) -> Result<(Self, Vec<Endpoint>), Failure> {
+        let (mut workers, mut endpoints) = (Self::default(), Vec::new());
+        for i in 0..usize::from(share.workers) {
+            let (own, other) = local_pair(kind).map_err(|e| share.failed("no link", e))?;
+            let mut command = share.command(i)?;
+            command.arg("--inherited").env_remove(KEY_VARIABLE);
+            workers.children.push(other.spawn(command).map_err(|e| share.failed(NOT_STARTED, e))?);
+            endpoints.push(own);
+        }
+        Ok((workers, endpoints))
+    }
+
+    /// The links with all of them.
+    pub(crate) async fn meet(&mut self, meeting: Meeting) -> Result<Vec<Link>, Failure> {
+        match meeting {
+            Meeting::Door(door) => self.accept(door).await,
+            Meeting::Endpoints(endpoints) => {
+                let open = |(i, end): (usize, Endpoint)| end.open(&format!("local {}", i + 1));
+                let links = endpoints.into_iter().enumerate().map(open).collect::<Result<_, _>>();
+                links.map_err(|e| Failure::failed(format!("a link with a local worker process: {e}")))
+            }
+        }
+    }
+
     /// Takes the workers' connections.
-    pub(crate) async fn accept(&mut self, mut door: Door) -> Result<Vec<Link>, Failure> {
+    async fn accept(&mut self, mut door: Door) -> Result<Vec<Link>, Failure> {
         let mut links = Vec::new();
         let deadline = tokio::time::Instant::now() + START_DEADLINE;
         while links.len() < self.children.len() {

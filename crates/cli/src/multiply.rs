@@ -38,6 +38,7 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
         return Err(crate::plan::only_described("multiply", file));
     }
     let team = Team::of(&args.team)?;
+    args.cut.check_relay(&args.team)?;
     let mut operands = operands(args)?;
     if let Some(path) = args.output.as_ref().filter(|_| args.resume)
         && crate::resume::is_done(args, path, (&operands.a, &operands.b))?

@@ -62,6 +62,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit, Failure> {
 pub(crate) fn machines(args: &PlanArgs, problem: &Problem) -> Result<Ended<Machines>, Failure> {
     check_kernel(args.cut.kernel(), problem.dtype)?;
     args.cut.check(problem.dtype)?;
+    args.cut.check_relay(&args.team)?;
     let file = args.cluster.as_deref().map(described).transpose()?;
     let team = if file.is_some() { Team::Alone } else { Team::of(&args.team)? };
     match file {

@@ -8,10 +8,10 @@ use crate::args::{LinkKind, TeamArgs};
 use crate::cluster::{Cluster, Later, Met};
 use crate::exit::{Exit, Failure};
 use crate::hostfile;
-use crate::local::{LocalWorkers, Share};
+use crate::local::{LocalWorkers, Share, Way};
 use crate::trust;
 use bramble_kernel::Choice;
-use bramble_link::thread_pair;
+use bramble_link::{LocalKind, thread_pair};
 use bramble_matrix::DType;
 use bramble_primary::{End, Ends};
 use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
@@ -61,12 +61,18 @@ impl Team {
     pub(crate) fn of(args: &TeamArgs) -> Result<Self, Failure> {
         let cores = default_threads();
         if let Some(workers) = args.local {
-            if args.link == Some(LinkKind::Thread) {
-                let text = "--link thread: --local starts processes; leave --local away to use threads";
-                return Err(Failure::usage(text));
-            }
+            let way = match args.link {
+                Some(LinkKind::Thread) => {
+                    let text = "--link thread: --local starts processes; leave --local away to use threads";
+                    return Err(Failure::usage(text));
+                }
+                None | Some(LinkKind::Tcp) => Way::Loopback,
+                Some(LinkKind::Pipe) => Way::Inherited(LocalKind::Pipe),
+                Some(LinkKind::Shm) => Way::Inherited(LocalKind::Shm),
+            };
             return Ok(Self::Local(Share {
                 workers,
+                way,
                 threads: args.threads.map_or_else(|| (cores / usize::from(workers)).max(1), usize::from),
                 memory_bytes: args.memory.unwrap_or_else(|| available_memory() / u64::from(workers)),
                 cores,
@@ -85,11 +91,25 @@ impl Team {
         };
         let awaited = args.awaited.unwrap_or(0);
         if !hosts.is_empty() || awaited > 0 {
+            if let Some(link) = args.link.filter(|link| *link != LinkKind::Tcp) {
+                let link = link.name();
+                let text = format!(
+                    "--link {link}: workers that are reached or awaited are so over TCP; --link is for --local N"
+                );
+                return Err(Failure::usage(text));
+            }
             let security = trust::security(&args.trust)?;
             return Ok(Self::Cluster(Cluster { hosts, awaited, listen: args.listen, security }));
         }
-        if args.link == Some(LinkKind::Tcp) {
-            return Err(Failure::usage("--link tcp: needs workers; add --local N or --workers HOSTS"));
+        match args.link {
+            None | Some(LinkKind::Thread) => {}
+            Some(LinkKind::Tcp) => {
+                return Err(Failure::usage("--link tcp: needs workers; add --local N or --workers HOSTS"));
+            }
+            Some(link) => {
+                let link = link.name();
+                return Err(Failure::usage(format!("--link {link}: needs worker processes; add --local N")));
+            }
         }
         Ok(Self::Alone)
     }
@@ -102,11 +122,11 @@ impl Team {
         let Met { ends: workers, missing, later } = match self {
             Self::Alone => Met::default(),
             Self::Local(share) => {
-                let (started, door) = LocalWorkers::start(share).await?;
+                let (started, meeting) = LocalWorkers::start(share).await?;
                 processes = started;
                 // All are this machine: one probe, while they start, serves them all.
                 kernel = probed(purpose)?;
-                let links = processes.accept(door).await?;
+                let links = processes.meet(meeting).await?;
                 let end = |link| End { link, threads_max: 0, was_dialled: false };
                 let ends = links.into_iter().map(end).collect();
                 Met { ends, ..Met::default() }

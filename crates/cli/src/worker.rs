@@ -3,8 +3,8 @@
 use crate::args::WorkerArgs;
 use crate::exit::{Exit, Failure};
 use crate::trust;
-use bramble_link::{ClusterKey, LinkError, Security};
-use bramble_worker::{Config, WorkerError, available_memory, default_threads, host_name};
+use bramble_link::{ClusterKey, Endpoint, LinkError, Security};
+use bramble_worker::{Config, Ledger, WorkerError, available_memory, default_threads, host_name, serve_link};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -55,11 +55,14 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
     let quiet = args.quiet;
-    let security = security(args)?;
+    let is_once = args.join.is_some() || args.inherited;
+    // Whoever was started with its link has no use for a key.
+    let security = if args.inherited { None } else { Some(security(args)?) };
     let work = async {
-        match &args.join {
-            Some(host) => join(host, &security, &config).await,
-            None => {
+        match (security, &args.join) {
+            (None, _) => inherited(&config).await,
+            (Some(security), Some(host)) => join(host, &security, &config).await,
+            (Some(security), None) => {
                 let (threads, memory) = (config.threads, config.memory_bytes >> 20);
                 let trusted = trust::sentence(&security);
                 let ready = move |address| {
@@ -79,14 +82,20 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
         result = work => match result {
             Ok(()) => Ok(Exit::Done),
             // The primary ended first: it has told its user why.
-            Err(WorkerError::Link(_) | WorkerError::Primary(_)) if args.join.is_some() => Ok(Exit::Failed),
+            Err(WorkerError::Link(_) | WorkerError::Primary(_)) if is_once => Ok(Exit::Failed),
             // The primary has read it and says it.
-            Err(_) if args.join.is_some() && quiet => Ok(Exit::Failed),
+            Err(_) if is_once && quiet => Ok(Exit::Failed),
             Err(e) => Err(Failure::failed(e.to_string())),
         },
         _ = interrupt.recv() => Ok(Exit::Interrupted),
         _ = terminate.recv() => Ok(Exit::Terminated),
     }
+}
+
+/// Serves the process that started this one.
+async fn inherited(config: &Config) -> Result<(), WorkerError> {
+    let endpoint = Endpoint::inherited().map_err(|e| WorkerError::Here(format!("--inherited: {e}")))?;
+    serve_link(endpoint.open("primary")?, None, config, &Ledger::new()).await
 }
 
 /// Dials the first address of a host that answers.

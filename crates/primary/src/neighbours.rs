@@ -105,7 +105,8 @@ fn pairs(plan: &Plan, sessions: &[Session], random: Random) -> Result<(Vec<Pair>
     let mut counts = vec![0; sessions.len()];
     for (j, second) in sessions.iter().enumerate() {
         for (i, first) in sessions.iter().enumerate().take(j) {
-            let may_meet = !first.link.shares_memory && !second.link.shares_memory;
+            // Threads of this process, and processes that it was linked with when they were started, have no addresses.
+            let may_meet = first.link.addresses.is_some() && second.link.addresses.is_some();
             let is_full = counts[i] >= NEIGHBOURS_MAX || counts[j] >= NEIGHBOURS_MAX;
             let members = (plan.members.get(i), plan.members.get(j));
             let (Some(one), Some(other)) = members else { continue };

@@ -16,8 +16,24 @@ use std::path::PathBuf;
 pub(crate) enum LinkKind {
     /// Threads of this process (no workers)
     Thread,
-    /// TCP
+    /// TCP over loopback
     Tcp,
+    /// Pipes
+    Pipe,
+    /// Memory that both processes have mapped
+    Shm,
+}
+
+impl LinkKind {
+    /// As on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Thread => "thread",
+            Self::Tcp => "tcp",
+            Self::Pipe => "pipe",
+            Self::Shm => "shm",
+        }
+    }
 }
 
 /// Which machines, and what is known of their trust.
@@ -40,8 +56,8 @@ pub(crate) struct TeamArgs {
     pub(crate) local: Option<u16>,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
-    /// Link to the workers of --local
-    #[arg(long, value_enum)]
+    /// Link to the workers of --local (default: tcp)
+    #[arg(long, value_name = "KIND", value_enum)]
     pub(crate) link: Option<LinkKind>,
     /// Compute threads (of each worker, with --local)
     #[arg(long, value_name = "T", env = "BRAMBLE_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -139,6 +155,20 @@ impl CutArgs {
     /// Tiles and steps of a product m × n, k deep.
     pub(crate) fn cut(&self, sizes: [u64; 3], dtype: DType) -> Cut {
         levels::cut(Cut { tile: self.tile, depth: self.panel }, self.kernel(), sizes, dtype)
+    }
+
+    /// Refuses panels that are to be passed on by workers who have no addresses.
+    pub(crate) fn check_relay(&self, team: &TeamArgs) -> Result<(), Failure> {
+        match team.link {
+            Some(link @ (LinkKind::Pipe | LinkKind::Shm)) if matches!(self.relay, RelayKind::On) => {
+                let link = link.name();
+                let text = format!(
+                    "--relay on: workers behind --link {link} have no links with each other; use --link tcp"
+                );
+                Err(Failure::usage(text))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses what the kernel cannot be asked for.

@@ -23,13 +23,13 @@ pub(super) async fn write(
     peer: usize,
     sent: Rc<Cell<u64>>,
 ) {
-    let (meter, shares_memory) = (core.borrow().meter.clone(), core.borrow().peers[peer].shares_memory);
+    let meter = core.borrow().meter.clone();
     while let Some(frame) = frames.recv().await {
         let kind = frame.kind;
         let is_store = kind == Kind::Store.code();
         let bytes = frame.wire_bytes() - HEADER_BYTES;
         let began = Instant::now();
-        if !shares_memory {
+        if sender.sums_bodies() {
             meter.seal(&frame);
         }
         let result = meter.timed(Section::Sending, sender.send(frame)).await;

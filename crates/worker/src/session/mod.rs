@@ -170,7 +170,7 @@ async fn run(
     let watched = !link.shares_memory;
     let (sender, mut receiver) = (link.sender, link.receiver);
     let arriving = receiver.arriving();
-    let mut writing = std::pin::pin!(write(sender, leaving, core.clone(), watched));
+    let mut writing = std::pin::pin!(write(sender, leaving, core.clone()));
     let mut written = false;
     let result = tokio::select! {
         r = read(&mut *receiver, core.clone()) => r,
@@ -261,19 +261,18 @@ async fn read(receiver: &mut dyn Receiver, core: Rc<RefCell<Core>>) -> Result<()
     }
 }
 
-/// Sends what is ready, in order. `moves_bytes` is a link that shares no memory.
+/// Sends what is ready, in order.
 async fn write(
     mut sender: Box<dyn Sender>,
     mut leaving: mpsc::UnboundedReceiver<Leaving>,
     core: Rc<RefCell<Core>>,
-    moves_bytes: bool,
 ) -> Result<(), WorkerError> {
     let meter = core.borrow().meter.clone();
     while let Some(Leaving { frame, last_of }) = leaving.recv().await {
         let is_answer = frame.as_ref().is_some_and(|f| f.kind == Kind::Pong.code());
         let frame = frame.unwrap_or_else(|| core.borrow().take_credit());
         let kind = frame.kind;
-        if moves_bytes {
+        if sender.sums_bodies() {
             meter.seal(&frame);
         }
         meter.timed(Section::Sending, sender.send(frame)).await?;

@@ -1,0 +1,121 @@
+"""The links to worker processes of this machine: the same bits over each, and nothing left however they end."""
+
+import os
+import re
+import signal
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from helpers import Run, assert_gone, assert_refused, bramble, cpu_seconds, matrix, save, succeed
+
+KINDS = ["tcp", "pipe", "shm"]
+MIDDLE = "random:3600x3600:f64:1", "random:3600x3600:f64:2"
+"""Seconds of work."""
+STRATEGIES = {
+    "auto": [],
+    "rows": ["--strategy", "row:3"],
+    "squares": ["--strategy", "square:2"],
+    "reuse": ["--strategy", "reuse"],
+    "cut in depth": ["--strategy", "cuboid:1x1x2"],
+    "mesh": ["--strategy", "summa:2x1"],
+    "Strassen": ["--strategy", "strassen:1"],
+}
+
+
+def shared_files():
+    return sorted(os.listdir("/dev/shm"))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_same_digest_over_every_link(tmp_path, strategy):
+    # Integers: the sums of any cut are the same.
+    a, b = save(tmp_path, "A.npy", matrix(700, 650, "i64", 1)), save(tmp_path, "B.npy", matrix(650, 600, "i64", 2))
+    want = succeed("multiply", a, b, "-o", tmp_path / "C.npy", "--json").report["digest"]
+    for kind in KINDS:
+        run = succeed("multiply", a, b, "-o", tmp_path / "C.npy", "--local", 2, "--link", kind, *STRATEGIES[strategy],
+                      "--json").report
+        assert run["digest"] == want and run["verify"]["passed"], kind
+        assert {worker["link"] for worker in run["workers"]} <= {"thread", kind}, run["workers"]
+        assert kind in {worker["link"] for worker in run["workers"]}, run["workers"]
+
+
+@contextmanager
+def running(*args):
+    run = Run("multiply", *args, "--json")
+    try:
+        yield run
+    finally:
+        run.end()
+
+
+def one_at_work(run, deadline_s=30):
+    """A worker process of the run that computes."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        for pid in run.workers():
+            if cpu_seconds(pid) > 0.3:
+                return pid
+        time.sleep(0.02)
+    raise AssertionError("no worker process computes")
+
+
+CASES = {"killed": (signal.SIGKILL, KINDS), "stands still": (signal.SIGSTOP, ["pipe", "shm"])}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_worker_process_that_dies_or_stands_still(case):
+    before, (blow, kinds) = shared_files(), CASES[case]
+    options = "--kernel", "simd", "--local", 2, "--threads", 1, "--strategy", "reuse"
+    # At the same time: most of it is waiting for somebody who is silent.
+    with ExitStack() as stack:
+        runs = [stack.enter_context(running(*MIDDLE, *options, "--link", kind)) for kind in kinds]
+        for run in runs:
+            os.kill(one_at_work(run), blow)
+        digests = set()
+        for run in runs:
+            result = run.finish()
+            assert result.code == 3, result
+            report = result.report
+            lost = report["faults"]["lost"]
+            assert len(lost) == 1 and re.fullmatch("local [12]", lost[0]["name"]), lost
+            assert report["verify"]["passed"] is True, result
+            digests.add(report["digest"])
+            assert_gone(result.tag)
+    assert len(digests) == 1
+    assert shared_files() == before
+
+
+@pytest.mark.parametrize("kind", ["pipe", "shm"])
+def test_workers_end_when_the_primary_is_killed(kind):
+    before = shared_files()
+    with running(*MIDDLE, "--local", 2, "--threads", 1, "--link", kind, "--strategy", "reuse") as run:
+        one_at_work(run)
+        # No worker can be reached by a name.
+        for pid in run.workers():
+            held = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
+            sockets = {name for name in held if name.startswith("socket:")}
+            tcp = Path(f"/proc/{pid}/net/tcp").read_text() + Path(f"/proc/{pid}/net/tcp6").read_text()
+            assert not any(name[8:-1] in tcp.split() for name in sockets), held
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait()
+        assert_gone(run.tag)
+    assert shared_files() == before
+
+
+@pytest.mark.parametrize("args, culprits", [
+    (["--link", "shm"], ["--link shm", "--local"]),
+    (["--link", "pipe"], ["--link pipe", "--local"]),
+    (["--link", "pipe", "-w", "127.0.0.1:1"], ["--link pipe", "TCP"]),
+    (["--link", "thread", "-w", "127.0.0.1:1"], ["--link thread", "TCP"]),
+    (["--link", "shm", "--local", "2", "--relay", "on"], ["--relay on", "--link tcp"]),
+], ids=" ".join)
+def test_refused(tmp_path, args, culprits):
+    a = save(tmp_path, "A.npy", matrix(4, 4, "f64", 1))
+    assert_refused(bramble("multiply", a, a, *args, deadline_s=20), 2, culprits)
+
+
+def test_a_process_that_nobody_started_with_a_link_says_so():
+    result = bramble("worker", "--inherited", deadline_s=20)
+    assert_refused(result, 1, ["--inherited", "standard input"])
