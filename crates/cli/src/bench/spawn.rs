@@ -11,7 +11,7 @@ use super::link::{hidden, reap};
 use super::show::Form;
 use crate::args::BenchSpawnArgs;
 use crate::exit::{Exit, Failure};
-use crate::local::{LocalWorkers, Share};
+use crate::local::{LocalWorkers, Share, Way};
 use crate::table;
 use crate::times::Times;
 use crate::until::{Ended, done_or_signal};
@@ -189,9 +189,10 @@ pub(super) fn run_nothing() -> Result<Exit, Failure> {
 async fn workers(count: u16) -> Result<[Duration; 2], Failure> {
     let began = Instant::now();
     let cores = bramble_worker::default_threads();
-    let share = Share { workers: count, threads: 1, memory_bytes: WORKER_MEMORY_BYTES, cores };
-    let (mut processes, door) = LocalWorkers::start(share).await?;
-    let links = processes.accept(door).await?;
+    let share =
+        Share { workers: count, threads: 1, memory_bytes: WORKER_MEMORY_BYTES, cores, way: Way::Loopback };
+    let (mut processes, meeting) = LocalWorkers::start(share).await?;
+    let links = processes.meet(meeting).await?;
     let start = began.elapsed();
     // They end with their links.
     drop(links);
