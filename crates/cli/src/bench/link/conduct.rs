@@ -82,7 +82,7 @@ impl Leader {
             if !run.function.is_of_pairs() {
                 longest = longest.max(time);
             }
-            wrong = wrong.or((!is_right).then_some(other));
+            wrong = wrong.or_else(|| (!is_right).then_some(other));
         }
         match wrong {
             Some(at) => Err(LinkError::Refused(format!("what end {at} got is not what was sent"))),

@@ -138,6 +138,9 @@ fn fits(run: Run, links: usize) -> Result<(), String> {
     ))
 }
 
+/// A link that is warm, and its bare counterpart.
+type Pair = (Warm, Option<(Bare, Warm)>);
+
 /// A contestant that is warm.
 struct Warm {
     repeats: u32,
@@ -180,7 +183,7 @@ async fn point(meshes: &mut [Mesh], bares: &mut Bares, run: Run, rounds: u16) ->
     for mesh in &mut *meshes {
         mesh.leader.clear();
     }
-    let point = |(mesh, (link, bare)): (&Mesh, (Warm, Option<(Bare, Warm)>))| Point {
+    let point = |(mesh, (link, bare)): (&Mesh, Pair)| Point {
         link: mesh.link,
         function: run.function,
         bytes: run.bytes,

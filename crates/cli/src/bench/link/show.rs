@@ -102,7 +102,7 @@ pub(crate) fn table(function: Function, points: &[&Point]) -> Vec<String> {
             row.push(of(value));
             row.push(of(|p| format!("{:.0} %", 100.0 * p.times.spread())));
             if has_bare(*link) {
-                row.push(of(|p| p.of_bare().map_or_else(|| "-".to_owned(), |of_bare| short(of_bare))));
+                row.push(of(|p| p.of_bare().map_or_else(|| "-".to_owned(), short)));
             }
         }
         row

@@ -121,3 +121,37 @@ impl Mesh {
 
 /// Links of one rank, by the rank of the other end.
 type Links = Vec<Option<bramble_link::Link>>;
+
+/// What connects each end with each other: for every rank, its halves by the rank of the other end, with nothing at its own place.
+fn each_with_each<T, E>(
+    ends: usize,
+    mut pair: impl FnMut(usize, usize) -> Result<(T, T), E>,
+) -> Result<Vec<Vec<Option<T>>>, E> {
+    let mut all: Vec<Vec<Option<T>>> = (0..ends).map(|_| Vec::new()).collect();
+    for one in 0..ends {
+        let Some((own, later)) = all[one..].split_first_mut() else { break };
+        own.push(None);
+        for (other, theirs) in (one + 1..).zip(later) {
+            let (left, right) = pair(one, other)?;
+            own.push(Some(left));
+            theirs.push(Some(right));
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::each_with_each;
+
+    #[test]
+    fn each_is_connected_with_each_other() {
+        let all =
+            each_with_each::<_, ()>(4, |one, other| Ok(((one, other), (one, other)))).unwrap_or_default();
+        for (rank, halves) in all.iter().enumerate() {
+            let want = |other: usize| (other != rank).then_some((rank.min(other), rank.max(other)));
+            assert_eq!(*halves, (0..4).map(want).collect::<Vec<_>>());
+        }
+        assert_eq!(all.len(), 4);
+    }
+}

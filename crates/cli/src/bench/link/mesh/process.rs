@@ -6,7 +6,7 @@
 
 use super::half::Half;
 use super::handed::{Identity, give, take};
-use super::{End, LinkName, Links};
+use super::{End, LinkName, Links, each_with_each};
 use crate::bench::link::conduct::serve;
 use crate::exit::{Exit, Failure};
 use bramble_link::LinkError;
@@ -33,15 +33,7 @@ impl Processes {
     /// Starts all ends but end 0, which is given, too.
     pub(crate) fn start(link: LinkName, ends: usize) -> Result<(End, Self), Failure> {
         let failed = |e: io::Error| Failure::failed(format!("bench link: ends of {}: {e}", link.name()));
-        let mut halves: Vec<Vec<Option<Half>>> =
-            (0..ends).map(|_| (0..ends).map(|_| None).collect()).collect();
-        for one in 0..ends {
-            for other in one + 1..ends {
-                let (left, right) = Half::pair(link).map_err(failed)?;
-                halves[one][other] = Some(left);
-                halves[other][one] = Some(right);
-            }
-        }
+        let halves = each_with_each(ends, |_, _| Half::pair(link)).map_err(failed)?;
         let mut processes = Self { children: Vec::new(), parents: Vec::new() };
         let mut halves = halves.into_iter();
         let first = halves.next().unwrap_or_default();
