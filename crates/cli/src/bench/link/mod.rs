@@ -1,8 +1,9 @@
 //! `bramble bench link`: what the links can do, by the functions and conventions that MPI's users know.
 //!
-//! Place in the flow: arguments become what is wanted, `measure` makes points of it, `show` and `plot` what is read. Below them
-//! `conduct` has the ends of a `mesh` work together, `pairs` and `collective` are their work, over messages of `end`; `bare` is what
-//! the system does without Bramble.
+//! Place in the flow: arguments become what is wanted, `measure` makes points of it, `show` and `plot` what is read. Below
+//! them `conduct` has the ends of a `mesh` work together, `pairs` and `collective` are their work, over messages of
+//! `end`; `bare` is
+//! what the system does without Bramble.
 //!
 //! Invariants: no process is left behind, however it ends; each of these files says its own.
 //!

@@ -2,8 +2,10 @@
 //!
 //! Place in the flow: `measure` asks for the ends of a link, and gets end 0 and what keeps the others.
 //!
-//! Invariants: end 0 is in this process; the ends of `thread` are tasks of its event loop, as in a product, and those of all other
-//! links are processes. Nobody else can be an end: processes get both halves of what connects them from their parent. A link is one
+//! Invariants: end 0 is in this process; the ends of `thread` are tasks of its event loop, as in a product, and those
+//! of all other
+//! links are processes. Nobody else can be an end: processes get both halves of what connects them from their parent.
+//! A link is one
 //! variant of `LinkName` and one file here.
 
 mod half;
@@ -122,7 +124,8 @@ impl Mesh {
 /// Links of one rank, by the rank of the other end.
 type Links = Vec<Option<bramble_link::Link>>;
 
-/// What connects each end with each other: for every rank, its halves by the rank of the other end, with nothing at its own place.
+/// What connects each end with each other: for every rank, its halves by the rank of the other end, with nothing at
+/// its own place.
 fn each_with_each<T, E>(
     ends: usize,
     mut pair: impl FnMut(usize, usize) -> Result<(T, T), E>,

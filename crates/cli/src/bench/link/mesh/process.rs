@@ -1,7 +1,8 @@
 //! Ends that are processes: this program again, in a mode that is no verb.
 //!
 //! Invariants: no process outlives the measurement. Each has one socket to its parent as standard input and ends when that
-//! closes, whatever it waits for; whoever is still there at the end is killed and waited for. A child learns from the socket who it is and gets
+//! closes, whatever it waits for; whoever is still there at the end is killed and waited for. A child learns from the
+//! socket who it is and gets
 //! its connections from there. Ctrl-C reaches the parent alone.
 
 use super::half::Half;
