@@ -5,8 +5,8 @@ mod lab;
 mod product;
 
 pub(crate) use bench::{
-    BenchAccumulateArgs, BenchArgs, BenchCommand, BenchKernelArgs, BenchReportArgs, BenchSize,
-    BenchThreadsArgs,
+    BenchAccumulateArgs, BenchArgs, BenchChild, BenchCommand, BenchKernelArgs, BenchLinkArgs,
+    BenchReportArgs, BenchSize, BenchSpawnArgs, BenchThreadsArgs,
 };
 pub(crate) use lab::{
     LabCalledArgs, LabCommand, LabExecArgs, LabNameArgs, LabRunArgs, LabStatusArgs, LabUpArgs,
@@ -51,7 +51,7 @@ pub(crate) enum Command {
     /// Make a cluster of network namespaces on this machine, to try one before there is one (Linux, root)
     #[command(subcommand, after_help = LAB_HELP)]
     Lab(LabCommand),
-    /// Measure this machine (kernels, what threads are worth, ways to add), and make pages of it
+    /// Measure this machine (kernels, what threads are worth, links, ways to add), and make pages of it
     #[command(subcommand, after_help = BENCH_HELP)]
     Bench(BenchCommand),
     /// Print the completion script of a shell

@@ -7,9 +7,10 @@ pub(crate) use accumulate::BenchAccumulateArgs;
 pub(crate) use report::BenchReportArgs;
 
 use super::product::{element_type, kernel};
+use crate::bench::{Function, LinkName, Spawned};
 use bramble_kernel::Choice;
 use bramble_matrix::DType;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 #[derive(Subcommand, Debug)]
@@ -18,11 +19,34 @@ pub(crate) enum BenchCommand {
     Kernel(BenchKernelArgs),
     /// Measure what threads are worth: the same products by one thread and by several
     Threads(BenchThreadsArgs),
+    /// Measure the links between processes and threads of this machine, as MPI's benchmarks do
+    #[command(after_help = LINK_HELP)]
+    Link(BenchLinkArgs),
+    /// Measure how long it takes to start and to end threads, processes and local workers
+    Spawn(BenchSpawnArgs),
     /// Measure what it costs that several threads add to one block: with an owner, locks, or atomic additions
     Accumulate(BenchAccumulateArgs),
     /// Make a page of what was measured, with tables and drawings; set two machines beside each other
     Report(BenchReportArgs),
+    /// What bench starts as processes of its own; no command for people
+    #[command(hide = true)]
+    Child { purpose: BenchChild },
 }
+
+/// What a process of `bench` is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchChild {
+    /// An end of a link.
+    End,
+    /// The other side of a plain stream.
+    Bare,
+    /// To be there.
+    Nothing,
+}
+
+const LINK_HELP: &str = "Sizes without --size are powers of 4 up to 64M; functions of several ends go up to 64M by the number of \
+ends. \"of bare\" is the speed against the system's own calls without Bramble, 1 is as fast.\n\
+Examples: bramble bench link --function latency,bandwidth --plot links.svg; bramble bench link --link tcp --size 8,1M";
 
 /// A product's sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +62,14 @@ pub(crate) struct BenchArgs {
     /// Element types, comma-separated: f32, f64, i32, i64
     #[arg(long, value_name = "LIST", default_value = "f64", value_delimiter = ',', value_parser = element_type)]
     pub(crate) dtype: Vec<DType>,
-    /// Runs that count, of each kernel; they take turns, and one more before all warms up
+    #[command(flatten)]
+    pub(crate) form: BenchForm,
+}
+
+/// What all measurements with drawings share.
+#[derive(Args, Debug)]
+pub(crate) struct BenchForm {
+    /// Runs that count, of whatever is compared; they take turns, and one more before all warms up
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
     /// Print a JSON object on a line for each measurement, instead of the table (docs/json.md)
@@ -47,7 +78,7 @@ pub(crate) struct BenchArgs {
     /// Print comma-separated values instead of the table
     #[arg(long)]
     pub(crate) csv: bool,
-    /// Draw the rates into this file
+    /// Draw what was measured into this file
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
 }
@@ -84,6 +115,54 @@ pub(crate) struct BenchThreadsArgs {
     pub(crate) bench: BenchArgs,
 }
 
+#[derive(Args, Debug)]
+pub(crate) struct BenchLinkArgs {
+    /// Links, comma-separated (default: all)
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) link: Vec<LinkName>,
+    /// Functions, comma-separated (default: all)
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) function: Vec<Function>,
+    /// Bytes of a message, comma-separated, as in 1,4K,64M
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = message_size)]
+    pub(crate) size: Vec<usize>,
+    /// Ends of broadcast, reduce, all-reduce and all-to-all, comma-separated; all other functions have two
+    #[arg(long, value_name = "LIST", default_value = "2,4,8", value_delimiter = ',',
+          value_parser = clap::value_parser!(u8).range(2..=16))]
+    pub(crate) ends: Vec<u8>,
+    #[command(flatten)]
+    pub(crate) form: BenchForm,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchSpawnArgs {
+    /// What to start, comma-separated (default: all)
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) what: Vec<Spawned>,
+    /// How many at once, comma-separated
+    #[arg(long, value_name = "LIST", default_value = "1,4,8,16", value_delimiter = ',',
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) count: Vec<u16>,
+    /// Runs that count, of each; they take turns, and one more before all warms up
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: u16,
+    /// Print a JSON object on a line for each measurement, instead of the table (docs/json.md)
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Print comma-separated values instead of the table
+    #[arg(long)]
+    pub(crate) csv: bool,
+}
+
+/// Most bytes of a message.
+const MESSAGE_BYTES_MAX: usize = 1 << 30;
+
+fn message_size(text: &str) -> Result<usize, String> {
+    let bytes = crate::quantity::size(text)?;
+    let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= MESSAGE_BYTES_MAX);
+    bytes.ok_or_else(|| "a message has from 1 byte to 1G".to_owned())
+}
+
 /// Longest side: three matrices of it are more than most machines have.
 const SIDE_MAX: usize = 1 << 17;
 
@@ -103,6 +182,17 @@ fn size(text: &str) -> Result<BenchSize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_have_bytes_with_or_without_units() {
+        assert_eq!(
+            (message_size("1"), message_size("4K"), message_size("64MiB")),
+            (Ok(1), Ok(4096), Ok(64 << 20))
+        );
+        for bad in ["", "0", "2G", "1.5K", "-1", "x", "99999999999999999999"] {
+            assert!(message_size(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn sizes_are_square_or_three_sides() {

@@ -107,24 +107,19 @@ fn measured(
     contestants: impl Fn(DType) -> Vec<Contestant>,
     table: fn(&[Point]) -> Vec<String>,
 ) -> Result<Exit, Failure> {
-    let form = Form::of(args.json, args.csv);
+    let form = Form::of(args.form.json, args.form.csv);
     let (mut points, mut peaks) = (Vec::new(), BTreeMap::new());
-    let head = match form {
-        Form::Csv => show::CSV_HEAD.to_owned(),
-        Form::Json => machine::line(),
-        Form::Table => String::new(),
-    };
-    crate::out(head.as_bytes())?;
+    crate::out(machine::head(form, show::CSV_HEAD).as_bytes())?;
     for dtype in &args.dtype {
         let contestants = contestants(*dtype);
         for size in sizes {
             fits(*dtype, *size)?;
             let of = |threads| *peaks.entry((*dtype, threads)).or_insert_with(|| peak_of(*dtype, threads));
             let new = match dtype {
-                DType::F32 => at_size::<f32>(&contestants, *size, args.rounds, of)?,
-                DType::F64 => at_size::<f64>(&contestants, *size, args.rounds, of)?,
-                DType::I32 => at_size::<i32>(&contestants, *size, args.rounds, of)?,
-                DType::I64 => at_size::<i64>(&contestants, *size, args.rounds, of)?,
+                DType::F32 => at_size::<f32>(&contestants, *size, args.form.rounds, of)?,
+                DType::F64 => at_size::<f64>(&contestants, *size, args.form.rounds, of)?,
+                DType::I32 => at_size::<i32>(&contestants, *size, args.form.rounds, of)?,
+                DType::I64 => at_size::<i64>(&contestants, *size, args.form.rounds, of)?,
             };
             crate::out(show::lines(form, &new).as_bytes())?;
             points.extend(new);
@@ -134,7 +129,7 @@ fn measured(
         crate::out((table(&points).join("\n") + "\n").as_bytes())?;
     }
     show::warnings(&points).iter().for_each(|line| crate::say(line));
-    if let Some(path) = &args.plot {
+    if let Some(path) = &args.form.plot {
         let written = std::fs::write(path, plot::svg(&points));
         written.map_err(|e| Failure::failed(format!("--plot {}: {e}", path.display())))?;
     }

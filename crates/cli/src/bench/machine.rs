@@ -4,6 +4,7 @@
 //!
 //! Invariant: what the system does not say is `null`, never a guess.
 
+use super::show::Form;
 use bramble_worker::{default_threads, host_name};
 use serde_json::{Value, json};
 use std::fs::read_to_string;
@@ -25,9 +26,13 @@ const ARM_PARTS: [(&str, &str); 10] = [
     ("0xd41", "Cortex-A78"),
 ];
 
-/// The line, with its end.
-pub(crate) fn line() -> String {
-    object().to_string() + "\n"
+/// What comes before the measurements: the line of the machine, or the head of a table of values.
+pub(super) fn head(form: Form, csv_head: &str) -> String {
+    match form {
+        Form::Csv => csv_head.to_owned(),
+        Form::Json => object().to_string() + "\n",
+        Form::Table => String::new(),
+    }
 }
 
 fn object() -> Value {
@@ -102,7 +107,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_name_and_cores() {
-        let read: Value = serde_json::from_str(&line()).unwrap();
+        let read: Value = serde_json::from_str(&head(Form::Json, "")).unwrap();
         assert_eq!(read["schema"], SCHEMA);
         assert!(!read["host"].as_str().unwrap().is_empty() && read["cores"].as_u64().unwrap() > 0);
     }

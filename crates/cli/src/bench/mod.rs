@@ -11,12 +11,17 @@ mod accumulate;
 mod chart;
 mod error;
 mod kernel;
+mod link;
 mod machine;
 mod plot;
 mod report;
 mod show;
+mod spawn;
 
-use crate::args::BenchCommand;
+pub(crate) use link::{Function, LinkName};
+pub(crate) use spawn::Spawned;
+
+use crate::args::{BenchChild, BenchCommand};
 use crate::exit::{Exit, Failure};
 
 /// Runs the verb.
@@ -26,5 +31,10 @@ pub(crate) fn run(command: &BenchCommand) -> Result<Exit, Failure> {
         BenchCommand::Threads(args) => kernel::threads(args),
         BenchCommand::Accumulate(args) => accumulate::run(args),
         BenchCommand::Report(args) => report::run(args),
+        BenchCommand::Link(args) => link::run(args),
+        BenchCommand::Spawn(args) => spawn::run(args),
+        BenchCommand::Child { purpose: BenchChild::End } => link::run_end(),
+        BenchCommand::Child { purpose: BenchChild::Bare } => link::run_bare(),
+        BenchCommand::Child { purpose: BenchChild::Nothing } => spawn::run_nothing(),
     }
 }

@@ -28,6 +28,12 @@ const SHM_RIGHT: u8 = 2;
 /// A socket to be the standard input of a process, which finds the endpoint there.
 pub(super) fn give(endpoint: Endpoint) -> io::Result<OwnedFd> {
     let (here, there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    send(&endpoint, &here)?;
+    Ok(there)
+}
+
+/// Puts an endpoint into a socket. Its descriptors are closed here once the caller lets go of it.
+pub(super) fn send(endpoint: &Endpoint, socket: &impl AsFd) -> io::Result<()> {
     let (what, descriptors) = match &endpoint.parts {
         Parts::Pipe { read, write } => (PIPE, vec![read.as_fd(), write.as_fd()]),
         Parts::Shm(ends) => {
@@ -38,8 +44,8 @@ pub(super) fn give(endpoint: Endpoint) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "more descriptors than expected");
-    sendmsg(&here, &[IoSlice::new(&MESSAGE), IoSlice::new(&[what])], &mut control, SendFlags::empty())?;
-    Ok(there)
+    sendmsg(socket, &[IoSlice::new(&MESSAGE), IoSlice::new(&[what])], &mut control, SendFlags::empty())?;
+    Ok(())
 }
 
 /// Takes the endpoint that is waiting in a socket.

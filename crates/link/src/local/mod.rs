@@ -20,7 +20,7 @@ use crate::{Link, LinkError, Proven};
 use pipe::Pipes;
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
 use std::rc::Rc;
 
@@ -86,6 +86,16 @@ impl Endpoint {
         let mut command = command;
         command.stdin(hand::give(self)?);
         command.spawn()
+    }
+
+    /// Puts this endpoint into a Unix stream socket, for a process that is started with several.
+    pub fn give(self, socket: &impl AsFd) -> io::Result<()> {
+        hand::send(&self, socket)
+    }
+
+    /// The next endpoint that was put into that socket at its other side; it has to be there.
+    pub fn take(socket: &impl AsFd) -> io::Result<Self> {
+        hand::take(socket)
     }
 
     /// The endpoint that this process was started with. Can be taken once.

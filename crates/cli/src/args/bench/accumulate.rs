@@ -1,11 +1,10 @@
 //! The options of `bramble bench accumulate`.
 
-use super::{BenchSize, size};
+use super::{BenchForm, BenchSize, size};
 use crate::args::product::{element_type, kernel};
 use bramble_kernel::{Choice, Way};
 use bramble_matrix::DType;
 use clap::Args;
-use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchAccumulateArgs {
@@ -28,18 +27,8 @@ pub(crate) struct BenchAccumulateArgs {
     /// Element types, comma-separated: f32, f64, i32, i64
     #[arg(long, value_name = "LIST", default_value = "f32,f64,i32,i64", value_delimiter = ',', value_parser = element_type)]
     pub(crate) dtype: Vec<DType>,
-    /// Runs that count, of each way; they take turns, and one more before all warms up
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub(crate) rounds: u16,
-    /// Print a JSON object on a line for each measurement, instead of the table (docs/json.md)
-    #[arg(long, conflicts_with = "csv")]
-    pub(crate) json: bool,
-    /// Print comma-separated values instead of the table
-    #[arg(long)]
-    pub(crate) csv: bool,
-    /// Draw the rates into this file
-    #[arg(long, value_name = "FILE.svg")]
-    pub(crate) plot: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) form: BenchForm,
 }
 
 fn way(text: &str) -> Result<Way, String> {

@@ -85,7 +85,7 @@ fn busy_and_waiting(share: &Share) -> f64 {
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchAccumulateArgs) -> Result<Exit, Failure> {
-    let form = Form::of(args.json, args.csv);
+    let form = Form::of(args.form.json, args.form.csv);
     let mut ways = vec![Way::Owner];
     args.way.iter().for_each(|way| {
         if !ways.contains(way) {
@@ -106,12 +106,7 @@ pub(crate) fn run(args: &BenchAccumulateArgs) -> Result<Exit, Failure> {
             .map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
     }
     let kernel = open_on(args.kernel, 1).map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
-    let head = match form {
-        Form::Csv => show::CSV_HEAD.to_owned(),
-        Form::Json => machine::line(),
-        Form::Table => String::new(),
-    };
-    crate::out(head.as_bytes())?;
+    crate::out(machine::head(form, show::CSV_HEAD).as_bytes())?;
     let mut points = Vec::new();
     for dtype in &args.dtype {
         for size in &args.size {
@@ -121,10 +116,10 @@ pub(crate) fn run(args: &BenchAccumulateArgs) -> Result<Exit, Failure> {
                 let case = Case { kernel: args.kernel, size: *size, jobs, threads };
                 fits(case, *dtype)?;
                 let new = match dtype {
-                    DType::F32 => measured::<f32>(case, &*kernel, &ways, args.rounds)?,
-                    DType::F64 => measured::<f64>(case, &*kernel, &ways, args.rounds)?,
-                    DType::I32 => measured::<i32>(case, &*kernel, &ways, args.rounds)?,
-                    DType::I64 => measured::<i64>(case, &*kernel, &ways, args.rounds)?,
+                    DType::F32 => measured::<f32>(case, &*kernel, &ways, args.form.rounds)?,
+                    DType::F64 => measured::<f64>(case, &*kernel, &ways, args.form.rounds)?,
+                    DType::I32 => measured::<i32>(case, &*kernel, &ways, args.form.rounds)?,
+                    DType::I64 => measured::<i64>(case, &*kernel, &ways, args.form.rounds)?,
                 };
                 crate::out(show::lines(form, &new).as_bytes())?;
                 points.extend(new);
@@ -135,7 +130,7 @@ pub(crate) fn run(args: &BenchAccumulateArgs) -> Result<Exit, Failure> {
         crate::out((show::table(&points).join("\n") + "\n").as_bytes())?;
     }
     show::warnings(&points).iter().for_each(|line| crate::say(line));
-    if let Some(path) = &args.plot {
+    if let Some(path) = &args.form.plot {
         let written = std::fs::write(path, chart::drawing(&show::charts(&points), chart::Ground::White));
         written.map_err(|e| Failure::failed(format!("--plot {}: {e}", path.display())))?;
     }

@@ -1,0 +1,160 @@
+//! Ends that are linked to each other: how they are made and connected, for each link.
+//!
+//! Place in the flow: `measure` asks for the ends of a link, and gets end 0 and what keeps the others.
+//!
+//! Invariants: end 0 is in this process; the ends of `thread` are tasks of its event loop, as in a product, and those
+//! of all other
+//! links are processes. Nobody else can be an end: processes get both halves of what connects them from their parent.
+//! A link is one
+//! variant of `LinkName` and one file here.
+
+mod half;
+mod handed;
+mod process;
+mod tcp;
+mod thread;
+
+pub(crate) use process::{hidden, reap, run_end};
+pub(crate) use tcp::connected;
+#[cfg(test)]
+pub(crate) use thread::ends as thread_ends;
+
+use super::conduct::{Leader, serve};
+use super::end::End;
+use crate::exit::Failure;
+use bramble_link::LinkError;
+use clap::ValueEnum;
+use process::Processes;
+use std::time::Duration;
+
+/// A link that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum LinkName {
+    /// Tasks of one process; bodies go by reference
+    Thread,
+    /// Processes over TCP on loopback, not encrypted
+    Tcp,
+    /// Processes over pipes
+    #[cfg(target_os = "linux")]
+    Pipe,
+    /// Processes over memory that they share
+    #[cfg(target_os = "linux")]
+    Shm,
+}
+
+impl LinkName {
+    /// All, in the order in which they are shown.
+    pub(crate) const ALL: &[Self] = &[
+        Self::Thread,
+        Self::Tcp,
+        #[cfg(target_os = "linux")]
+        Self::Pipe,
+        #[cfg(target_os = "linux")]
+        Self::Shm,
+    ];
+
+    /// As on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Thread => "thread",
+            Self::Tcp => "tcp",
+            #[cfg(target_os = "linux")]
+            Self::Pipe => "pipe",
+            #[cfg(target_os = "linux")]
+            Self::Shm => "shm",
+        }
+    }
+}
+
+/// End 0 of a link, and what keeps the others.
+pub(crate) struct Mesh {
+    pub(crate) link: LinkName,
+    pub(crate) leader: Leader,
+    others: Others,
+}
+
+enum Others {
+    Tasks(Vec<tokio::task::JoinHandle<Result<(), LinkError>>>),
+    Processes(Processes),
+}
+
+impl Mesh {
+    /// Makes and connects so many ends. Has to run inside a `LocalSet`.
+    pub(crate) async fn make(link: LinkName, ends: usize) -> Result<Self, Failure> {
+        let (end, others) = match link {
+            LinkName::Thread => {
+                let mut all = thread::ends(ends);
+                let first = all.remove(0);
+                (first, Others::Tasks(all.into_iter().map(|e| tokio::task::spawn_local(serve(e))).collect()))
+            }
+            link => {
+                let (end, processes) = Processes::start(link, ends)?;
+                (end, Others::Processes(processes))
+            }
+        };
+        Ok(Self { link, leader: Leader::new(end), others })
+    }
+
+    /// Ends the others, and waits for them.
+    pub(crate) async fn end(mut self, patience: Duration) -> Result<(), Failure> {
+        self.leader.close().await;
+        match self.others {
+            Others::Tasks(tasks) => {
+                for task in tasks {
+                    let ended = tokio::time::timeout(patience, task).await;
+                    if !matches!(ended, Ok(Ok(Ok(())))) {
+                        return Err(Failure::failed("bench link: an end of the link thread did not end"));
+                    }
+                }
+                Ok(())
+            }
+            Others::Processes(processes) => processes.end(),
+        }
+    }
+
+    /// What ended of its own, if anything: the reason why a link broke.
+    pub(crate) fn gone(&mut self) -> Option<String> {
+        match &mut self.others {
+            Others::Tasks(_) => None,
+            Others::Processes(processes) => processes.gone(),
+        }
+    }
+}
+
+/// Links of one rank, by the rank of the other end.
+type Links = Vec<Option<bramble_link::Link>>;
+
+/// What connects each end with each other: for every rank, its halves by the rank of the other end, with nothing at
+/// its own place.
+fn each_with_each<T, E>(
+    ends: usize,
+    mut pair: impl FnMut(usize, usize) -> Result<(T, T), E>,
+) -> Result<Vec<Vec<Option<T>>>, E> {
+    let mut all: Vec<Vec<Option<T>>> = (0..ends).map(|_| Vec::new()).collect();
+    for one in 0..ends {
+        let Some((own, later)) = all[one..].split_first_mut() else { break };
+        own.push(None);
+        for (other, theirs) in (one + 1..).zip(later) {
+            let (left, right) = pair(one, other)?;
+            own.push(Some(left));
+            theirs.push(Some(right));
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::each_with_each;
+
+    #[test]
+    fn each_is_connected_with_each_other() {
+        let all =
+            each_with_each::<_, ()>(4, |one, other| Ok(((one, other), (one, other)))).unwrap_or_default();
+        for (rank, halves) in all.iter().enumerate() {
+            let want = |other: usize| (other != rank).then_some((rank.min(other), rank.max(other)));
+            assert_eq!(*halves, (0..4).map(want).collect::<Vec<_>>());
+        }
+        assert_eq!(all.len(), 4);
+    }
+}

@@ -1,0 +1,109 @@
+//! `bramble bench link`: what the links can do, by the functions and conventions that MPI's users know.
+//!
+//! Place in the flow: arguments become what is wanted, `measure` makes points of it, `show` and `plot` what is read. Below
+//! them `conduct` has the ends of a `mesh` work together, `pairs` and `collective` are their work, over messages of
+//! `end`; `bare` is
+//! what the system does without Bramble.
+//!
+//! Invariants: no process is left behind, however it ends; each of these files says its own.
+//!
+//! Deliberately absent: other machines and other programs (`bench/*.py` has these), and encrypted links.
+
+mod bare;
+mod collective;
+mod conduct;
+mod end;
+mod function;
+mod measure;
+mod mesh;
+mod pairs;
+mod plot;
+mod show;
+
+pub(crate) use bare::run_bare;
+pub(crate) use function::Function;
+pub(crate) use mesh::{LinkName, run_end};
+pub(super) use mesh::{hidden, reap};
+
+use super::machine;
+use super::show::Form;
+use crate::args::BenchLinkArgs;
+use crate::exit::{Exit, Failure};
+use crate::until::{Ended, done_or_signal};
+use measure::{Point, Tell, Wanted};
+
+/// Runs the verb.
+pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
+    let form = Form::of(args.form.json, args.form.csv);
+    let wanted = Wanted {
+        links: once(&args.link, LinkName::ALL),
+        functions: once(&args.function, &Function::ALL),
+        sizes: args.size.clone(),
+        ends: args.ends.iter().map(|ends| usize::from(*ends)).collect(),
+        rounds: args.form.rounds,
+    };
+    let mut told = Told { form, points: Vec::new(), left_out: Vec::new() };
+    crate::out(machine::head(form, show::CSV_HEAD).as_bytes())?;
+    if let Ended::Signal(exit) = done_or_signal(measure::all(&wanted, &mut told))? {
+        return Ok(exit);
+    }
+    show::warnings(&told.points).iter().for_each(|line| crate::say(line));
+    if let Some(path) = &args.form.plot {
+        let written = std::fs::write(path, plot::svg(&told.points));
+        written.map_err(|e| Failure::failed(format!("--plot {}: {e}", path.display())))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// What was named, each once; all of them if nothing was.
+fn once<T: Copy + PartialEq>(named: &[T], all: &[T]) -> Vec<T> {
+    let named = if named.is_empty() { all } else { named };
+    let mut out = Vec::new();
+    for one in named {
+        if !out.contains(one) {
+            out.push(*one);
+        }
+    }
+    out
+}
+
+/// Prints points as they come.
+struct Told {
+    form: Form,
+    points: Vec<Point>,
+    left_out: Vec<String>,
+}
+
+impl Tell for Told {
+    fn points(&mut self, points: Vec<Point>) -> Result<(), Failure> {
+        crate::out(show::lines(self.form, &points).as_bytes())?;
+        self.points.extend(points);
+        Ok(())
+    }
+
+    fn left_out(&mut self, what: &str) {
+        if !self.left_out.iter().any(|known| known == what) {
+            crate::say(&format!("bramble: {what}"));
+            self.left_out.push(what.to_owned());
+        }
+    }
+
+    fn done(&mut self, function: Function) -> Result<(), Failure> {
+        let of_function: Vec<&Point> = self.points.iter().filter(|p| p.function == function).collect();
+        if self.form == Form::Table && !of_function.is_empty() {
+            crate::out((show::table(function, &of_function).join("\n") + "\n\n").as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::once;
+
+    #[test]
+    fn each_is_measured_once_and_all_if_none_is_named() {
+        assert_eq!(once(&[3, 1, 3], &[1, 2, 3]), [3, 1]);
+        assert_eq!(once(&[], &[1, 2, 3]), [1, 2, 3]);
+    }
+}

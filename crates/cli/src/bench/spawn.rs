@@ -1,0 +1,290 @@
+//! `bramble bench spawn`: how long it takes until threads, processes and workers are there, and until they are gone.
+//!
+//! Place in the flow: beside `bench link`: what a link costs before its first byte.
+//!
+//! Invariants: all of a count are started before the first is waited for; the kinds take turns; whatever was started is joined or
+//! reaped before the next is, and nothing outlives the verb.
+//!
+//! Deliberately absent: machines beyond this one (`bench/startup.py` measures whole products).
+
+use super::link::{hidden, reap};
+use super::machine;
+use super::show::Form;
+use crate::args::BenchSpawnArgs;
+use crate::exit::{Exit, Failure};
+use crate::local::{LocalWorkers, Share, Way};
+use crate::table;
+use crate::times::Times;
+use crate::until::{Ended, done_or_signal};
+use clap::ValueEnum;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use serde_json::{Value, json};
+use std::io::Read;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// What is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Spawned {
+    /// Threads of this process, until they run
+    Thread,
+    /// Processes of this program, until they have written a byte
+    Process,
+    /// Local workers, until their links are proven, as --local starts them
+    Worker,
+}
+
+impl Spawned {
+    const ALL: [Self; 3] = [Self::Thread, Self::Process, Self::Worker];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Thread => "thread",
+            Self::Process => "process",
+            Self::Worker => "worker",
+        }
+    }
+}
+
+/// A worker that does nothing needs little.
+const WORKER_MEMORY_BYTES: u64 = 64 << 20;
+/// Processes may take this long to begin and to end.
+const DEADLINE_SECONDS: i64 = 10;
+
+/// So many of one kind.
+#[derive(Clone, Debug)]
+struct Point {
+    spawned: Spawned,
+    count: u16,
+    /// Seconds until all were there.
+    start: Times,
+    /// Seconds from then until all were gone.
+    end: Times,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
+    let form = Form::of(args.json, args.csv);
+    crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
+    let kinds = if args.what.is_empty() { Spawned::ALL.to_vec() } else { args.what.clone() };
+    let mut points = Vec::new();
+    let work = async {
+        for count in &args.count {
+            let mut times: Vec<(Vec<f64>, Vec<f64>)> = kinds.iter().map(|_| Default::default()).collect();
+            // The first round warms up.
+            for round in 0..=args.rounds {
+                for (kind, (start, end)) in kinds.iter().zip(&mut times) {
+                    let [there, gone] = once(*kind, *count).await?;
+                    if round > 0 {
+                        start.push(there.as_secs_f64());
+                        end.push(gone.as_secs_f64());
+                    }
+                }
+            }
+            let new = kinds.iter().zip(times).map(|(spawned, (start, end))| Point {
+                spawned: *spawned,
+                count: *count,
+                start: Times::new(start),
+                end: Times::new(end),
+            });
+            for point in new {
+                crate::out(line(form, &point).as_bytes())?;
+                points.push(point);
+            }
+        }
+        Ok(())
+    };
+    if let Ended::Signal(exit) = done_or_signal(work)? {
+        return Ok(exit);
+    }
+    if form == Form::Table {
+        crate::out((shown(&kinds, &points).join("\n") + "\n").as_bytes())?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Starts so many, waits until all are there, and until all are gone.
+async fn once(kind: Spawned, count: u16) -> Result<[Duration; 2], Failure> {
+    match kind {
+        Spawned::Thread => threads(count),
+        Spawned::Process => processes(count),
+        Spawned::Worker => workers(count).await,
+    }
+}
+
+fn threads(count: u16) -> Result<[Duration; 2], Failure> {
+    let (says, hears) = std::sync::mpsc::channel();
+    let began = Instant::now();
+    let mut started = Vec::new();
+    for _ in 0..count {
+        let says = says.clone();
+        let thread = std::thread::Builder::new().spawn(move || {
+            // Whoever started it is still there.
+            let _ = says.send(());
+        });
+        started.push(thread.map_err(|e| Failure::failed(format!("bench spawn: no thread: {e}")))?);
+    }
+    let there = hears.iter().take(usize::from(count)).count();
+    let start = began.elapsed();
+    let joined = started.into_iter().filter_map(|thread| thread.join().ok()).count();
+    if (there, joined) != (usize::from(count), usize::from(count)) {
+        return Err(Failure::failed("bench spawn: a thread did not run"));
+    }
+    Ok([start, began.elapsed() - start])
+}
+
+/// Processes that are waited for and reaped, whatever happens.
+struct Started(Vec<Child>);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            reap(child, Instant::now());
+        }
+    }
+}
+
+fn processes(count: u16) -> Result<[Duration; 2], Failure> {
+    let failed = |e: std::io::Error| Failure::failed(format!("bench spawn: a process: {e}"));
+    let mut started = Started(Vec::new());
+    let began = Instant::now();
+    for _ in 0..count {
+        let mut command = hidden("nothing").map_err(failed)?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        started.0.push(command.spawn().map_err(failed)?);
+    }
+    for child in &mut started.0 {
+        next(child).map_err(failed)?;
+    }
+    let start = began.elapsed();
+    for child in &mut started.0 {
+        // Its stream ends with it.
+        next(child).map_err(failed)?;
+        let status = child.wait().map_err(failed)?;
+        if !status.success() {
+            return Err(Failure::failed(format!("bench spawn: a process ended with {status}")));
+        }
+    }
+    Ok([start, began.elapsed() - start])
+}
+
+/// Waits for the next byte of a process, or the end of its stream.
+fn next(child: &mut Child) -> std::io::Result<()> {
+    let Some(out) = &mut child.stdout else { return Ok(()) };
+    let limit = Timespec { tv_sec: DEADLINE_SECONDS, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(out, PollFlags::IN)], Some(&limit))? == 0 {
+        let what = format!("it said nothing within {DEADLINE_SECONDS} s");
+        return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, what));
+    }
+    out.read(&mut [0; 1]).map(drop)
+}
+
+/// What a started process does: says that it is there, and ends.
+pub(super) fn run_nothing() -> Result<Exit, Failure> {
+    crate::out(b"\n")
+}
+
+async fn workers(count: u16) -> Result<[Duration; 2], Failure> {
+    let began = Instant::now();
+    let cores = bramble_worker::default_threads();
+    let share =
+        Share { workers: count, threads: 1, memory_bytes: WORKER_MEMORY_BYTES, cores, way: Way::Loopback };
+    let (mut processes, meeting) = LocalWorkers::start(share).await?;
+    let links = processes.meet(meeting).await?;
+    let start = began.elapsed();
+    // They end with their links.
+    drop(links);
+    drop(processes);
+    Ok([start, began.elapsed().saturating_sub(start)])
+}
+
+/// The first line of comma-separated values.
+const CSV_HEAD: &str =
+    "what,count,rounds,start_s,start_s_min,start_s_max,end_s,end_s_min,end_s_max,outliers\n";
+
+fn line(form: Form, point: &Point) -> String {
+    match form {
+        Form::Table => String::new(),
+        Form::Csv => csv(point) + "\n",
+        Form::Json => json(point).to_string() + "\n",
+    }
+}
+
+fn json(p: &Point) -> Value {
+    json!({
+        "schema": "bramble.bench.spawn/1",
+        "what": p.spawned.name(), "count": p.count, "rounds": p.start.len(),
+        "start_s": p.start.median(), "start_s_min": p.start.min(), "start_s_max": p.start.max(),
+        "end_s": p.end.median(), "end_s_min": p.end.min(), "end_s_max": p.end.max(),
+        "outliers": p.start.outliers(),
+    })
+}
+
+/// The values of JSON without the schema, in the order of the head.
+fn csv(p: &Point) -> String {
+    let all = json(p);
+    let text = |name: &str| match &all[name] {
+        Value::String(text) => text.clone(),
+        Value::Number(number) if number.is_f64() => format!("{:.6e}", number.as_f64().unwrap_or(f64::NAN)),
+        other => other.to_string(),
+    };
+    CSV_HEAD.trim_end().split(',').map(text).collect::<Vec<_>>().join(",")
+}
+
+/// The table: a count on a line, and for each kind the milliseconds until all are there, until all are gone, and how far the
+/// slowest start is from the fastest.
+fn shown(kinds: &[Spawned], points: &[Point]) -> Vec<String> {
+    let mut head = vec!["number".to_owned()];
+    for kind in kinds {
+        head.extend([format!("{}: start, ms", kind.name()), "spread".to_owned(), "end, ms".to_owned()]);
+    }
+    let mut counts: Vec<u16> = points.iter().map(|p| p.count).collect();
+    counts.dedup();
+    let row = |count: &u16| {
+        let mut row = vec![count.to_string()];
+        for kind in kinds {
+            let Some(p) = points.iter().find(|p| (p.spawned, p.count) == (*kind, *count)) else { continue };
+            row.push(format!("{:.3}", 1e3 * p.start.median()));
+            row.push(format!("{:.0} %", 100.0 * p.start.spread()));
+            row.push(format!("{:.3}", 1e3 * p.end.median()));
+        }
+        row
+    };
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    table::lines(&head, &counts.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // A test may panic.
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_start_and_are_joined() {
+        let [start, end] = threads(4).unwrap();
+        assert!(start > Duration::ZERO && end > Duration::ZERO);
+    }
+
+    #[test]
+    fn all_forms_say_the_same() {
+        let p = Point {
+            spawned: Spawned::Worker,
+            count: 8,
+            start: Times::new(vec![0.25, 0.125, 0.5]),
+            end: Times::new(vec![0.002]),
+        };
+        let (csv, read) = (csv(&p), json(&p));
+        assert_eq!(
+            csv,
+            "worker,8,3,2.500000e-1,1.250000e-1,5.000000e-1,2.000000e-3,2.000000e-3,2.000000e-3,1"
+        );
+        assert_eq!((read["start_s"].as_f64(), read["end_s"].as_f64()), (Some(0.25), Some(0.002)));
+        let lines = shown(&[Spawned::Worker], &[p]);
+        assert!(
+            lines[0].contains("worker: start, ms")
+                && lines[1].contains("250.000")
+                && lines[1].contains("150 %")
+        );
+    }
+}
