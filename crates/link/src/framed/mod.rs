@@ -19,6 +19,11 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 /// Slices of one vectored call; the kernel takes at most 1024.
 const SLICES_MAX: usize = 512;
 
+/// Others have a turn after so many frames,
+const TURN_FRAMES: u32 = 8;
+/// or so many bytes.
+const TURN_BYTES: usize = 32 << 10;
+
 /// Bytes both ways. Its two directions may be used by two tasks of one event loop.
 pub(crate) trait Stream: 'static {
     /// Whether the checksum of a frame covers its body: bytes may change on the way. Where they do not leave the memory of
@@ -40,6 +45,28 @@ pub(crate) trait Stream: 'static {
     fn sender_gone(&self) {}
     /// The receiver of frames is no more.
     fn receiver_gone(&self) {}
+}
+
+/// When a task that could go on for ever lets others have their turn.
+#[derive(Default)]
+struct Turns {
+    frames: u32,
+    bytes: usize,
+}
+
+impl Turns {
+    /// Between two frames. To let others have a turn is a call of the system, which frames of a few bytes would feel.
+    async fn between_frames(&mut self) {
+        self.frames += 1;
+        if self.frames >= TURN_FRAMES || self.bytes >= TURN_BYTES {
+            *self = Self::default();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn moved(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
 }
 
 /// What an error of a stream means for a link.
