@@ -19,9 +19,7 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 /// Slices of one vectored call; the kernel takes at most 1024.
 const SLICES_MAX: usize = 512;
 
-/// Others have a turn after so many frames,
-const TURN_FRAMES: u32 = 8;
-/// or so many bytes.
+/// Others have a turn after so many bytes.
 const TURN_BYTES: usize = 32 << 10;
 
 /// Bytes both ways. Its two directions may be used by two tasks of one event loop.
@@ -29,6 +27,8 @@ pub(crate) trait Stream: 'static {
     /// Whether the checksum of a frame covers its body: bytes may change on the way. Where they do not leave the memory of
     /// this machine, it covers lengths, kind and head.
     const SUMS_BODIES: bool;
+    /// Others have a turn after so many frames, or some bytes.
+    const TURN_FRAMES: u32;
 
     /// Takes some of the bytes, as many as go at once; waits while none do.
     async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
@@ -56,9 +56,9 @@ struct Turns {
 
 impl Turns {
     /// Between two frames. To let others have a turn is a call of the system, which frames of a few bytes would feel.
-    async fn between_frames(&mut self) {
+    async fn between_frames(&mut self, most: u32) {
         self.frames += 1;
-        if self.frames >= TURN_FRAMES || self.bytes >= TURN_BYTES {
+        if self.frames >= most || self.bytes >= TURN_BYTES {
             *self = Self::default();
             tokio::task::yield_now().await;
         }

@@ -137,7 +137,7 @@ impl<S: Stream> FrameReceiver<S> {
 
     async fn read_frame(&mut self, place: &mut dyn Place) -> Result<Arrived, LinkError> {
         // A stream that is never empty must not keep the event loop to itself.
-        self.turns.between_frames().await;
+        self.turns.between_frames(S::TURN_FRAMES).await;
         let Some(raw) = self.header().await? else { return Err(LinkError::Closed) };
         let header = Header::decode(&raw, self.limits)?;
         if header.session != self.session {

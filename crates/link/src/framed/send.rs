@@ -63,7 +63,7 @@ impl<S: Stream> FrameSender<S> {
         self.prefix.extend_from_slice(&frame.header_for(self.session, S::SUMS_BODIES).encode());
         self.prefix.extend_from_slice(&frame.head);
         // A stream that is never full must not keep the event loop to itself.
-        self.turns.between_frames().await;
+        self.turns.between_frames(S::TURN_FRAMES).await;
         let total = frame.wire_bytes();
         let mut pace = Pace::new(Limits::SESSION);
         let mut done = 0;
