@@ -22,7 +22,9 @@ SPAWNED = {"schema", "what", "count", "rounds", "start_s", "start_s_min", "start
 
 
 def points(result):
-    return [json.loads(line) for line in result.out.splitlines()]
+    machine, *points = [json.loads(line) for line in result.out.splitlines()]
+    assert machine["schema"] == "bramble.machine/1"
+    return points
 
 
 def test_every_link_does_every_function(tmp_path):

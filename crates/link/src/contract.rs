@@ -1,5 +1,5 @@
 //! What every link has to do, run over each of them: order, whole frames, bodies from strided memory into
-//! strided memory, empty frames, back-pressure, a closed peer.
+//! strided memory, empty frames, back-pressure, a closed peer, one closed direction, an end in the middle of a frame.
 
 use super::*;
 use bytes::Bytes;
@@ -270,6 +270,62 @@ fn a_half_closed_link_still_delivers_what_was_sent() {
         assert!(matches!(b.receiver.receive(&mut NoBodies).await, Err(LinkError::Closed)));
         b.sender.send(Frame::new(4, vec![], Body::Empty)).await.unwrap();
         assert_eq!(a.receiver.receive(&mut NoBodies).await.unwrap().kind, 4);
+    });
+}
+
+#[test]
+fn one_direction_goes_on_when_the_other_is_closed() {
+    each(async |mut a, mut b| {
+        a.sender.close().await.unwrap();
+        assert!(matches!(b.receiver.receive(&mut NoBodies).await, Err(LinkError::Closed)));
+        let sending = async {
+            for i in 0..5 {
+                let body = Region::whole(Arc::new(pattern(CHUNK_BYTES_MAX, i)));
+                b.sender.send(Frame::new(2, Bytes::new(), Body::Shared(body))).await.unwrap();
+            }
+            b.sender.close().await.unwrap();
+        };
+        let receiving = async {
+            for i in 0..5 {
+                let got = a.receiver.receive(&mut PlaceStrided).await.unwrap();
+                assert_eq!(body_of(got.body), pattern(CHUNK_BYTES_MAX, i));
+            }
+            assert!(matches!(a.receiver.receive(&mut NoBodies).await, Err(LinkError::Closed)));
+        };
+        tokio::join!(sending, receiving);
+    });
+}
+
+#[test]
+fn what_was_whole_arrives_and_a_frame_that_is_cut_off_is_an_error() {
+    each(async |mut a, mut b| {
+        let shares_memory = a.shares_memory;
+        a.sender.send(Frame::new(1, vec![3; 30], Body::Empty)).await.unwrap();
+        let body = Arc::new(pattern(CHUNK_BYTES_MAX, 1));
+        let dying = async {
+            // More than any link holds: the last of them is cut off somewhere.
+            for _ in 0..64 {
+                let body = Body::Shared(Region::whole(body.clone()));
+                a.sender.send(Frame::new(2, vec![4], body)).await.unwrap();
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_millis(100), dying).await.is_err() || shares_memory);
+        drop(a);
+        assert_eq!(b.receiver.receive(&mut NoBodies).await.unwrap().head.len(), 30);
+        let last = loop {
+            match b.receiver.receive(&mut PlaceStrided).await {
+                Ok(frame) => assert_eq!(body_of(frame.body), *body),
+                Err(e) => break e,
+            }
+        };
+        assert!(
+            if shares_memory {
+                matches!(last, LinkError::Closed)
+            } else {
+                matches!(last, LinkError::Broken(_))
+            },
+            "{last:?}"
+        );
     });
 }
 

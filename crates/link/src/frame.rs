@@ -1,7 +1,7 @@
 //! Frames: a 16-byte header, a small head, a body (docs/wire-format.md, to the byte).
 //!
-//! Invariants: a body is at most 1 MiB, so that a credit or a ping is never stuck for long behind data;
-//! the checksum covers lengths, kind, head and, where it can change on the way, the body. A body's own checksum is computed once however many
+//! Invariants: a body is at most 1 MiB, so that a credit or a ping is never stuck for long behind data; the checksum covers
+//! lengths, kind, head and, where it can change on the way, the body. A body's own checksum is computed once however many
 //! receivers it goes to, and combined with that of each head.
 
 use crate::{Body, LinkError, checksum};

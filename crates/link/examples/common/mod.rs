@@ -12,6 +12,7 @@ pub(crate) fn noise(bytes: usize) -> Vec<u8> {
     std::iter::repeat_with(word).take(bytes / 8).flatten().collect()
 }
 
+#[allow(dead_code)] // Not all of them count it.
 /// CPU seconds of this thread; 0 where the system does not say (it is Linux that does).
 pub(crate) fn thread_cpu_s() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();

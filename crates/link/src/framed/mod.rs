@@ -19,11 +19,16 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 /// Slices of one vectored call; the kernel takes at most 1024.
 const SLICES_MAX: usize = 512;
 
+/// Others have a turn after so many bytes.
+const TURN_BYTES: usize = 32 << 10;
+
 /// Bytes both ways. Its two directions may be used by two tasks of one event loop.
 pub(crate) trait Stream: 'static {
     /// Whether the checksum of a frame covers its body: bytes may change on the way. Where they do not leave the memory of
     /// this machine, it covers lengths, kind and head.
     const SUMS_BODIES: bool;
+    /// Others have a turn after so many frames, or some bytes.
+    const TURN_FRAMES: u32;
 
     /// Takes some of the bytes, as many as go at once; waits while none do.
     async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
@@ -40,6 +45,28 @@ pub(crate) trait Stream: 'static {
     fn sender_gone(&self) {}
     /// The receiver of frames is no more.
     fn receiver_gone(&self) {}
+}
+
+/// When a task that could go on for ever lets others have their turn.
+#[derive(Default)]
+struct Turns {
+    frames: u32,
+    bytes: usize,
+}
+
+impl Turns {
+    /// Between two frames. To let others have a turn is a call of the system, which frames of a few bytes would feel.
+    async fn between_frames(&mut self, most: u32) {
+        self.frames += 1;
+        if self.frames >= most || self.bytes >= TURN_BYTES {
+            *self = Self::default();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn moved(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
 }
 
 /// What an error of a stream means for a link.

@@ -4,7 +4,7 @@
 //! the body to where `Place` says, in vectored reads; what is copied is a read-ahead of a few kilobytes.
 
 use super::pace::Pace;
-use super::{SLICES_MAX, Stream, broken, cut_off};
+use super::{SLICES_MAX, Stream, Turns, broken, cut_off};
 use crate::{
     Arrived, ArrivedBody, HEADER_BYTES, Header, Landing, Limits, LinkError, LinkFuture, Place, Receiver,
     checksum, to_u64,
@@ -29,6 +29,7 @@ pub(crate) struct FrameReceiver<S: Stream> {
     ahead: Vec<u8>,
     from: usize,
     to: usize,
+    turns: Turns,
 }
 
 impl<S: Stream> FrameReceiver<S> {
@@ -42,6 +43,7 @@ impl<S: Stream> FrameReceiver<S> {
             ahead: vec![0; READ_AHEAD_BYTES],
             from: 0,
             to: 0,
+            turns: Turns::default(),
         }
     }
 
@@ -134,8 +136,8 @@ impl<S: Stream> FrameReceiver<S> {
     }
 
     async fn read_frame(&mut self, place: &mut dyn Place) -> Result<Arrived, LinkError> {
-        // A socket that is never empty must not keep the event loop to itself.
-        tokio::task::yield_now().await;
+        // A stream that is never empty must not keep the event loop to itself.
+        self.turns.between_frames(S::TURN_FRAMES).await;
         let Some(raw) = self.header().await? else { return Err(LinkError::Closed) };
         let header = Header::decode(&raw, self.limits)?;
         if header.session != self.session {
@@ -165,6 +167,7 @@ impl<S: Stream> FrameReceiver<S> {
             return Err(LinkError::Damaged { got: sum, expected: header.checksum });
         }
         self.bytes += to_u64(HEADER_BYTES + head.len() + body_bytes);
+        self.turns.moved(body_bytes);
         Ok(Arrived { kind: header.kind, head, body })
     }
 }

@@ -4,7 +4,7 @@
 //! writes, and is never gathered into a buffer first (TLS encrypts it into buffers of its own).
 
 use super::pace::Pace;
-use super::{SLICES_MAX, Stream, broken};
+use super::{SLICES_MAX, Stream, Turns, broken};
 use crate::{Body, Frame, Leaving, Left, Limits, LinkError, LinkFuture, Sender, to_u64};
 use std::cell::Cell;
 use std::io::IoSlice;
@@ -18,11 +18,19 @@ pub(crate) struct FrameSender<S: Stream> {
     body_end: Rc<Cell<u64>>,
     /// Header and head of the frame that is being sent.
     prefix: Vec<u8>,
+    turns: Turns,
 }
 
 impl<S: Stream> FrameSender<S> {
     pub(crate) fn new(stream: Rc<S>) -> Self {
-        Self { stream, session: 0, bytes: 0, body_end: Rc::default(), prefix: Vec::with_capacity(256) }
+        Self {
+            stream,
+            session: 0,
+            bytes: 0,
+            body_end: Rc::default(),
+            prefix: Vec::with_capacity(256),
+            turns: Turns::default(),
+        }
     }
 
     /// Collects the unsent slices of the frame from byte `done` on.
@@ -54,8 +62,8 @@ impl<S: Stream> FrameSender<S> {
         self.prefix.clear();
         self.prefix.extend_from_slice(&frame.header_for(self.session, S::SUMS_BODIES).encode());
         self.prefix.extend_from_slice(&frame.head);
-        // A socket that is never full must not keep the event loop to itself.
-        tokio::task::yield_now().await;
+        // A stream that is never full must not keep the event loop to itself.
+        self.turns.between_frames(S::TURN_FRAMES).await;
         let total = frame.wire_bytes();
         let mut pace = Pace::new(Limits::SESSION);
         let mut done = 0;
@@ -68,6 +76,7 @@ impl<S: Stream> FrameSender<S> {
             }
         }
         self.bytes += to_u64(total);
+        self.turns.moved(total);
         Ok(())
     }
 }

@@ -90,3 +90,47 @@ fn take_from(socket: BorrowedFd<'_>) -> io::Result<Endpoint> {
 fn exactly<const N: usize>(descriptors: Vec<OwnedFd>) -> Option<[OwnedFd; N]> {
     descriptors.try_into().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{LocalKind, local_pair};
+    use super::*;
+    use crate::{Body, Frame, LinkError, NoBodies};
+    use std::fs::File;
+    use std::os::unix::net::UnixStream;
+
+    #[tokio::test]
+    async fn an_endpoint_that_was_handed_over_is_the_other_end() {
+        for kind in [LocalKind::Pipe, LocalKind::Shm] {
+            let (here, there) = local_pair(kind).unwrap();
+            let socket = give(there).unwrap();
+            let there = take(&socket).unwrap();
+            assert!(take(&socket).is_err(), "it can be taken once");
+            assert_eq!(there.kind(), kind);
+            let (mut here, mut there) = (here.open("there").unwrap(), there.open("here").unwrap());
+            here.sender.send(Frame::new(5, vec![1, 2], Body::Empty)).await.unwrap();
+            assert_eq!(there.receiver.receive(&mut NoBodies).await.unwrap().head, vec![1, 2]);
+            drop(there);
+            assert!(matches!(here.receiver.receive(&mut NoBodies).await, Err(LinkError::Closed)));
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_nobody_takes_is_a_closed_link() {
+        for kind in [LocalKind::Pipe, LocalKind::Shm] {
+            let (here, there) = local_pair(kind).unwrap();
+            drop(give(there).unwrap());
+            let mut here = here.open("there").unwrap();
+            assert!(matches!(here.receiver.receive(&mut NoBodies).await, Err(LinkError::Closed)), "{kind}");
+        }
+    }
+
+    #[test]
+    fn other_standard_inputs_are_refused_at_once() {
+        let (silent, other) = UnixStream::pair().unwrap();
+        assert!(take(&silent).is_err());
+        io::Write::write_all(&mut &other, b"bramble10").unwrap();
+        assert!(take(&silent).unwrap_err().to_string().contains("standard input"));
+        assert!(take(&File::open("/dev/null").unwrap()).is_err());
+    }
+}

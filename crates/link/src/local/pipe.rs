@@ -51,6 +51,7 @@ impl Pipes {
 
 impl Stream for Pipes {
     const SUMS_BODIES: bool = false;
+    const TURN_FRAMES: u32 = 8;
 
     async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let Some(pipe) = self.write.borrow().clone() else { return Err(ErrorKind::BrokenPipe.into()) };

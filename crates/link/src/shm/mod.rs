@@ -134,6 +134,7 @@ impl Rings {
 
 impl Stream for Rings {
     const SUMS_BODIES: bool = false;
+    const TURN_FRAMES: u32 = 8;
 
     async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let all = slices.iter().map(|slice| slice.len()).sum();

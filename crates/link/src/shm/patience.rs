@@ -6,16 +6,16 @@
 //! Invariants: never on a machine with one core; other tasks of the event loop have their turns meanwhile; after looking in
 //! vain a few times there is next to none of it, but for a try now and then.
 //!
-//! Deliberately absent: clocks. A round is some hundred nanoseconds, and a turn of the event loop.
+//! Deliberately absent: clocks. A round is one to three microseconds, and a turn of the event loop.
 
 use std::cell::Cell;
 use std::hint::spin_loop;
 use std::sync::OnceLock;
 
 /// Rounds at most.
-const ROUNDS_MAX: u32 = 16;
+const ROUNDS_MAX: u32 = 8;
 /// Looks in a round.
-const LOOKS: u32 = 16;
+const LOOKS: u32 = 64;
 /// One in so many waits is tried when there is no patience left.
 const TRIAL_EVERY: u32 = 32;
 

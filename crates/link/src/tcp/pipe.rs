@@ -127,6 +127,7 @@ impl Pipe {
 
 impl Stream for Pipe {
     const SUMS_BODIES: bool = true;
+    const TURN_FRAMES: u32 = 1;
 
     async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {

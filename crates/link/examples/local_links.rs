@@ -1,0 +1,282 @@
+//! Prints what the links within one machine carry and how long a few bytes take, beside what the machine itself can do.
+//!
+//! `cargo run --release -p bramble-link --example local_links [-- [MIB] [ROUNDS]]`
+//!
+//! Two threads, each with an event loop, have one link between them, as two processes would; `thread`, whose frames are
+//! references, has both ends on one. Frames of 1 MiB go one way, out of memory that no cache holds into memory that one
+//! does; frames with 8 bytes of head go to and fro, and half of a round trip counts. Beside them: a copy of the same memory
+//! by one thread, a writer and a reader of a pipe that wait in the system, two threads that wake each other in turn by a
+//! futex (`unpark`) or by an eventfd. All run in turns; figures are medians, and so are the ratios of each round. GB are
+//! 10⁹ bytes.
+#![allow(clippy::print_stdout)] // A program for people.
+
+mod common;
+
+use std::any::Any;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bramble_link::{
+    ArrivedBody, Body, CHUNK_BYTES_MAX, Endpoint, Frame, Landing, Limits, Link, LinkError, LocalKind,
+    NoBodies, Place, Region, SharedBytes, local_pair, tcp_connect, tcp_link, thread_pair,
+};
+use common::noise;
+
+/// Larger than what caches hold.
+const SOURCE_FRAMES: usize = 64;
+/// Round trips of one measurement.
+const TRIPS: usize = 5000;
+/// What is measured, and how much of it.
+const LINKS: [&str; 4] = ["tcp", "pipe", "shm", "thread"];
+
+fn main() -> Result<(), LinkError> {
+    let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse::<usize>().ok());
+    let (frames, rounds) = (numbers.next().unwrap_or(512).max(1), numbers.next().unwrap_or(7).max(1));
+    let source: SharedBytes = Arc::new(noise(SOURCE_FRAMES * CHUNK_BYTES_MAX));
+    let gb = (frames * CHUNK_BYTES_MAX) as f64 / 1e9;
+    let (mut rates, mut trips) = (vec![Vec::new(); 6], vec![Vec::new(); 6]);
+    for round in 0..=rounds {
+        let mut rate = vec![copied(frames, &source), plain_pipe(frames, &source)?];
+        let mut trip = vec![by_futex(), by_eventfd()?];
+        for name in LINKS {
+            rate.push(between(name, Task::Carry(frames), &source)?);
+            trip.push(between(name, Task::Trips, &source)?);
+        }
+        // The first round warms up.
+        if round > 0 {
+            rates.iter_mut().zip(rate).for_each(|(all, s)| all.push(gb / s));
+            trips.iter_mut().zip(trip).for_each(|(all, s)| all.push(s / TRIPS as f64 / 2.0 * 1e6));
+        }
+    }
+    println!("{:<12} {:>6} {:>12} {:>12}", "1 MiB", "GB/s", "of a copy", "of a pipe");
+    for (name, of) in ["copy", "pipe, plain"].iter().chain(&LINKS).zip(&rates) {
+        println!(
+            "{name:<12} {:>6.2} {:>12.2} {:>12.2}",
+            median(of),
+            ratio(of, &rates[0]),
+            ratio(of, &rates[1])
+        );
+    }
+    println!("\n{:<12} {:>6} {:>12} {:>12}", "8 bytes", "us", "of a futex", "of eventfd");
+    for (name, of) in ["futex", "eventfd"].iter().chain(&LINKS).zip(&trips) {
+        println!(
+            "{name:<12} {:>6.2} {:>12.2} {:>12.2}",
+            median(of),
+            ratio(of, &trips[0]),
+            ratio(of, &trips[1])
+        );
+    }
+    Ok(())
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn ratio(of: &[f64], to: &[f64]) -> f64 {
+    median(&of.iter().zip(to).map(|(a, b)| a / b).collect::<Vec<f64>>())
+}
+
+/// What goes over a link.
+#[derive(Clone, Copy)]
+enum Task {
+    Carry(usize),
+    Trips,
+}
+
+/// Seconds that a task takes over a new link, as its receiving end, or the one that asks, has them.
+fn between(name: &str, task: Task, source: &SharedBytes) -> Result<f64, LinkError> {
+    let kind = match name {
+        "pipe" => LocalKind::Pipe,
+        "shm" => LocalKind::Shm,
+        "tcp" => return over_tcp(task, source),
+        _ => {
+            let (mut here, mut there) = thread_pair("here", "there");
+            return run(async {
+                let (taken, served) = tokio::join!(asks(&mut here, task), serves(&mut there, task, source));
+                served.and(taken)
+            });
+        }
+    };
+    let (here, there) = local_pair(kind)?;
+    let other = source.clone();
+    let thread = std::thread::spawn(move || run(async { serves(&mut open(there)?, task, &other).await }));
+    let taken = run(async { asks(&mut open(here)?, task).await });
+    thread.join().unwrap_or_else(|_| panic!("the other end panicked")).and(taken)
+}
+
+fn over_tcp(task: Task, source: &SharedBytes) -> Result<f64, LinkError> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    let (address, other) = (listener.local_addr()?, source.clone());
+    let thread = std::thread::spawn(move || {
+        run(async {
+            let stream = tcp_connect(address, Duration::from_secs(5)).await?;
+            serves(&mut opened(tcp_link(stream)?), task, &other).await
+        })
+    });
+    let taken = run(async {
+        let (stream, _) = tokio::net::TcpListener::from_std(listener)?.accept().await?;
+        asks(&mut opened(tcp_link(stream)?), task).await
+    });
+    thread.join().unwrap_or_else(|_| panic!("the other end panicked")).and(taken)
+}
+
+fn open(end: Endpoint) -> Result<Link, LinkError> {
+    end.open("the other").map(opened)
+}
+
+fn opened(mut link: Link) -> Link {
+    link.receiver.set_limits(Limits::SESSION);
+    link
+}
+
+fn run<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.unwrap_or_else(|e| panic!("no event loop: {e}")).block_on(future)
+}
+
+/// The end that takes bodies, or asks and waits for answers.
+async fn asks(link: &mut Link, task: Task) -> Result<f64, LinkError> {
+    let mut place = OnePlace(vec![0; CHUNK_BYTES_MAX]);
+    // The first frame is when both are there.
+    link.receiver.receive(&mut NoBodies).await?;
+    let began = Instant::now();
+    match task {
+        Task::Carry(frames) => {
+            for _ in 0..frames {
+                if let ArrivedBody::Landed(landing) = link.receiver.receive(&mut place).await?.body {
+                    let landing: Box<dyn Any> = landing.into_any();
+                    place.0 = *landing.downcast::<Vec<u8>>().unwrap_or_else(|_| panic!("another landing"));
+                }
+            }
+        }
+        Task::Trips => {
+            for _ in 0..TRIPS {
+                link.sender.send(Frame::new(1, vec![0; 8], Body::Empty)).await?;
+                link.receiver.receive(&mut NoBodies).await?;
+            }
+        }
+    }
+    Ok(began.elapsed().as_secs_f64())
+}
+
+/// The end that sends bodies, or answers.
+async fn serves(link: &mut Link, task: Task, source: &SharedBytes) -> Result<(), LinkError> {
+    link.sender.send(Frame::new(1, Vec::new(), Body::Empty)).await?;
+    match task {
+        Task::Carry(frames) => {
+            for frame in 0..frames {
+                let start = frame % SOURCE_FRAMES * CHUNK_BYTES_MAX;
+                let region = Region::new(source.clone(), start, CHUNK_BYTES_MAX, CHUNK_BYTES_MAX, 1);
+                link.sender.send(Frame::new(1, vec![0; 32], Body::Shared(region))).await?;
+            }
+        }
+        Task::Trips => {
+            for _ in 0..TRIPS {
+                link.receiver.receive(&mut NoBodies).await?;
+                link.sender.send(Frame::new(1, vec![0; 8], Body::Empty)).await?;
+            }
+        }
+    }
+    link.sender.close().await
+}
+
+/// Memory that every body lands in.
+struct OnePlace(Vec<u8>);
+
+impl Place for OnePlace {
+    fn place(&mut self, _kind: u8, _head: &[u8], _body_bytes: usize) -> Result<Box<dyn Landing>, String> {
+        Ok(Box::new(std::mem::take(&mut self.0)))
+    }
+}
+
+/// One thread copies the same bytes.
+fn copied(frames: usize, source: &SharedBytes) -> f64 {
+    let (bytes, mut to) = ((**source).as_ref(), vec![0; CHUNK_BYTES_MAX]);
+    let began = Instant::now();
+    for frame in 0..frames {
+        let start = frame % SOURCE_FRAMES * CHUNK_BYTES_MAX;
+        std::hint::black_box(&mut to[..]).copy_from_slice(&bytes[start..start + CHUNK_BYTES_MAX]);
+    }
+    began.elapsed().as_secs_f64()
+}
+
+/// A writer and a reader that wait in the system.
+fn plain_pipe(frames: usize, source: &SharedBytes) -> Result<f64, LinkError> {
+    let (read, write) = rustix::pipe::pipe().map_err(std::io::Error::from)?;
+    let _ = rustix::pipe::fcntl_setpipe_size(&write, CHUNK_BYTES_MAX);
+    let (mut read, mut write, source) = (File::from(read), File::from(write), source.clone());
+    let began = Instant::now();
+    let writer = std::thread::spawn(move || {
+        for frame in 0..frames {
+            let start = frame % SOURCE_FRAMES * CHUNK_BYTES_MAX;
+            write.write_all(&(*source).as_ref()[start..start + CHUNK_BYTES_MAX])?;
+        }
+        Ok::<(), std::io::Error>(())
+    });
+    let mut to = vec![0; CHUNK_BYTES_MAX];
+    for _ in 0..frames {
+        read.read_exact(&mut to)?;
+    }
+    let taken = began.elapsed().as_secs_f64();
+    writer.join().unwrap_or_else(|_| panic!("the writer panicked"))?;
+    Ok(taken)
+}
+
+/// Two threads that sleep and wake each other in turn.
+fn by_futex() -> f64 {
+    let (turn, asker) = (Arc::new(AtomicUsize::new(0)), std::thread::current());
+    let shared = turn.clone();
+    let wait = |turn: &AtomicUsize, until: usize| {
+        while turn.load(Ordering::Acquire) != until {
+            std::thread::park();
+        }
+    };
+    let other = std::thread::spawn(move || {
+        for trip in 0..TRIPS {
+            wait(&shared, 2 * trip + 1);
+            shared.store(2 * trip + 2, Ordering::Release);
+            asker.unpark();
+        }
+    });
+    let began = Instant::now();
+    for trip in 0..TRIPS {
+        turn.store(2 * trip + 1, Ordering::Release);
+        other.thread().unpark();
+        wait(&turn, 2 * trip + 2);
+    }
+    let taken = began.elapsed().as_secs_f64();
+    other.join().unwrap_or_else(|_| panic!("the other thread panicked"));
+    taken
+}
+
+/// The same, with an eventfd each.
+fn by_eventfd() -> Result<f64, LinkError> {
+    use rustix::event::{EventfdFlags, eventfd};
+    let event = || eventfd(0, EventfdFlags::CLOEXEC).map(File::from).map_err(std::io::Error::from);
+    let (mut to, mut from) = (event()?, event()?);
+    let (mut heard, mut answer) = (to.try_clone()?, from.try_clone()?);
+    let (one, mut word) = (1u64.to_ne_bytes(), [0; 8]);
+    let other = std::thread::spawn(move || {
+        let mut word = [0; 8];
+        for _ in 0..TRIPS {
+            heard.read_exact(&mut word)?;
+            answer.write_all(&one)?;
+        }
+        Ok::<(), std::io::Error>(())
+    });
+    let began = Instant::now();
+    for _ in 0..TRIPS {
+        to.write_all(&one)?;
+        from.read_exact(&mut word)?;
+    }
+    let taken = began.elapsed().as_secs_f64();
+    other.join().unwrap_or_else(|_| panic!("the other thread panicked"))?;
+    Ok(taken)
+}
