@@ -2,9 +2,11 @@
 
 mod accumulate;
 mod report;
+mod tree;
 
 pub(crate) use accumulate::BenchAccumulateArgs;
 pub(crate) use report::BenchReportArgs;
+pub(crate) use tree::BenchTreeArgs;
 
 use super::product::{element_type, kernel};
 use crate::bench::{Function, LinkName, Spawned};
@@ -26,6 +28,8 @@ pub(crate) enum BenchCommand {
     Spawn(BenchSpawnArgs),
     /// Measure what it costs that several threads add to one block: with an owner, locks, or atomic additions
     Accumulate(BenchAccumulateArgs),
+    /// Measure Strassen's method by worker processes, level by level, over each link between them
+    Tree(BenchTreeArgs),
     /// Make a page of what was measured, with tables and drawings; set two machines beside each other
     Report(BenchReportArgs),
     /// What bench starts as processes of its own; no command for people

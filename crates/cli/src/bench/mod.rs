@@ -17,6 +17,7 @@ mod plot;
 mod report;
 mod show;
 mod spawn;
+mod tree;
 
 pub(crate) use link::{Function, LinkName};
 pub(crate) use spawn::Spawned;
@@ -30,6 +31,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<Exit, Failure> {
         BenchCommand::Kernel(args) => kernel::rates(args),
         BenchCommand::Threads(args) => kernel::threads(args),
         BenchCommand::Accumulate(args) => accumulate::run(args),
+        BenchCommand::Tree(args) => tree::run(args),
         BenchCommand::Report(args) => report::run(args),
         BenchCommand::Link(args) => link::run(args),
         BenchCommand::Spawn(args) => spawn::run(args),

@@ -93,11 +93,18 @@ static ADDING: Kind = Kind {
     pages: Pages::Both,
     has_peaks: false,
 };
+static TREES: Kind = Kind {
+    title: "Strassen by processes",
+    about: "bench tree: products of files by worker processes of one machine, by the levels of Strassen's method.",
+    unit: Unit::Gflops,
+    pages: Pages::Both,
+    has_peaks: false,
+};
 static STARTS: Kind =
     function("Starting", "bench spawn: until so many threads or processes were there.", Unit::Seconds);
 
 /// The order of kinds on pages.
-pub(super) static KINDS: [&Kind; 18] = [
+pub(super) static KINDS: [&Kind; 19] = [
     &BEST,
     &KERNELS,
     &PEAKS,
@@ -111,6 +118,7 @@ pub(super) static KINDS: [&Kind; 18] = [
     &FUNCTIONS[5].1,
     &FUNCTIONS[6].1,
     &FUNCTIONS[7].1,
+    &TREES,
     &STARTS,
     &TOGETHER,
     &NODES,
@@ -237,6 +245,23 @@ pub(super) fn link(line: &Line<'_>) -> Result<Vec<Measure>, String> {
     let panel = if ends == 2 { "Between two ends".to_owned() } else { format!("Among {ends} ends") };
     let mark = |bytes: f64| quantity::size_text(bytes as u64);
     one.spot = Some(Spot { panel, line: link, place: bytes as f64, axis: "bytes of a message", mark });
+    Ok(vec![one])
+}
+
+/// `bramble.bench.tree/1`.
+pub(super) fn tree(line: &Line<'_>) -> Result<Vec<Measure>, String> {
+    let (link, dtype) = (line.text("link")?, line.text("dtype")?);
+    // Level 0 is one, too.
+    let levels = line.0["levels"].as_u64().ok_or("levels is missing, or no whole number")?;
+    let workers = line.count("workers")?;
+    let (size, edge) = line.size()?;
+    let panel = format!("{dtype}, {workers} worker processes");
+    let names = [("link", link.clone()), ("levels", levels.to_string()), ("type", dtype), ("size", size)];
+    let key = names.into_iter().chain([("workers", workers.to_string())]).collect();
+    let mut one = Measure::new(&TREES, key, line.number("gflops")?);
+    line.runs("seconds", &mut one);
+    one.spot = at_size(panel, format!("{link}, {levels} levels"), edge);
+    one.more = vec![("time", shown(positive(line.0, "seconds"), quantity::brief))];
     Ok(vec![one])
 }
 
