@@ -112,7 +112,7 @@ def test_killed_one_after_the_other_down_to_one_of_eight(tmp_path):
                 left.pop(killed[-1]).process.kill()
             assert len(left) == 1, f"the product ended before: {run.finish()}"
             report = assert_lost(run.finish(120), killed)
-        alone = succeed("multiply", *LONG, "-o", tmp_path / "D.npy", *SIMD, "--json").report
+        alone = succeed("multiply", *LONG, "-o", tmp_path / "D.npy", *SIMD, "--strategy", "reuse", "--json").report
         assert report["digest"] == alone["digest"]
 
 
@@ -240,7 +240,7 @@ def test_one_that_is_started_again_is_dialled_again_and_takes_part(tmp_path):
 def test_one_that_dials_in_late_takes_part(tmp_path):
     port = free_port()
     options = *LONG, "-o", tmp_path / "C.npy", *SIMD, "--strategy", "reuse"
-    alone = succeed("multiply", *LONG, *SIMD, "--json").report
+    alone = succeed("multiply", *LONG, *SIMD, "--strategy", "reuse", "--json").report
     with running(*options, "--await", 1, "--listen", f"127.0.0.1:{port}") as run:
         first = late = None
         try:

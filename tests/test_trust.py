@@ -43,7 +43,7 @@ def ended(runs):
 
 
 def test_machines_with_the_key_work_together_and_report_the_cipher(tmp_path, keys):
-    alone = succeed("multiply", *OPERANDS, "--json").report["digest"]
+    alone = succeed("multiply", *OPERANDS, *TOGETHER, "--json").report["digest"]
     with workers(2, env=keys[0]) as (addresses, _):
         result = multiply(tmp_path, ",".join(addresses), keys[0], "--json")
     assert result.code == 0, result

@@ -189,10 +189,11 @@ fn own_digest() -> &'static str {
 /// Runs `bramble multiply`; gives the digest of C.
 pub(crate) fn product(trust: Trust, words: &[&str], workers: &[SocketAddr]) -> String {
     let mut command = trust.bramble();
-    command.args(words);
+    // Left to itself a machine alone may take Strassen's method, which has other bits.
+    command.args(words).args(["--strategy", "reuse"]);
     if !workers.is_empty() {
         let list: Vec<String> = workers.iter().map(SocketAddr::to_string).collect();
-        command.args(["--strategy", "reuse", "-w", &list.join(",")]);
+        command.args(["-w", &list.join(",")]);
     }
     let done = command.output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));

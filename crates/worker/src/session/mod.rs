@@ -170,10 +170,11 @@ async fn run(
     let watched = !link.shares_memory;
     let (sender, mut receiver) = (link.sender, link.receiver);
     let arriving = receiver.arriving();
-    let mut writing = std::pin::pin!(write(sender, leaving, core.clone()));
+    let goodbye = Rc::new(Cell::new(false));
+    let mut writing = std::pin::pin!(write(sender, leaving, core.clone(), goodbye.clone()));
     let mut written = false;
     let result = tokio::select! {
-        r = read(&mut *receiver, core.clone()) => r,
+        r = read(&mut *receiver, core.clone(), &goodbye) => r,
         r = &mut writing => {
             written = true;
             r
@@ -203,14 +204,17 @@ async fn run(
 }
 
 /// Takes frames until the primary says goodbye.
-async fn read(receiver: &mut dyn Receiver, core: Rc<RefCell<Core>>) -> Result<(), WorkerError> {
+async fn read(
+    receiver: &mut dyn Receiver,
+    core: Rc<RefCell<Core>>,
+    goodbye: &Cell<bool>,
+) -> Result<(), WorkerError> {
     let mut placer = Placer(core.clone());
-    let mut goodbye = false;
     let meter = core.borrow().meter.clone();
     loop {
         let arrived = match meter.timed(Section::Receiving, receiver.receive(&mut placer)).await {
             // After the goodbyes, the end of the link is the end, in whatever way.
-            Err(LinkError::Closed | LinkError::Broken(_)) if goodbye => return Ok(()),
+            Err(LinkError::Closed | LinkError::Broken(_)) if goodbye.get() => return Ok(()),
             Err(LinkError::Refused(why)) => return Err(ProtocolError::new(why).into()),
             other => other?,
         };
@@ -224,9 +228,9 @@ async fn read(receiver: &mut dyn Receiver, core: Rc<RefCell<Core>>) -> Result<()
                 }
                 core.borrow().send(Kind::Pong, Pong { nonce, clock_ns: clock_ns() }.encode(), Body::Empty);
             }
-            Kind::Bye if goodbye => return Err(ProtocolError::new("it says goodbye twice").into()),
+            Kind::Bye if goodbye.get() => return Err(ProtocolError::new("it says goodbye twice").into()),
             Kind::Bye => {
-                goodbye = true;
+                goodbye.set(true);
                 core.borrow_mut().send_log(true);
                 let report = core.borrow().report();
                 core.borrow().send(Kind::Bye, report.encode(), Body::Empty);
@@ -266,6 +270,7 @@ async fn write(
     mut sender: Box<dyn Sender>,
     mut leaving: mpsc::UnboundedReceiver<Leaving>,
     core: Rc<RefCell<Core>>,
+    goodbye: Rc<Cell<bool>>,
 ) -> Result<(), WorkerError> {
     let meter = core.borrow().meter.clone();
     while let Some(Leaving { frame, last_of }) = leaving.recv().await {
@@ -275,7 +280,11 @@ async fn write(
         if sender.sums_bodies() {
             meter.seal(&frame);
         }
-        meter.timed(Section::Sending, sender.send(frame)).await?;
+        match meter.timed(Section::Sending, sender.send(frame)).await {
+            // Nobody waits for what is left then.
+            Err(LinkError::Closed | LinkError::Broken(_)) if goodbye.get() => return Ok(()),
+            sent => sent?,
+        }
         let mut core = core.borrow_mut();
         core.heard = Instant::now();
         core.recorder.left(kind);
