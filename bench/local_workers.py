@@ -5,6 +5,7 @@
 2. Product, operands and result at the primary: bramble against mpi4py + NumPy (2 ranks of one thread;
    broadcast B, scatter rows of A, gather C) and against Dask (2 one-thread processes, the cluster already
    started).
+3. The same product over each link to the workers, and by two threads of one process, against NumPy with two threads.
 """
 
 import json
@@ -68,9 +69,21 @@ def file_rows(args, folder, n, dtype):
         return compare(args, "local_workers", f"files {dtype} n={n} on {place}", contestants, workers=WORKERS)
 
 
+def link_rows(args, folder, n, dtype):
+    """Operands in files that are in memory, C in memory, for all alike; not verified, as NumPy's is not."""
+    words = ["multiply", folder / "A.npy", folder / "B.npy", "--verify", "off", "--strategy", "reuse"]
+    ways = {f"{WORKERS} workers, {link}": ["--local", WORKERS, "--link", link, "--threads", 1] for link in ("tcp", "pipe", "shm")}
+    ways["threads of one process"] = ["--threads", WORKERS]
+    with Side("numpy_side.py", WORKERS) as rival:
+        contestants = {"numpy": lambda: rival.ask(do="product", n=n, dtype=dtype)}
+        for name, way in ways.items():
+            contestants[name] = lambda way=way: bramble(args, *words, *way)["seconds"]
+        return compare(args, "local_workers", f"links {dtype} n={n}", contestants, f"{WORKERS} workers, shm", workers=WORKERS)
+
+
 def main():
     parser = arguments(__doc__.splitlines()[0], rounds=5)
-    parser.add_argument("--only", choices=["product", "files"], help="one of the two parts")
+    parser.add_argument("--only", choices=["product", "files", "links"], help="one of the parts")
     parser.add_argument("--dtype", choices=["f32", "f64"], default="f64")
     parser.add_argument("-n", type=int, help="rows and columns (4096)")
     args = parse(parser)
@@ -79,11 +92,13 @@ def main():
     with scratch(args) as folder:
         with Side("numpy_side.py", args.threads) as maker:
             maker.ask(do="make", n=n, dtype=args.dtype, folder=folder)
-        if args.only != "product":
+        if args.only in (None, "files"):
             rows += file_rows(args, folder, n, args.dtype)
-        if args.only != "files":
+        if args.only in (None, "links"):
+            rows += link_rows(args, folder, n, args.dtype)
+        if args.only in (None, "product"):
             rows += product_rows(args, folder, n, args.dtype, [n // 2, n // 4])
-    table(f"{WORKERS} workers of one thread, TCP on loopback", SECONDS_HEAD, rows)
+    table(f"{WORKERS} workers of one thread, on this machine", SECONDS_HEAD, rows)
 
 
 if __name__ == "__main__":

