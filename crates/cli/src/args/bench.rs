@@ -73,6 +73,16 @@ pub(crate) struct BenchArgs {
 /// What all measurements with drawings share.
 #[derive(Args, Debug)]
 pub(crate) struct BenchForm {
+    #[command(flatten)]
+    pub(crate) runs: BenchRuns,
+    /// Draw what was measured into this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+}
+
+/// How often all is measured, and how it is told.
+#[derive(Args, Debug)]
+pub(crate) struct BenchRuns {
     /// Runs that count, of whatever is compared; they take turns, and one more before all warms up
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
@@ -82,9 +92,6 @@ pub(crate) struct BenchForm {
     /// Print comma-separated values instead of the table
     #[arg(long)]
     pub(crate) csv: bool,
-    /// Draw what was measured into this file
-    #[arg(long, value_name = "FILE.svg")]
-    pub(crate) plot: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -147,15 +154,8 @@ pub(crate) struct BenchSpawnArgs {
     #[arg(long, value_name = "LIST", default_value = "1,4,8,16", value_delimiter = ',',
           value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) count: Vec<u16>,
-    /// Runs that count, of each; they take turns, and one more before all warms up
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub(crate) rounds: u16,
-    /// Print a JSON object on a line for each measurement, instead of the table (docs/json.md)
-    #[arg(long, conflicts_with = "csv")]
-    pub(crate) json: bool,
-    /// Print comma-separated values instead of the table
-    #[arg(long)]
-    pub(crate) csv: bool,
+    #[command(flatten)]
+    pub(crate) runs: BenchRuns,
 }
 
 /// Most bytes of a message.

@@ -107,7 +107,7 @@ fn measured(
     contestants: impl Fn(DType) -> Vec<Contestant>,
     table: fn(&[Point]) -> Vec<String>,
 ) -> Result<Exit, Failure> {
-    let form = Form::of(args.form.json, args.form.csv);
+    let form = Form::of(&args.form.runs);
     let (mut points, mut peaks) = (Vec::new(), BTreeMap::new());
     crate::out(machine::head(form, show::CSV_HEAD).as_bytes())?;
     for dtype in &args.dtype {
@@ -116,10 +116,10 @@ fn measured(
             fits(*dtype, *size)?;
             let of = |threads| *peaks.entry((*dtype, threads)).or_insert_with(|| peak_of(*dtype, threads));
             let new = match dtype {
-                DType::F32 => at_size::<f32>(&contestants, *size, args.form.rounds, of)?,
-                DType::F64 => at_size::<f64>(&contestants, *size, args.form.rounds, of)?,
-                DType::I32 => at_size::<i32>(&contestants, *size, args.form.rounds, of)?,
-                DType::I64 => at_size::<i64>(&contestants, *size, args.form.rounds, of)?,
+                DType::F32 => at_size::<f32>(&contestants, *size, args.form.runs.rounds, of)?,
+                DType::F64 => at_size::<f64>(&contestants, *size, args.form.runs.rounds, of)?,
+                DType::I32 => at_size::<i32>(&contestants, *size, args.form.runs.rounds, of)?,
+                DType::I64 => at_size::<i64>(&contestants, *size, args.form.runs.rounds, of)?,
             };
             crate::out(show::lines(form, &new).as_bytes())?;
             points.extend(new);

@@ -3,9 +3,9 @@
 //! Invariant: all three say the same numbers; what JSON calls its fields is in docs/json.md.
 
 use super::kernel::Point;
-use crate::args::BenchSize;
+use crate::args::{BenchRuns, BenchSize};
 use crate::table;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// How measurements are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    pub(crate) fn of(json: bool, csv: bool) -> Self {
-        match (json, csv) {
+    pub(crate) fn of(runs: &BenchRuns) -> Self {
+        match (runs.json, runs.csv) {
             (true, _) => Self::Json,
             (false, true) => Self::Csv,
             (false, false) => Self::Table,
@@ -28,6 +28,17 @@ impl Form {
 /// The first line of comma-separated values.
 pub(crate) const CSV_HEAD: &str = "kernel,dtype,m,k,n,threads,rounds,seconds,seconds_min,seconds_max,cpu_seconds,gflops,\
 peak_gflops,of_peak,error_of_bound,workspace_bytes,outliers\n";
+
+/// The values of a JSON object by the names in a head, in its order: what is not there is empty, floats have seven digits.
+pub(crate) fn values(head: &str, all: &Value) -> String {
+    let text = |name: &str| match &all[name] {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) if number.is_f64() => format!("{:.6e}", number.as_f64().unwrap_or(f64::NAN)),
+        other => other.to_string(),
+    };
+    head.trim_end().split(',').map(text).collect::<Vec<_>>().join(",")
+}
 
 /// Measurements as lines of their own; nothing for a table, which is of all of them.
 pub(crate) fn lines(form: Form, points: &[Point]) -> String {
@@ -204,7 +215,7 @@ mod tests {
     fn all_forms_say_the_same() {
         let p = point(1, [0.01, 0.011, 0.02], 0.01);
         let csv = csv(&p);
-        let read: serde_json::Value = serde_json::from_str(&json(&p)).unwrap();
+        let read: Value = serde_json::from_str(&json(&p)).unwrap();
         for (name, text) in CSV_HEAD.trim().split(',').zip(csv.split(',')) {
             let value = &read[name];
             match value.as_f64() {

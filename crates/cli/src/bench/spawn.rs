@@ -9,7 +9,7 @@
 
 use super::link::{hidden, reap};
 use super::machine;
-use super::show::Form;
+use super::show::{Form, values};
 use crate::args::BenchSpawnArgs;
 use crate::exit::{Exit, Failure};
 use crate::local::{LocalWorkers, Share, Way};
@@ -65,7 +65,7 @@ struct Point {
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
-    let form = Form::of(args.json, args.csv);
+    let form = Form::of(&args.runs);
     crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let kinds = if args.what.is_empty() { Spawned::ALL.to_vec() } else { args.what.clone() };
     let mut points = Vec::new();
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
         for count in &args.count {
             let mut times: Vec<(Vec<f64>, Vec<f64>)> = kinds.iter().map(|_| Default::default()).collect();
             // The first round warms up.
-            for round in 0..=args.rounds {
+            for round in 0..=args.runs.rounds {
                 for (kind, (start, end)) in kinds.iter().zip(&mut times) {
                     let [there, gone] = once(*kind, *count).await?;
                     if round > 0 {
@@ -206,7 +206,7 @@ const CSV_HEAD: &str =
 fn line(form: Form, point: &Point) -> String {
     match form {
         Form::Table => String::new(),
-        Form::Csv => csv(point) + "\n",
+        Form::Csv => values(CSV_HEAD, &json(point)) + "\n",
         Form::Json => json(point).to_string() + "\n",
     }
 }
@@ -219,17 +219,6 @@ fn json(p: &Point) -> Value {
         "end_s": p.end.median(), "end_s_min": p.end.min(), "end_s_max": p.end.max(),
         "outliers": p.start.outliers(),
     })
-}
-
-/// The values of JSON without the schema, in the order of the head.
-fn csv(p: &Point) -> String {
-    let all = json(p);
-    let text = |name: &str| match &all[name] {
-        Value::String(text) => text.clone(),
-        Value::Number(number) if number.is_f64() => format!("{:.6e}", number.as_f64().unwrap_or(f64::NAN)),
-        other => other.to_string(),
-    };
-    CSV_HEAD.trim_end().split(',').map(text).collect::<Vec<_>>().join(",")
 }
 
 /// The table: a count on a line, and for each kind the milliseconds until all are there, until all are gone, and how far the
@@ -274,7 +263,7 @@ mod tests {
             start: Times::new(vec![0.25, 0.125, 0.5]),
             end: Times::new(vec![0.002]),
         };
-        let (csv, read) = (csv(&p), json(&p));
+        let (csv, read) = (values(CSV_HEAD, &json(&p)), json(&p));
         assert_eq!(
             csv,
             "worker,8,3,2.500000e-1,1.250000e-1,5.000000e-1,2.000000e-3,2.000000e-3,2.000000e-3,1"

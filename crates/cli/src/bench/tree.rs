@@ -11,7 +11,7 @@
 
 use super::chart::{Chart, Ground, Series, drawing};
 use super::machine;
-use super::show::Form;
+use super::show::{Form, values};
 use crate::args::{BenchTreeArgs, LinkKind};
 use crate::exit::{Exit, Failure};
 use crate::table;
@@ -58,7 +58,7 @@ struct Said {
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchTreeArgs) -> Result<Exit, Failure> {
-    let form = Form::of(args.form.json, args.form.csv);
+    let form = Form::of(&args.form.runs);
     crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let mut points = Vec::new();
     if let Ended::Signal(exit) = done_or_signal(all(args, form, &mut points))? {
@@ -109,7 +109,7 @@ async fn all(args: &BenchTreeArgs, form: Form, points: &mut Vec<Point>) -> Resul
 async fn in_turns(args: &BenchTreeArgs, cases: &[Case], folder: &Path) -> Result<Vec<Point>, Failure> {
     let mut seconds = vec![Vec::new(); cases.len()];
     let mut bytes = vec![[0; 2]; cases.len()];
-    for round in 0..=args.form.rounds {
+    for round in 0..=args.form.runs.rounds {
         for (at, case) in cases.iter().enumerate() {
             let said = product(args, case, folder).await?;
             if round > 0 {
@@ -193,7 +193,7 @@ outliers\n";
 fn line(form: Form, point: &Point) -> String {
     match form {
         Form::Table => String::new(),
-        Form::Csv => csv(point) + "\n",
+        Form::Csv => values(CSV_HEAD, &json(point)) + "\n",
         Form::Json => json(point).to_string() + "\n",
     }
 }
@@ -208,17 +208,6 @@ fn json(p: &Point) -> Value {
         "gflops": p.gflops(), "bytes_sent": p.bytes[0], "bytes_received": p.bytes[1],
         "outliers": p.wall.outliers(),
     })
-}
-
-/// The values of JSON without the schema, in the order of the head.
-fn csv(p: &Point) -> String {
-    let all = json(p);
-    let text = |name: &str| match &all[name] {
-        Value::String(text) => text.clone(),
-        Value::Number(number) if number.is_f64() => format!("{:.6e}", number.as_f64().unwrap_or(f64::NAN)),
-        other => other.to_string(),
-    };
-    CSV_HEAD.trim_end().split(',').map(text).collect::<Vec<_>>().join(",")
 }
 
 /// The table: a size, number of workers and level on a line; for each link the time, how far runs are apart, and how many times
@@ -319,7 +308,7 @@ mod tests {
     fn values_and_json_say_the_same_and_all_is_drawn() {
         let p = &points()[3];
         assert_eq!(
-            csv(p),
+            values(CSV_HEAD, &json(p)),
             "shm,2,2,f64,1000,1000,1000,1,2.500000e-1,2.500000e-1,2.500000e-1,8.000000e0,16,8,0"
         );
         assert_eq!(json(p)["gflops"], 8.0);

@@ -85,7 +85,7 @@ fn busy_and_waiting(share: &Share) -> f64 {
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchAccumulateArgs) -> Result<Exit, Failure> {
-    let form = Form::of(args.form.json, args.form.csv);
+    let form = Form::of(&args.form.runs);
     let mut ways = vec![Way::Owner];
     args.way.iter().for_each(|way| {
         if !ways.contains(way) {
@@ -116,10 +116,10 @@ pub(crate) fn run(args: &BenchAccumulateArgs) -> Result<Exit, Failure> {
                 let case = Case { kernel: args.kernel, size: *size, jobs, threads };
                 fits(case, *dtype)?;
                 let new = match dtype {
-                    DType::F32 => measured::<f32>(case, &*kernel, &ways, args.form.rounds)?,
-                    DType::F64 => measured::<f64>(case, &*kernel, &ways, args.form.rounds)?,
-                    DType::I32 => measured::<i32>(case, &*kernel, &ways, args.form.rounds)?,
-                    DType::I64 => measured::<i64>(case, &*kernel, &ways, args.form.rounds)?,
+                    DType::F32 => measured::<f32>(case, &*kernel, &ways, args.form.runs.rounds)?,
+                    DType::F64 => measured::<f64>(case, &*kernel, &ways, args.form.runs.rounds)?,
+                    DType::I32 => measured::<i32>(case, &*kernel, &ways, args.form.runs.rounds)?,
+                    DType::I64 => measured::<i64>(case, &*kernel, &ways, args.form.runs.rounds)?,
                 };
                 crate::out(show::lines(form, &new).as_bytes())?;
                 points.extend(new);

@@ -6,7 +6,7 @@ use super::Point;
 use crate::args::BenchSize;
 use crate::bench::chart::{Chart, Series};
 use crate::bench::plot::threads as thread_count;
-use crate::bench::show::{Form, size};
+use crate::bench::show::{Form, size, values};
 use crate::quantity::brief;
 use crate::table as lines_of;
 use bramble_kernel::Share;
@@ -20,7 +20,7 @@ job_seconds,times_owner,gflops,adding,waiting,results,difference_max,outliers\n"
 pub(crate) fn lines(form: Form, points: &[Point]) -> String {
     let one = |point: &Point| match form {
         Form::Table => String::new(),
-        Form::Csv => csv(point) + "\n",
+        Form::Csv => values(CSV_HEAD, &json(point)) + "\n",
         Form::Json => json(point).to_string() + "\n",
     };
     points.iter().map(one).collect()
@@ -52,16 +52,6 @@ fn json(p: &Point) -> Value {
         "results": p.results, "difference_max": p.difference, "outliers": p.wall.outliers(),
         "per_thread": p.threads.iter().map(thread).collect::<Vec<_>>(),
     })
-}
-
-fn csv(p: &Point) -> String {
-    let all = json(p);
-    let text = |name: &str| match &all[name] {
-        Value::String(text) => text.clone(),
-        Value::Number(number) if number.is_f64() => format!("{:.6e}", number.as_f64().unwrap_or(f64::NAN)),
-        other => other.to_string(),
-    };
-    CSV_HEAD.trim_end().split(',').map(text).collect::<Vec<_>>().join(",")
 }
 
 /// The table: every measurement on a line.
@@ -194,7 +184,7 @@ mod tests {
     #[test]
     fn all_forms_say_the_same() {
         let p = point(Way::Mutex);
-        let (csv, read) = (csv(&p), json(&p));
+        let (csv, read) = (values(CSV_HEAD, &json(&p)), json(&p));
         assert_eq!(csv.split(',').count(), CSV_HEAD.split(',').count());
         assert_eq!(read.as_object().unwrap().len(), CSV_HEAD.split(',').count() + 2);
         for (name, text) in CSV_HEAD.trim().split(',').zip(csv.split(',')) {

@@ -34,13 +34,13 @@ use measure::{Point, Tell, Wanted};
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
-    let form = Form::of(args.form.json, args.form.csv);
+    let form = Form::of(&args.form.runs);
     let wanted = Wanted {
         links: once(&args.link, LinkName::ALL),
         functions: once(&args.function, &Function::ALL),
         sizes: args.size.clone(),
         ends: args.ends.iter().map(|ends| usize::from(*ends)).collect(),
-        rounds: args.form.rounds,
+        rounds: args.form.runs.rounds,
     };
     let mut told = Told { form, points: Vec::new(), left_out: Vec::new() };
     crate::out(machine::head(form, show::CSV_HEAD).as_bytes())?;

@@ -5,7 +5,7 @@
 use super::function::Function;
 use super::measure::Point;
 use super::mesh::LinkName;
-use crate::bench::show::Form;
+use crate::bench::show::{Form, values};
 use crate::quantity::size_text;
 use crate::table;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ pub(crate) fn lines(form: Form, points: &[Point]) -> String {
         .iter()
         .map(|point| match form {
             Form::Table => String::new(),
-            Form::Csv => csv(point) + "\n",
+            Form::Csv => values(CSV_HEAD, &json(point)) + "\n",
             Form::Json => json(point).to_string() + "\n",
         })
         .collect()
@@ -39,18 +39,6 @@ fn json(p: &Point) -> Value {
         "of_bare": p.of_bare(),
         "outliers": p.times.outliers(),
     })
-}
-
-/// The values of JSON without the schema, in the order of the head.
-fn csv(p: &Point) -> String {
-    let all = json(p);
-    let text = |name: &str| match &all[name] {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        Value::Number(number) if number.is_f64() => format!("{:.6e}", number.as_f64().unwrap_or(f64::NAN)),
-        other => other.to_string(),
-    };
-    CSV_HEAD.trim_end().split(',').map(text).collect::<Vec<_>>().join(",")
 }
 
 /// What a function is, for the line above its table.
@@ -181,7 +169,7 @@ pub(super) mod tests {
     fn all_forms_say_the_same() {
         for function in Function::ALL {
             let p = point(LinkName::Tcp, function, 1 << 20, 1e-3);
-            let (csv, read) = (csv(&p), json(&p));
+            let (csv, read) = (values(CSV_HEAD, &json(&p)), json(&p));
             assert_eq!(csv.split(',').count(), CSV_HEAD.split(',').count());
             for (name, text) in CSV_HEAD.trim().split(',').zip(csv.split(',')) {
                 match &read[name] {
