@@ -5,6 +5,8 @@ PYTHON ?= python3
 BRAMBLE ?= $(CURDIR)/target/release/bramble
 VENV := $(CURDIR)/.venv
 BENCH_ARGS ?=
+# Two tests at once, since most of them wait: for deadlines, for a link of 1 Gbit/s, for somebody who is silent.
+TEST_ARGS ?= -n 2 --dist worksteal
 RUNS ?= 1000000
 TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_MANIFEST := --manifest-path fuzz/Cargo.toml --locked
@@ -67,7 +69,7 @@ mutants:
 
 end-to-end: build $(VENV)/tests.stamp
 	$(CARGO) build --release --locked -p bramble-link --example attacker
-	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python -m pytest tests
+	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python -m pytest $(TEST_ARGS) tests
 
 # Licences and sources of every dependency, where the tool for it is at hand.
 deny:

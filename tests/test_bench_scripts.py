@@ -1,7 +1,6 @@
 """The measuring scripts still run: each once, on tiny inputs, recording nothing."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -49,9 +48,10 @@ def lab(tmp_path, case, *words):
             "--dir", tmp_path, *words]
 
 
-def spaces():
-    """Names of this machine's network namespaces."""
-    return set(subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.split())
+def spaces_of(pid):
+    """Names of the network namespaces of a script's lab; other tests have labs at the same time."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.split()
+    return [name for name in listed if name.startswith(f"bramble-bench{pid}-")]
 
 
 @pytest.mark.parametrize("case, heads", [
@@ -62,17 +62,18 @@ def spaces():
     ("peers", ["bramble reuse", "whole command"]),
 ])
 def test_a_quick_look_at_a_cluster_in_this_machine(tmp_path, case, heads):
-    before = spaces() if shutil.which("ip") else set()
     # The slow kernel on fifths of a core takes two minutes for 25 products of the usual size.
     smaller = ["-n", "480"] if case == "scaling" else []
-    done = subprocess.run(lab(tmp_path, case, "--quick", *smaller), capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    if done.stdout.startswith("a cluster in this machine cannot be made"):
-        pytest.skip(done.stdout.strip())
+    with subprocess.Popen(lab(tmp_path, case, "--quick", *smaller), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as run:
+        out, err = run.communicate(timeout=240)
+    assert run.returncode == 0, err
+    if out.startswith("a cluster in this machine cannot be made"):
+        pytest.skip(out.strip())
     for head in heads:
-        assert head in done.stdout, done.stdout
+        assert head in out, out
     assert list(tmp_path.iterdir()) == []
-    assert not spaces() - before
+    assert not spaces_of(run.pid)
 
 
 @pytest.mark.parametrize("case, words", [("compute", ["--rounds", "1000"]), ("peers", ["--mbit", "1000"])])
@@ -81,14 +82,14 @@ def test_an_interrupted_measurement_leaves_nothing(tmp_path, case, words):
         pytest.skip("only root may make network namespaces")
     if case == "peers":
         pytest.importorskip("distributed", reason="Dask is not installed: see bench/requirements.txt")
-    before, end = spaces(), time.monotonic() + 60
+    end = time.monotonic() + 60
     env = {**os.environ, TAG: tmp_path.name}
     with subprocess.Popen(lab(tmp_path, case, "-n", "1024", "--dtype", "f32", *words), stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, env=env, start_new_session=True) as run:
         if case == "peers":
             # The first peer has been tried; the next is at work or about to be.
             run.stderr.readline()
-        while run.poll() is None and len(spaces() - before) < 6 and time.monotonic() < end:
+        while run.poll() is None and len(spaces_of(run.pid)) < 6 and time.monotonic() < end:
             time.sleep(0.1)
         run.send_signal(signal.SIGINT)
         out, err = run.communicate(timeout=60)
@@ -96,5 +97,5 @@ def test_an_interrupted_measurement_leaves_nothing(tmp_path, case, words):
         pytest.skip(out.strip())
     assert run.returncode == 130, err
     assert_gone(tmp_path.name, deadline_s=10)
-    assert not spaces() - before
+    assert not spaces_of(run.pid)
     assert list(tmp_path.iterdir()) == []

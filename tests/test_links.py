@@ -25,7 +25,8 @@ STRATEGIES = {
 
 
 def shared_files():
-    return sorted(os.listdir("/dev/shm"))
+    """What has a name in shared memory. Folders there are those of tests that run at the same time."""
+    return sorted(entry.name for entry in os.scandir("/dev/shm") if not entry.is_dir())
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -6,7 +6,7 @@ mod product;
 
 pub(crate) use bench::{
     BenchAccumulateArgs, BenchArgs, BenchChild, BenchCommand, BenchKernelArgs, BenchLinkArgs,
-    BenchReportArgs, BenchRuns, BenchSize, BenchSpawnArgs, BenchThreadsArgs, BenchTreeArgs,
+    BenchProductArgs, BenchReportArgs, BenchRuns, BenchSize, BenchSpawnArgs, BenchThreadsArgs, BenchTreeArgs,
 };
 pub(crate) use lab::{
     LabCalledArgs, LabCommand, LabExecArgs, LabNameArgs, LabRunArgs, LabStatusArgs, LabUpArgs,

@@ -1,10 +1,12 @@
 //! The options of `bramble bench`.
 
 mod accumulate;
+mod product;
 mod report;
 mod tree;
 
 pub(crate) use accumulate::BenchAccumulateArgs;
+pub(crate) use product::BenchProductArgs;
 pub(crate) use report::BenchReportArgs;
 pub(crate) use tree::BenchTreeArgs;
 
@@ -21,6 +23,8 @@ pub(crate) enum BenchCommand {
     Kernel(BenchKernelArgs),
     /// Measure what threads are worth: the same products by one thread and by several
     Threads(BenchThreadsArgs),
+    /// Measure whole products: by this process, and by worker processes over each link, with one thread and with several
+    Product(BenchProductArgs),
     /// Measure the links between processes and threads of this machine, as MPI's benchmarks do
     #[command(after_help = LINK_HELP)]
     Link(BenchLinkArgs),

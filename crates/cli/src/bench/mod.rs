@@ -13,7 +13,9 @@ mod error;
 mod kernel;
 mod link;
 mod machine;
+mod multiply;
 mod plot;
+mod product;
 mod report;
 mod show;
 mod spawn;
@@ -30,6 +32,7 @@ pub(crate) fn run(command: &BenchCommand) -> Result<Exit, Failure> {
     match command {
         BenchCommand::Kernel(args) => kernel::rates(args),
         BenchCommand::Threads(args) => kernel::threads(args),
+        BenchCommand::Product(args) => product::run(args),
         BenchCommand::Accumulate(args) => accumulate::run(args),
         BenchCommand::Tree(args) => tree::run(args),
         BenchCommand::Report(args) => report::run(args),

@@ -11,6 +11,7 @@
 
 use super::chart::{Chart, Ground, Series, drawing};
 use super::machine;
+use super::multiply::{Said, Verb};
 use super::show::{Form, values};
 use crate::args::{BenchTreeArgs, LinkKind};
 use crate::exit::{Exit, Failure};
@@ -19,11 +20,8 @@ use crate::times::Times;
 use crate::until::{Ended, done_or_signal};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::process::Stdio;
-use std::time::Duration;
 
-/// A product may take this long.
-const DEADLINE: Duration = Duration::from_secs(3600);
+const VERB: Verb = Verb("bench tree");
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +46,6 @@ impl Point {
     fn gflops(&self) -> f64 {
         2.0 * f64::from(self.case.size).powi(3) / self.wall.median() / 1e9
     }
-}
-
-/// What one product said of itself.
-struct Said {
-    seconds: f64,
-    bytes: [u64; 2],
 }
 
 /// Runs the verb.
@@ -84,12 +76,7 @@ async fn all(args: &BenchTreeArgs, form: Form, points: &mut Vec<Point>) -> Resul
     let cores = u16::try_from(bramble_worker::default_threads()).unwrap_or(u16::MAX);
     let locals = if args.local.is_empty() { vec![cores] } else { args.local.clone() };
     for size in &args.size {
-        let folder = tempfile::Builder::new().prefix("bramble-tree-").tempdir();
-        let folder =
-            folder.map_err(|e| Failure::failed(format!("bench tree: a folder for operands: {e}")))?;
-        for (name, seed) in [("A.npy", 1), ("B.npy", 2)] {
-            operand(args, *size, seed, &folder.path().join(name)).await?;
-        }
+        let folder = VERB.operands(*size, args.dtype).await?;
         for workers in &locals {
             let case = |levels: u8| {
                 args.link.iter().map(move |link| Case { size: *size, workers: *workers, levels, link: *link })
@@ -130,23 +117,13 @@ async fn in_turns(args: &BenchTreeArgs, cases: &[Case], folder: &Path) -> Result
         .collect())
 }
 
-/// Writes a random operand: by the product with 1, which changes nothing.
-async fn operand(args: &BenchTreeArgs, size: u32, seed: u32, path: &Path) -> Result<(), Failure> {
-    let dtype = args.dtype;
-    let random = format!("random:{size}x{size}:{dtype}:{seed}");
-    let one = format!("identity:{size}:{dtype}");
-    let words = ["multiply", &random, &one, "--verify", "off", "--json", "-o"].map(std::ffi::OsString::from);
-    ran(words.into_iter().chain([path.into()])).await.map(drop)
-}
-
 async fn product(args: &BenchTreeArgs, case: &Case, folder: &Path) -> Result<Said, Failure> {
     let strategy = match case.levels {
         0 => "reuse".to_owned(),
         levels => format!("strassen:{levels}"),
     };
-    let mut words: Vec<std::ffi::OsString> = vec!["multiply".into()];
-    words.extend(["A.npy", "B.npy"].map(|name| folder.join(name).into()));
-    words.extend(["--json", "--strategy", &strategy, "--link", case.link.name()].map(Into::into));
+    let mut words: Vec<std::ffi::OsString> = ["A.npy", "B.npy"].map(|name| folder.join(name).into()).to_vec();
+    words.extend(["--strategy", &strategy, "--link", case.link.name()].map(Into::into));
     words.extend(["--local".into(), case.workers.to_string().into()]);
     if let Some(threads) = args.threads {
         words.extend(["--threads".into(), threads.to_string().into()]);
@@ -154,36 +131,7 @@ async fn product(args: &BenchTreeArgs, case: &Case, folder: &Path) -> Result<Sai
     if let Some(kernel) = &args.kernel {
         words.extend(["--kernel".into(), kernel.to_string().into()]);
     }
-    said(&ran(words.into_iter()).await?)
-}
-
-/// What a product's report says, if it was verified.
-fn said(report: &Value) -> Result<Said, Failure> {
-    let strange = |what: &str| Failure::failed(format!("bench tree: the report of a product has no {what}"));
-    if report["verify"]["passed"] != Value::Bool(true) {
-        return Err(Failure::failed("bench tree: a product was not verified"));
-    }
-    let seconds = report["seconds"].as_f64().filter(|s| *s > 0.0).ok_or_else(|| strange("seconds"))?;
-    let count = |name: &str| report["primary"][name].as_u64().ok_or_else(|| strange(name));
-    Ok(Said { seconds, bytes: [count("bytes_sent")?, count("bytes_received")?] })
-}
-
-/// Runs this program to its end; what it reports.
-async fn ran(words: impl Iterator<Item = std::ffi::OsString>) -> Result<Value, Failure> {
-    let failed = |e: &dyn std::fmt::Display| Failure::failed(format!("bench tree: bramble multiply: {e}"));
-    let program = std::env::current_exe().map_err(|e| failed(&e))?;
-    let mut command = tokio::process::Command::new(program);
-    command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Where the operands would be made by other machines, they would not be sent.
-    command.env_remove("BRAMBLE_HOSTS").env_remove("BRAMBLE_THREADS").kill_on_drop(true);
-    let done = tokio::time::timeout(DEADLINE, command.output()).await;
-    let done = done.map_err(|_| failed(&"it took more than an hour"))?.map_err(|e| failed(&e))?;
-    if !done.status.success() {
-        let said = String::from_utf8_lossy(&done.stderr);
-        let last = said.lines().last().unwrap_or("it said nothing").trim_start_matches("bramble: ");
-        return Err(failed(&format!("{last} ({})", done.status)));
-    }
-    serde_json::from_slice(&done.stdout).map_err(|e| failed(&e))
+    VERB.product(words).await
 }
 
 /// The first line of comma-separated values.
@@ -315,16 +263,5 @@ mod tests {
         let drawn = svg(&points());
         assert_eq!(drawn.matches("<polyline").count(), 4);
         assert!(drawn.contains("shm, 2 levels") && drawn.contains("by 2 worker processes"));
-    }
-
-    #[test]
-    fn what_was_not_verified_is_no_measurement() {
-        let report = |passed: bool| {
-            let primary = json!({"bytes_sent": 3, "bytes_received": 4});
-            json!({"seconds": 1.5, "verify": {"passed": passed}, "primary": primary})
-        };
-        let good = said(&report(true)).unwrap();
-        assert_eq!((good.seconds, good.bytes), (1.5, [3, 4]));
-        assert!(said(&report(false)).is_err() && said(&json!({"verify": {"passed": true}})).is_err());
     }
 }

@@ -133,12 +133,13 @@ pub(crate) enum Meaning {
 }
 
 /// Every schema that docs/json.md knows, without its version, which is 1.
-const SCHEMAS: [(&str, Meaning); 12] = [
+const SCHEMAS: [(&str, Meaning); 13] = [
     ("bramble.machine", Meaning::Machine),
     ("bramble.bench.kernel", Meaning::Measures(schema::kernel)),
     ("bramble.bench.accumulate", Meaning::Measures(schema::accumulate)),
     ("bramble.bench.link", Meaning::Measures(schema::link)),
     ("bramble.bench.spawn", Meaning::Measures(schema::spawn)),
+    ("bramble.bench.product", Meaning::Measures(schema::product)),
     ("bramble.bench.tree", Meaning::Measures(schema::tree)),
     ("bramble.multiply", Meaning::Measures(schema::multiply)),
     ("bramble.nodes", Meaning::Measures(schema::nodes)),

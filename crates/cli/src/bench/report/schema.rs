@@ -100,11 +100,18 @@ static TREES: Kind = Kind {
     pages: Pages::Both,
     has_peaks: false,
 };
+static FILES: Kind = Kind {
+    title: "Products from files to a file",
+    about: "bench product: by one process, and by worker processes over each link, with one thread and with several.",
+    unit: Unit::Gflops,
+    pages: Pages::Both,
+    has_peaks: false,
+};
 static STARTS: Kind =
     function("Starting", "bench spawn: until so many threads or processes were there.", Unit::Seconds);
 
 /// The order of kinds on pages.
-pub(super) static KINDS: [&Kind; 19] = [
+pub(super) static KINDS: [&Kind; 20] = [
     &BEST,
     &KERNELS,
     &PEAKS,
@@ -118,6 +125,7 @@ pub(super) static KINDS: [&Kind; 19] = [
     &FUNCTIONS[5].1,
     &FUNCTIONS[6].1,
     &FUNCTIONS[7].1,
+    &FILES,
     &TREES,
     &STARTS,
     &TOGETHER,
@@ -262,6 +270,26 @@ pub(super) fn tree(line: &Line<'_>) -> Result<Vec<Measure>, String> {
     line.runs("seconds", &mut one);
     one.spot = at_size(panel, format!("{link}, {levels} levels"), edge);
     one.more = vec![("time", shown(positive(line.0, "seconds"), quantity::brief))];
+    Ok(vec![one])
+}
+
+/// `bramble.bench.product/1`.
+pub(super) fn product(line: &Line<'_>) -> Result<Vec<Measure>, String> {
+    let (link, dtype, threads) = (line.text("link")?, line.text("dtype")?, line.count("threads")?);
+    // This process alone has none.
+    let workers = line.0["workers"].as_u64().ok_or("workers is missing, or no whole number")?;
+    let (size, edge) = line.size()?;
+    let way = if workers == 0 { "this process".to_owned() } else { format!("{workers} workers, {link}") };
+    let names = [("link", link), ("workers", workers.to_string()), ("threads", threads.to_string())];
+    let key = names.into_iter().chain([("type", dtype.clone()), ("size", size)]).collect();
+    let mut one = Measure::new(&FILES, key, line.number("gflops")?);
+    line.runs("seconds", &mut one);
+    let plural = if threads == 1 { "thread" } else { "threads" };
+    one.spot = at_size(dtype, format!("{way}, {threads} {plural}"), edge);
+    one.more = vec![
+        ("time", shown(positive(line.0, "seconds"), quantity::brief)),
+        ("whole process", shown(positive(line.0, "total_seconds"), quantity::brief)),
+    ];
     Ok(vec![one])
 }
 

@@ -1,0 +1,38 @@
+//! The options of `bramble bench product`.
+
+use super::BenchForm;
+use crate::args::product::{LinkKind, element_type, kernel};
+use bramble_kernel::Choice;
+use bramble_matrix::DType;
+use clap::Args;
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchProductArgs {
+    /// Edges of the square products, comma-separated
+    #[arg(long, value_name = "LIST", default_value = "100,200,400,800,1600,3200", value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub(crate) size: Vec<u32>,
+    /// Links to the workers, comma-separated; thread is this process without workers
+    #[arg(
+        long,
+        value_name = "LIST",
+        default_value = "thread,tcp,pipe,shm",
+        value_delimiter = ',',
+        value_enum
+    )]
+    pub(crate) link: Vec<LinkKind>,
+    /// Worker processes over each link
+    #[arg(long, value_name = "P", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) local: u16,
+    /// Threads of this process, or of each worker, beside the one that is always measured (default: one a core)
+    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Element type: f32, f64, i32, i64
+    #[arg(long, value_name = "TYPE", default_value = "f64", value_parser = element_type)]
+    pub(crate) dtype: DType,
+    /// Kernel (default: the fastest that is here)
+    #[arg(long, value_name = "K", value_parser = kernel)]
+    pub(crate) kernel: Option<Choice>,
+    #[command(flatten)]
+    pub(crate) form: BenchForm,
+}
