@@ -9,6 +9,7 @@ use bramble_kernel::KernelElement;
 use bramble_link::{Landing, Region};
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Buffer, Layout, Lent, Lines, MatrixError, View, ViewMut};
+use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Generated, MatrixHeader, Source};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -20,23 +21,34 @@ use std::sync::Arc;
 pub(crate) enum Operand {
     /// In a buffer of ours.
     Owned(MatrixHeader, Buffer),
-    /// Where the primary of the same process has it.
+    /// Where the primary has it: in the memory of the same process, or in a file that this one has mapped.
     Borrowed(Lines),
 }
 
 impl Operand {
-    /// The operand where a link that shares memory says it is.
-    pub(crate) fn borrowed(header: &MatrixHeader, region: Region) -> Self {
-        Self::Borrowed(Lines {
-            owner: region.owner,
-            start: region.start,
-            line_bytes: region.run_bytes,
-            pitch_bytes: region.pitch_bytes,
-            lines: region.runs,
-            shape: header.shape(),
-            layout: header.layout,
-            dtype: header.dtype,
-        })
+    /// The operand where a link says it is. An error where that is not all of it, or not where its elements can be read.
+    pub(crate) fn borrowed(header: &MatrixHeader, region: Region) -> Result<Self, ProtocolError> {
+        let (lines, line_bytes) = header.lines_total();
+        let is_all = header.first_line == 0 && header.lines == lines;
+        let (lines, size) = (to_usize(lines), header.dtype.size_bytes());
+        let runs = (region.runs, region.run_bytes);
+        // Lines without gaps between them may be one run.
+        let pitch_bytes = match line_bytes.checked_mul(lines) {
+            _ if runs == (lines, line_bytes) => Some(region.pitch_bytes),
+            Some(all) if runs == (1, all) => Some(line_bytes),
+            _ => None,
+        };
+        let first = (*region.owner).as_ref().as_ptr().addr().wrapping_add(region.start);
+        let is_aligned =
+            |pitch: &usize| first.is_multiple_of(size) && (lines == 1 || pitch.is_multiple_of(size));
+        let Some(pitch_bytes) = pitch_bytes.filter(|pitch| is_all && is_aligned(pitch)) else {
+            let (id, shape) = (header.id, header.shape());
+            let what = format!("matrix {id} of {shape} is said to be where it cannot be ({region:?})");
+            return Err(ProtocolError::new(what));
+        };
+        let Region { owner, start, .. } = region;
+        let (shape, layout, dtype) = (header.shape(), header.layout, header.dtype);
+        Ok(Self::Borrowed(Lines { owner, start, line_bytes, pitch_bytes, lines, shape, layout, dtype }))
     }
 
     /// Its elements.
