@@ -353,3 +353,53 @@ impl Store {
         self.allocated_bytes_max
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bramble_matrix::DType;
+
+    fn header(layout: Layout) -> MatrixHeader {
+        let (rows, cols, lines) = if layout == Layout::RowMajor { (3, 2, 3) } else { (2, 3, 3) };
+        MatrixHeader { id: 1, rows, cols, first_line: 0, lines, uses: 1, dtype: DType::F64, layout, source: Source::Data }
+    }
+
+    fn region(start: usize, run_bytes: usize, pitch_bytes: usize, runs: usize) -> Region {
+        let mut buffer = Buffer::zeroed(256).unwrap();
+        buffer.elements_mut::<f64>().iter_mut().enumerate().for_each(|(i, x)| *x = i as f64);
+        Region::new(Arc::new(buffer), start, run_bytes, pitch_bytes, runs)
+    }
+
+    #[test]
+    fn a_borrowed_operand_is_its_lines_also_where_they_are_one_run() {
+        for layout in [Layout::RowMajor, Layout::ColMajor] {
+            for (region, want) in [(region(8, 16, 40, 3), [1.0, 7.0, 12.0]), (region(8, 48, 48, 1), [1.0, 4.0, 6.0])] {
+                let operand = Operand::borrowed(&header(layout), region).unwrap();
+                let view = operand.view::<f64>();
+                let at = |line: usize, i: usize| match layout {
+                    Layout::RowMajor => view.row(line)[i],
+                    Layout::ColMajor => view.transposed().row(line)[i],
+                };
+                assert_eq!([at(0, 0), at(1, 1), at(2, 1)], want, "{layout:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_all_of_an_operand_or_cannot_be_read_is_refused() {
+        let whole = header(Layout::RowMajor);
+        let part = MatrixHeader { lines: 2, ..whole };
+        let cases = [
+            (whole, region(8, 16, 40, 2)),
+            (whole, region(8, 24, 40, 3)),
+            (whole, region(8, 40, 40, 1)),
+            (whole, region(4, 16, 40, 3)),
+            (whole, region(8, 16, 20, 3)),
+            (part, region(8, 16, 40, 2)),
+            (MatrixHeader { first_line: 1, ..part }, region(8, 16, 40, 2)),
+        ];
+        for (at, (header, region)) in cases.into_iter().enumerate() {
+            assert!(Operand::borrowed(&header, region).is_err(), "case {at}");
+        }
+    }
+}

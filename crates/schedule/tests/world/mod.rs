@@ -238,7 +238,8 @@ impl World {
                 name: format!("machine {}", m.machine),
                 credit_bytes: m.memory_bytes,
                 shares_memory: [false, true, true, at == 1][usize::from(setting.shared)],
-                referred: Referred::default(),
+                // Of those whose links move bytes, some read one operand where it lies, or both.
+                referred: Referred { a: at % 2 == 1, b: at % 3 == 1 },
                 neighbours: Vec::new(),
                 work_per_s: 1e6,
                 link_bytes_per_s: None,
