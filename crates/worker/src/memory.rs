@@ -361,7 +361,17 @@ mod tests {
 
     fn header(layout: Layout) -> MatrixHeader {
         let (rows, cols, lines) = if layout == Layout::RowMajor { (3, 2, 3) } else { (2, 3, 3) };
-        MatrixHeader { id: 1, rows, cols, first_line: 0, lines, uses: 1, dtype: DType::F64, layout, source: Source::Data }
+        MatrixHeader {
+            id: 1,
+            rows,
+            cols,
+            first_line: 0,
+            lines,
+            uses: 1,
+            dtype: DType::F64,
+            layout,
+            source: Source::Data,
+        }
     }
 
     fn region(start: usize, run_bytes: usize, pitch_bytes: usize, runs: usize) -> Region {
@@ -373,12 +383,14 @@ mod tests {
     #[test]
     fn a_borrowed_operand_is_its_lines_also_where_they_are_one_run() {
         for layout in [Layout::RowMajor, Layout::ColMajor] {
-            for (region, want) in [(region(8, 16, 40, 3), [1.0, 7.0, 12.0]), (region(8, 48, 48, 1), [1.0, 4.0, 6.0])] {
+            for (region, want) in
+                [(region(8, 16, 40, 3), [1.0, 7.0, 12.0]), (region(8, 48, 48, 1), [1.0, 4.0, 6.0])]
+            {
                 let operand = Operand::borrowed(&header(layout), region).unwrap();
                 let view = operand.view::<f64>();
                 let at = |line: usize, i: usize| match layout {
-                    Layout::RowMajor => view.row(line)[i],
-                    Layout::ColMajor => view.transposed().row(line)[i],
+                    Layout::RowMajor => view.at(line, i),
+                    Layout::ColMajor => view.at(i, line),
                 };
                 assert_eq!([at(0, 0), at(1, 1), at(2, 1)], want, "{layout:?}");
             }
