@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import Run, assert_gone, assert_refused, bramble, cpu_seconds, matrix, save, succeed
 
@@ -103,6 +104,77 @@ def test_workers_end_when_the_primary_is_killed(kind):
         run.process.wait()
         assert_gone(run.tag)
     assert shared_files() == before
+
+
+def mapped_by(pid):
+    """What a process has mapped."""
+    return {line.split(maxsplit=5)[5] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if line.count("/")}
+
+
+def large(folder):
+    """Operands that take the slow kernel seconds."""
+    return [save(folder, name, matrix(1300, 1300, "f64", seed)) for name, seed in [("A.npy", 1), ("B.npy", 2)]]
+
+
+SLOW = "--kernel", "reference", "--local", 2, "--threads", 1, "--strategy", "reuse", "--link"
+
+
+def test_workers_behind_shm_map_the_operands(tmp_path):
+    before, files = shared_files(), large(tmp_path)
+    want = succeed("multiply", *files, *SLOW, "pipe", "--json").report
+    with running(*files, *SLOW, "shm") as run:
+        pid = one_at_work(run)
+        assert set(map(str, files)) <= mapped_by(pid)
+        os.kill(pid, signal.SIGKILL)
+        result = run.finish()
+    # Whoever is left does what the other had, from the same files.
+    assert result.code == 3 and result.report["digest"] == want["digest"], result
+    # Only tiles are in the workers' own memory, but what they were given counts as sent.
+    [alive] = [worker for worker in result.report["workers"] if worker["memory_bytes"]]
+    assert alive["memory_bytes"] <= 8 * 1300 * 1300 < min(worker["memory_bytes"] for worker in want["workers"])
+    assert alive["bytes_in"] > 8 * 1300 * 1300
+    assert_gone(result.tag)
+    assert shared_files() == before
+
+
+def test_an_operand_that_is_cut_short_while_it_is_mapped_ends_the_product(tmp_path):
+    before, files = shared_files(), large(tmp_path)
+    with running(*files, *SLOW, "shm", "-o", tmp_path / "C.npy") as run:
+        one_at_work(run)
+        for file in files:
+            os.truncate(file, 4096)
+        result = run.finish()
+    # A process that reads what is no more is ended by the system; the primary, too, when it does the workers' part.
+    assert result.code in (1, 3, 4, 128 + signal.SIGBUS), result
+    assert not (tmp_path / "C.npy").exists()
+    assert_gone(result.tag)
+    assert shared_files() == before
+
+
+FORMS = {
+    "as they lie": ([], {}),
+    "transposed": (["--transpose-a", "--transpose-b"], {}),
+    "the old C": (["--beta", "2"], {}),
+    "converted": (["--dtype", "f64"], {"dtype": "f32"}),
+    "by columns": ([], {"order": "F"}),
+    "the other byte order": ([], {"dtype": ">f8"}),
+    "the same twice": ([], {"same": True}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_operands_in_every_form_are_the_same_by_shm(tmp_path, form):
+    options, how = FORMS[form]
+    made = [matrix(260, 260, how.get("dtype", "f64"), seed) for seed in (1, 2, 3)]
+    a, b = [save(tmp_path, f"{name}.npy", np.asarray(one, order=how.get("order", "C"))) for name, one in zip("AB", made)]
+    digests = set()
+    for kind in ["pipe", "shm"]:
+        c = save(tmp_path, "C.npy", made[2].astype("f8"))
+        run = succeed("multiply", a, a if how.get("same") else b, "-o", c, "--local", 2, "--link", kind, "--tile", 64, "--panel",
+                      96, "--strategy", "reuse", *options, "--json").report
+        assert run["verify"]["passed"] and {worker["link"] for worker in run["workers"]} >= {kind}
+        digests.add(run["digest"])
+    assert len(digests) == 1
 
 
 @pytest.mark.parametrize("args, culprits", [

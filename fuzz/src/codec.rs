@@ -105,7 +105,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     };
     let mut seeds =
         vec![(2, hello.encode()), (3, welcome.encode()), (6, encode_number(77)), (7, encode_error("no"))];
-    let header = Header { body_bytes: 0, head_bytes: 55, kind: 1, session: 0, checksum: 9 };
+    let header =
+        Header { body_bytes: 0, head_bytes: 55, kind: 1, is_reference: false, session: 0, checksum: 9 };
     seeds.push((0, header.encode().to_vec()));
     seeds.push((1, Header { body_bytes: 1 << 20, kind: 3, session: 7, ..header }.encode().to_vec()));
     seeds.push((4, store().encode()));

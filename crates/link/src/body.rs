@@ -4,6 +4,7 @@
 
 use crate::checksum;
 use std::any::Any;
+use std::fs::File;
 use std::io::IoSliceMut;
 use std::sync::{Arc, OnceLock};
 
@@ -23,6 +24,8 @@ pub struct Region {
     pub pitch_bytes: usize,
     /// Number of runs.
     pub runs: usize,
+    /// The file that the owner's bytes are a map of, all of it, where a link may hand that over instead of the bytes.
+    pub file: Option<Arc<File>>,
     /// CRC-32C of the bytes once somebody has needed it; clones share it, so that a body that goes to
     /// several receivers is read for it once.
     checksum: Arc<OnceLock<u32>>,
@@ -31,13 +34,19 @@ pub struct Region {
 impl Region {
     /// `runs` runs of `run_bytes` bytes each, `pitch_bytes` apart, the first at `start`.
     pub fn new(owner: SharedBytes, start: usize, run_bytes: usize, pitch_bytes: usize, runs: usize) -> Self {
-        Self { owner, start, run_bytes, pitch_bytes, runs, checksum: Arc::default() }
+        Self { owner, start, run_bytes, pitch_bytes, runs, file: None, checksum: Arc::default() }
     }
 
     /// All of some bytes.
     pub fn whole(owner: SharedBytes) -> Self {
         let run_bytes = (*owner).as_ref().len();
         Self::new(owner, 0, run_bytes, run_bytes, 1)
+    }
+
+    /// The same bytes, of which it is said that their owner is a map of that file from its beginning on. Whoever reads them may
+    /// read the file: its bytes have to stay as they are.
+    pub fn of_file(self, file: Arc<File>) -> Self {
+        Self { file: Some(file), ..self }
     }
 
     /// CRC-32C of the bytes, computed at the first call.

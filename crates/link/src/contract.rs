@@ -2,6 +2,7 @@
 //! strided memory, empty frames, back-pressure, a closed peer, one closed direction, an end in the middle of a frame.
 
 use super::*;
+use crate::shm::files::in_a_file;
 use bytes::Bytes;
 use std::cell::Cell;
 use std::io::IoSliceMut;
@@ -103,7 +104,36 @@ fn opened((left, right): (Endpoint, Endpoint)) -> (Link, Link) {
     (a, b)
 }
 
-/// Runs a check over every link.
+thread_local! {
+    /// Whether bodies lie in files now, so that a link may refer to them.
+    static IN_FILES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A body of these bytes.
+fn region(bytes: Vec<u8>) -> Region {
+    let file = IN_FILES.get().then(|| in_a_file(&bytes));
+    let region = Region::whole(Arc::new(bytes));
+    match file {
+        Some(file) => region.of_file(file),
+        None => region,
+    }
+}
+
+/// Runs of a body: first byte, bytes of each, bytes from one to the next, number.
+fn part(all: &Region, [start, run_bytes, pitch_bytes, runs]: [usize; 4]) -> Region {
+    let part = Region::new(all.owner.clone(), start, run_bytes, pitch_bytes, runs);
+    match &all.file {
+        Some(file) => part.of_file(file.clone()),
+        None => part,
+    }
+}
+
+/// Whether bodies go through the link itself.
+fn carries_bodies(link: &Link) -> bool {
+    !(link.shares_memory || link.refers_to_files && IN_FILES.get())
+}
+
+/// Runs a check over every link, and with bodies in files over those that refer to them.
 fn each<F: AsyncFn(Link, Link)>(check: F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let local = tokio::task::LocalSet::new();
@@ -118,6 +148,12 @@ fn each<F: AsyncFn(Link, Link)>(check: F) {
             let (a, b) = opened(local_pair(kind).unwrap());
             check(a, b).await;
         }
+        IN_FILES.set(true);
+        for kind in [LocalKind::Pipe, LocalKind::Shm] {
+            let (a, b) = opened(local_pair(kind).unwrap());
+            check(a, b).await;
+        }
+        IN_FILES.set(false);
     });
 }
 
@@ -133,7 +169,7 @@ fn frames_arrive_whole_and_in_order() {
             for (i, size) in sizes.iter().enumerate() {
                 let body = match size {
                     0 => Body::Empty,
-                    _ => Body::Shared(Region::whole(Arc::new(pattern(*size, i)))),
+                    _ => Body::Shared(region(pattern(*size, i))),
                 };
                 a.sender.send(Frame::new(i as u8, vec![i as u8; i * 100], body)).await.unwrap();
             }
@@ -153,8 +189,8 @@ fn frames_arrive_whole_and_in_order() {
 #[test]
 fn strided_regions_arrive_as_their_runs() {
     each(async |mut a, mut b| {
-        let owner: SharedBytes = Arc::new(pattern(100_000, 1));
-        let region = Region::new(owner.clone(), 13, 17, 40, 2000);
+        let all = region(pattern(100_000, 1));
+        let region = part(&all, [13, 17, 40, 2000]);
         let frame = Frame::new(3, Bytes::new(), Body::Shared(region.clone()));
         let again = Frame::new(3, vec![9; 5], Body::Shared(region.clone()));
         let sent = async {
@@ -177,17 +213,19 @@ fn a_sender_that_is_ahead_waits() {
     each(async |mut a, mut b| {
         let sent = Rc::new(Cell::new(0));
         let counter = sent.clone();
-        let body = Arc::new(pattern(CHUNK_BYTES_MAX, 2));
+        let body = region(pattern(CHUNK_BYTES_MAX, 2));
+        // Those without their bodies are small.
+        let all = if carries_bodies(&a) || a.shares_memory { 400 } else { 40_000 };
         let sender = tokio::task::spawn_local(async move {
-            for _ in 0..400 {
-                let frame = Frame::new(1, Bytes::new(), Body::Shared(Region::whole(body.clone())));
+            for _ in 0..all {
+                let frame = Frame::new(1, Bytes::new(), Body::Shared(body.clone()));
                 a.sender.send(frame).await.unwrap();
                 counter.set(counter.get() + 1);
             }
         });
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert!(sent.get() < 400, "nobody received, yet {} frames were taken", sent.get());
-        for _ in 0..400 {
+        assert!(sent.get() < all, "nobody received, yet {} frames were taken", sent.get());
+        for _ in 0..all {
             b.receiver.receive(&mut PlaceStrided).await.unwrap();
         }
         sender.await.unwrap();
@@ -197,7 +235,7 @@ fn a_sender_that_is_ahead_waits() {
 #[test]
 fn what_leaves_is_what_the_other_end_takes() {
     each(async |mut a, mut b| {
-        let (leaving, shares_memory) = (a.sender.leaving(), a.shares_memory);
+        let (leaving, shares_memory, carries) = (a.sender.leaving(), a.shares_memory, carries_bodies(&a));
         let settled = async || {
             tokio::time::sleep(Duration::from_millis(100)).await;
             leaving().there
@@ -209,7 +247,7 @@ fn what_leaves_is_what_the_other_end_takes() {
         assert_eq!(settled().await, 0, "frames without a body do not count");
         let sender = tokio::task::spawn_local(async move {
             for i in 0..40 {
-                let body = Region::whole(Arc::new(pattern(CHUNK_BYTES_MAX, i)));
+                let body = region(pattern(CHUNK_BYTES_MAX, i));
                 a.sender.send(Frame::new(2, Bytes::new(), Body::Shared(body))).await.unwrap();
             }
             a
@@ -222,7 +260,7 @@ fn what_leaves_is_what_the_other_end_takes() {
         };
         let stood = tokio::time::timeout(Duration::from_secs(20), stands).await.unwrap();
         assert!(stood < 40 * to_u64(CHUNK_BYTES_MAX));
-        assert!(shares_memory || leaving().held > 0, "this system has some, too");
+        assert!(!carries || leaving().held > 0, "this system has some, too");
         for _ in 0..40 {
             b.receiver.receive(&mut PlaceStrided).await.unwrap();
         }
@@ -230,6 +268,8 @@ fn what_leaves_is_what_the_other_end_takes() {
         let all = settled().await;
         if shares_memory {
             assert_eq!((stood, all), (0, 0), "nothing leaves where memory is shared");
+        } else if !carries {
+            assert!(all > 0 && all < 40 * 1024, "{all} bytes went with what was only referred to");
         } else {
             assert_eq!(leaving().held, 0);
             // What is on its way between processes is nobody's yet.
@@ -280,7 +320,7 @@ fn one_direction_goes_on_when_the_other_is_closed() {
         assert!(matches!(b.receiver.receive(&mut NoBodies).await, Err(LinkError::Closed)));
         let sending = async {
             for i in 0..5 {
-                let body = Region::whole(Arc::new(pattern(CHUNK_BYTES_MAX, i)));
+                let body = region(pattern(CHUNK_BYTES_MAX, i));
                 b.sender.send(Frame::new(2, Bytes::new(), Body::Shared(body))).await.unwrap();
             }
             b.sender.close().await.unwrap();
@@ -299,33 +339,78 @@ fn one_direction_goes_on_when_the_other_is_closed() {
 #[test]
 fn what_was_whole_arrives_and_a_frame_that_is_cut_off_is_an_error() {
     each(async |mut a, mut b| {
-        let shares_memory = a.shares_memory;
+        let carries = carries_bodies(&a);
         a.sender.send(Frame::new(1, vec![3; 30], Body::Empty)).await.unwrap();
-        let body = Arc::new(pattern(CHUNK_BYTES_MAX, 1));
+        let body = region(pattern(CHUNK_BYTES_MAX, 1));
         let dying = async {
             // More than any link holds: the last of them is cut off somewhere.
             for _ in 0..64 {
-                let body = Body::Shared(Region::whole(body.clone()));
+                let body = Body::Shared(body.clone());
                 a.sender.send(Frame::new(2, vec![4], body)).await.unwrap();
             }
         };
-        assert!(tokio::time::timeout(Duration::from_millis(100), dying).await.is_err() || shares_memory);
+        assert!(tokio::time::timeout(Duration::from_millis(100), dying).await.is_err() || !carries);
         drop(a);
         assert_eq!(b.receiver.receive(&mut NoBodies).await.unwrap().head.len(), 30);
         let last = loop {
             match b.receiver.receive(&mut PlaceStrided).await {
-                Ok(frame) => assert_eq!(body_of(frame.body), *body),
+                Ok(frame) => assert_eq!(body_of(frame.body), body.run(0)),
                 Err(e) => break e,
             }
         };
         assert!(
-            if shares_memory {
-                matches!(last, LinkError::Closed)
-            } else {
-                matches!(last, LinkError::Broken(_))
-            },
+            if carries { matches!(last, LinkError::Broken(_)) } else { matches!(last, LinkError::Closed) },
             "{last:?}"
         );
+    });
+}
+
+#[test]
+fn a_body_in_a_file_is_read_where_it_lies_and_may_be_longer_than_a_frame() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (mut a, mut b) = opened(local_pair(LocalKind::Shm).unwrap());
+        IN_FILES.set(true);
+        let long = region(pattern(3 * CHUNK_BYTES_MAX + 5, 4));
+        IN_FILES.set(false);
+        let frame = |body: &Region| Frame::new(2, vec![8; 3], Body::Shared(body.clone()));
+        let strided = part(&long, [9, CHUNK_BYTES_MAX, CHUNK_BYTES_MAX + 1, 2]);
+        for body in [&long, &strided] {
+            a.sender.send(frame(body)).await.unwrap();
+            let ArrivedBody::Shared(got) = b.receiver.receive(&mut NoBodies).await.unwrap().body else {
+                panic!("it was copied")
+            };
+            assert_eq!(
+                (got.runs, got.run_bytes, got.pitch_bytes),
+                (body.runs, body.run_bytes, body.pitch_bytes)
+            );
+            assert!((0..body.runs).all(|i| got.run(i) == body.run(i)));
+        }
+        // What is in no file goes itself.
+        a.sender.send(frame(&Region::whole(Arc::new(vec![6u8; 10])))).await.unwrap();
+        let got = b.receiver.receive(&mut PlaceStrided).await.unwrap();
+        assert!(matches!(got.body, ArrivedBody::Landed(_)) && body_of(got.body) == [6; 10]);
+        assert_eq!(a.sender.bytes_sent(), b.receiver.bytes_received());
+        assert!(a.sender.bytes_sent() > 5 * to_u64(CHUNK_BYTES_MAX), "what was referred to counts");
+    });
+}
+
+#[test]
+fn frames_without_their_bodies_are_refused_where_bodies_go_and_before_a_session() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let file = Region::whole(Arc::new(pattern(50, 3))).of_file(in_a_file(&pattern(50, 3)));
+    runtime.block_on(async {
+        let frame = Frame::new(5, vec![1, 2, 3], Body::Shared(file.clone()));
+        let mut bytes = frame.header_with(0, &[0; 40]).encode().to_vec();
+        bytes.extend([1, 2, 3]);
+        bytes.extend([0; 40]);
+        let got = raw(bytes, Limits::SESSION).await;
+        assert!(matches!(got, Err(LinkError::Foreign(_))), "{got:?}");
+        let (a, b) = local_pair(LocalKind::Shm).unwrap();
+        let (mut a, mut b) = (a.open("b").unwrap(), b.open("a").unwrap());
+        a.sender.send(frame).await.unwrap();
+        let got = b.receiver.receive(&mut NoBodies).await;
+        assert!(matches!(got, Err(LinkError::Foreign(_))), "a stranger: {got:?}");
     });
 }
 

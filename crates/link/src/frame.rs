@@ -18,6 +18,9 @@ pub const HEAD_BYTES_MAX: usize = (1 << 16) - 1;
 /// What a TLS connection begins with. As a header it would announce more bytes than any limit.
 const TLS_HANDSHAKE: [u8; 2] = [0x16, 0x03];
 
+/// Bytes that stand for a body which the other end reads in a file.
+pub(crate) const REFERENCE_BYTES: usize = 40;
+
 const _: () = assert!(CHUNK_BYTES_MAX < 1 << 31 && HEAD_BYTES_MAX < 1 << 16);
 
 /// What a receiver takes at the moment.
@@ -62,6 +65,8 @@ pub struct Header {
     pub head_bytes: u16,
     /// What the frame is; the link does not care.
     pub kind: u8,
+    /// Whether the body lies in a file that the receiver maps, and what comes says where.
+    pub is_reference: bool,
     /// Number of the session.
     pub session: u32,
     /// CRC-32C of the first 8 bytes, the head and, where the link sums bodies, the body.
@@ -83,12 +88,13 @@ impl Header {
         out
     }
 
-    /// The part that the checksum covers. Byte 7 is reserved and 0.
+    /// The part that the checksum covers.
     pub(crate) fn prefix(&self) -> [u8; 8] {
         let mut out = [0; 8];
         out[..4].copy_from_slice(&self.body_bytes.to_le_bytes());
         out[4..6].copy_from_slice(&self.head_bytes.to_le_bytes());
         out[6] = self.kind;
+        out[7] = u8::from(self.is_reference);
         out
     }
 
@@ -99,10 +105,11 @@ impl Header {
             body_bytes: word(0),
             head_bytes: u16::from_le_bytes([bytes[4], bytes[5]]),
             kind: bytes[6],
+            is_reference: bytes[7] == 1,
             session: word(8),
             checksum: word(12),
         };
-        let reserved = bytes[7];
+        let is_unknown = bytes[7] > 1 || header.is_reference && header.body_bytes() != REFERENCE_BYTES;
         // Only a stranger may begin so; later these are bytes of a length.
         if limits.body_bytes == 0 && bytes[..2] == TLS_HANDSHAKE {
             let what =
@@ -111,7 +118,7 @@ impl Header {
         }
         let too_long = usize::from(header.head_bytes) > limits.head_bytes
             || usize::try_from(header.body_bytes).map_or(true, |b| b > limits.body_bytes);
-        if reserved != 0 || too_long {
+        if is_unknown || too_long {
             let (head, body) = (header.head_bytes, header.body_bytes);
             return Err(LinkError::Foreign(format!("a header announces {head} + {body} bytes")));
         }
@@ -147,12 +154,25 @@ impl Frame {
         self.header_for(session, true)
     }
 
+    /// The header of a frame of which something goes that stands for its body; the checksum covers that.
+    pub(crate) fn header_with(&self, session: u32, reference: &[u8; REFERENCE_BYTES]) -> Header {
+        // Both are far below the limits of their fields.
+        let body_bytes = u32::try_from(REFERENCE_BYTES).unwrap_or_default();
+        let head_bytes = u16::try_from(self.head.len()).unwrap_or(u16::MAX);
+        let mut header =
+            Header { body_bytes, head_bytes, kind: self.kind, is_reference: true, session, checksum: 0 };
+        let front = checksum::append(checksum::append(0, &header.prefix()), &self.head);
+        header.checksum = checksum::append(front, reference);
+        header
+    }
+
     /// The header for that session, with a checksum of everything, or of all but the body.
     pub(crate) fn header_for(&self, session: u32, sums_body: bool) -> Header {
         assert!(self.body.len() <= CHUNK_BYTES_MAX, "a body of {} bytes", self.body.len());
         let body_bytes = u32::try_from(self.body.len()).unwrap_or(u32::MAX);
         let head_bytes = u16::try_from(self.head.len()).unwrap_or(u16::MAX);
-        let mut header = Header { body_bytes, head_bytes, kind: self.kind, session, checksum: 0 };
+        let mut header =
+            Header { body_bytes, head_bytes, kind: self.kind, is_reference: false, session, checksum: 0 };
         let front = checksum::append(checksum::append(0, &header.prefix()), &self.head);
         header.checksum = match &self.body {
             Body::Shared(region) if sums_body => checksum::combine(front, region.checksum(), region.len()),
@@ -176,7 +196,8 @@ mod tests {
     proptest! {
         #[test]
         fn headers_round_trip(body in 0u32..=1 << 20, head in any::<u16>(), kind in any::<u8>(), session in any::<u32>(), checksum in any::<u32>()) {
-            let header = Header { body_bytes: body, head_bytes: head, kind, session, checksum };
+            let header =
+                Header { body_bytes: body, head_bytes: head, kind, is_reference: false, session, checksum };
             prop_assert_eq!(Header::decode(&header.encode(), Limits::SESSION).unwrap(), header);
         }
 

@@ -5,7 +5,7 @@
 //!
 //! Invariants: frames arrive whole, in order, once, or the link ends with an error. A body leaves from
 //! where it lies and lands where it will be used; no link copies it on the way (a `thread` link does not
-//! even move it). Sizes are checked against the receiver's limits before anything is read.
+//! even move it, nor does `shm` what lies in a file). Sizes are checked against the receiver's limits before anything is read.
 //!
 //! Deliberately absent: matrices and messages. A link knows kinds and lengths, never what they mean, and
 //! this room depends on no other.
@@ -22,6 +22,8 @@ mod key;
 #[cfg(target_os = "linux")]
 mod local;
 mod meter;
+#[cfg(target_os = "linux")]
+mod reference;
 mod secure;
 #[cfg(target_os = "linux")]
 mod shm;
@@ -185,7 +187,7 @@ pub enum ArrivedBody {
     Empty,
     /// In the memory that `Place` gave.
     Landed(Box<dyn Landing>),
-    /// By reference, on a link that shares memory.
+    /// By reference, on a link that shares memory or refers to files.
     Shared(Region),
     /// As exclusive memory of the other end, on a link that shares memory.
     Lent(Box<dyn Landing>),
@@ -214,6 +216,9 @@ pub struct Link {
     pub name: &'static str,
     /// Whether bodies may be `Body::Lent`, and arrive by reference.
     pub shares_memory: bool,
+    /// Whether bodies that lie in a file (`Region::of_file`) are not sent: the other end maps the file and has them by reference.
+    /// They may be longer than a frame.
+    pub refers_to_files: bool,
     /// The cipher of a link that is encrypted.
     pub cipher: Option<&'static str>,
     /// What the other end has proven.

@@ -25,6 +25,7 @@ fn side(tx: mpsc::Sender<Frame>, rx: mpsc::Receiver<Frame>, peer: &str) -> Link 
         addresses: None,
         name: "thread",
         shares_memory: true,
+        refers_to_files: false,
         cipher: None,
         proven: crate::Proven::Nothing,
     }

@@ -15,8 +15,10 @@ pub(crate) mod safetensors;
 
 mod map;
 
+use crate::source::Mapped;
 use crate::{Generator, Matrix, MatrixError, SharedBytes, generate};
 use std::path::Path;
+use std::sync::Arc;
 
 /// What `Matrix::open` takes, for messages.
 const ACCEPTED: &str = "accepted are FILE.npy, FILE.mtx, FILE.safetensors:TENSOR, \
@@ -42,9 +44,9 @@ impl Matrix {
         let whole = Path::new(spec);
         // A file of that very name goes before a tensor.
         let (path, tensor) = if whole.exists() { (whole, None) } else { split_tensor(spec) };
-        let map = map::map_file(path)?;
-        let mapped_bytes = map.len() as u64;
-        let contents = Contents { bytes: map, mapped_bytes, dense_bytes_max: None };
+        let (map, file) = map::map_file(path)?;
+        let mapped = Mapped { bytes: map.len() as u64, file: Some(Arc::new(file)) };
+        let contents = Contents { bytes: map, mapped, dense_bytes_max: None };
         read(spec, path, tensor, contents)
     }
 
@@ -58,15 +60,15 @@ impl Matrix {
         dense_bytes_max: Option<u64>,
     ) -> Result<Self, MatrixError> {
         let (path, tensor) = split_tensor(spec);
-        read(spec, path, tensor, Contents { bytes, mapped_bytes: 0, dense_bytes_max })
+        read(spec, path, tensor, Contents { bytes, mapped: Mapped::default(), dense_bytes_max })
     }
 }
 
 /// What is in a file, and what its reader may do with it.
 pub(crate) struct Contents {
     pub(crate) bytes: SharedBytes,
-    /// How many of the bytes are mapped from the file: all or none.
-    pub(crate) mapped_bytes: u64,
+    /// What they are mapped from, if they are.
+    pub(crate) mapped: Mapped,
     /// Most memory for a matrix that is made dense; `None` is what the machine has available.
     pub(crate) dense_bytes_max: Option<u64>,
 }

@@ -10,6 +10,7 @@
 
 use crate::element::{ByteOrder, FileElement, conversion_loss, convert, decode};
 use crate::{DType, Generator, Layout, Lines, MatrixError, Rect, Shape, SharedBytes, Span};
+use std::fs::File;
 use std::sync::Arc;
 
 /// Elements converted at a time: small enough for the first-level cache, large enough to be worth a call.
@@ -22,8 +23,16 @@ pub struct Matrix {
     shape: Shape,
     layout: Layout,
     dtype: DType,
-    mapped_bytes: u64,
+    mapped: Mapped,
     store: Store,
+}
+
+/// The file that a matrix is in, if its bytes are a map of one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mapped {
+    /// All of the file.
+    pub(crate) bytes: u64,
+    pub(crate) file: Option<Arc<File>>,
 }
 
 /// Where the elements are.
@@ -69,7 +78,7 @@ impl Matrix {
             DType::I64 => FileElement::I64,
         };
         let found = Found { owner, start, shape, layout, element, order: ByteOrder::Little };
-        let matrix = Self::from_found(name, found, 0)?;
+        let matrix = Self::from_found(name, found, Mapped::default())?;
         if matches!(matrix.store, Store::Foreign { .. }) {
             let what =
                 format!("elements of {dtype} must start on a multiple of {} bytes", dtype.size_bytes());
@@ -83,7 +92,7 @@ impl Matrix {
     pub(crate) fn from_found(
         name: impl Into<String>,
         found: Found,
-        mapped_bytes: u64,
+        mapped: Mapped,
     ) -> Result<Self, MatrixError> {
         let name = name.into();
         let Found { owner, start, shape, layout, element, order } = found;
@@ -109,7 +118,7 @@ impl Matrix {
         } else {
             Store::Foreign { owner, start, pitch_bytes, element, order }
         };
-        Ok(Self { name, shape, layout, dtype, mapped_bytes, store })
+        Ok(Self { name, shape, layout, dtype, mapped, store })
     }
 
     /// A matrix whose elements are computed. Row-major, or column-major where the generator is transposed.
@@ -124,7 +133,7 @@ impl Matrix {
             return Err(MatrixError::TooLarge { name, shape, dtype });
         }
         let layout = if generator.is_transposed() { Layout::ColMajor } else { Layout::RowMajor };
-        Ok(Self { name, shape, layout, dtype, mapped_bytes: 0, store: Store::Generated(generator) })
+        Ok(Self { name, shape, layout, dtype, mapped: Mapped::default(), store: Store::Generated(generator) })
     }
 
     /// What to call it in messages: the path or the generator's text.
@@ -145,7 +154,17 @@ impl Matrix {
     }
     /// Bytes of the file that is mapped for it; 0 where the elements are generated or in memory.
     pub fn mapped_bytes(&self) -> u64 {
-        self.mapped_bytes
+        self.mapped.bytes
+    }
+
+    /// The file that the owner of all its `lines` is a map of, from its first byte to its last; `None` where the elements are
+    /// elsewhere, or have to be made. Whoever has it can map it, too, and finds every line where it is here.
+    pub fn file(&self) -> Option<&Arc<File>> {
+        match &self.store {
+            Store::Bytes { .. } => self.mapped.file.as_ref(),
+            Store::Part { of, .. } => of.file(),
+            Store::Foreign { .. } | Store::Generated(_) | Store::Converted(_) => None,
+        }
     }
 
     /// The rule that makes its elements, with which another machine can make any block by itself.
@@ -186,9 +205,8 @@ impl Matrix {
         if self.generator().is_some_and(|generator| generator.same_values(from, to)) {
             return Ok(Self { dtype: to, ..self });
         }
-        let (name, shape, layout, mapped_bytes) =
-            (self.name.clone(), self.shape, self.layout, self.mapped_bytes);
-        Ok(Self { name, shape, layout, dtype: to, mapped_bytes, store: Store::Converted(Arc::new(self)) })
+        let (name, shape, layout, mapped) = (self.name.clone(), self.shape, self.layout, self.mapped.clone());
+        Ok(Self { name, shape, layout, dtype: to, mapped, store: Store::Converted(Arc::new(self)) })
     }
 
     /// A rectangle as a matrix of its own; copies nothing. Panics where it is outside.
@@ -196,7 +214,7 @@ impl Matrix {
         assert!(rect.fits(self.shape), "{rect} is outside {}", self.shape);
         let (row, col) = (rect.rows.start, rect.cols.start);
         let store = Store::Part { of: Arc::new(self.clone()), row, col };
-        Self { shape: rect.shape(), store, mapped_bytes: 0, ..self.clone() }
+        Self { shape: rect.shape(), store, mapped: Mapped::default(), ..self.clone() }
     }
 
     /// The lines of a rectangle where they lie, or `None` where the elements have to be made first

@@ -106,6 +106,8 @@ const TILES_WANTED: u64 = 64;
 /// is worth more than even parts; larger ones only save messages, and leave enough tiles for parts that are even within
 /// 2 % among a few machines.
 const EDGES: [(u64, u64); 3] = [(1024, 4 * TILES_WANTED), (512, TILES_WANTED), (256, 0)];
+/// Least edge to which a tile is halved to have more of them.
+const PART_EDGE_MIN: u64 = 64;
 /// The least of them.
 const EDGE_MIN: u64 = EDGES[2].0;
 
@@ -146,6 +148,16 @@ impl Grid {
         };
         grid.counts()?;
         Ok(grid)
+    }
+
+    /// The grid for one of the parts into which levels of Strassen–Winograd cut a matrix: the same, but where it has one tile,
+    /// four smaller ones, so that more than one machine can have cells. Not below 64, where products are too short.
+    pub(crate) fn shared(self, cut: Cut) -> Result<Self, GridError> {
+        let edge = self.m.max(self.n).div_ceil(2);
+        if cut.tile.is_some() || self.tiles() > 1 || edge < PART_EDGE_MIN {
+            return Ok(self);
+        }
+        Self::of(self.m, self.n, self.k, Cut { tile: Some(edge), depth: Some(self.depth) })
     }
 
     /// A grid as another time has made it; `None` where none like that can be made.

@@ -37,7 +37,13 @@ impl Region {
     /// Regions for that many levels: the core, what is left on its right, what is left below. `None` where the matrices
     /// are too small to be cut so often.
     pub fn peeled(problem: &Problem, cut: Cut, levels: u32) -> Result<Option<Vec<Self>>, GridError> {
-        Self::laid_out(problem, levels, |m, n, k| Grid::of(m, n, k, cut))
+        Self::laid_out(problem, levels, |m, n, k| {
+            let grid = Grid::of(m, n, k, cut)?;
+            // What is left over is no part.
+            let is_part =
+                levels > 0 && (m, n, k) == (problem.m >> levels, problem.n >> levels, problem.k >> levels);
+            if is_part { grid.shared(cut) } else { Ok(grid) }
+        })
     }
 
     /// The same with any grids: what makes them is told rows, columns and depth of what they cut, in this order.

@@ -1,13 +1,13 @@
 //! Bodies of store messages: where the bytes of a piece lie, or how they are made.
 //!
-//! Invariants: native elements leave from the operand's own memory. What had to be made (converted,
+//! Invariants: native elements leave from the operand's own memory, or are left there where the other end can map its file. What had to be made (converted,
 //! transposed) is kept a short while, so that several receivers share it, and so is each body's checksum:
 //! one encoding for all.
 
-use bramble_link::{Body, Landing, Region};
+use bramble_link::{Body, Landing, Link, Region};
 use bramble_matrix::{Buffer, Layout, Lent, Matrix, MatrixError, Output, Rect};
 use bramble_schedule::message::{Generated, Source};
-use bramble_schedule::primary::{Outgoing, Piece, Which};
+use bramble_schedule::primary::{Outgoing, Piece, Referred, Which};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -31,14 +31,14 @@ impl Bodies {
         Self { a, b, old_c, recent: VecDeque::new() }
     }
 
-    /// The body of a message. `whole_lines` keeps a region's runs as the operand's lines, which a link that
-    /// shares memory needs; on others, runs without gaps become one.
-    pub(crate) fn body(
-        &mut self,
-        message: &Outgoing,
-        output: &Output,
-        whole_lines: bool,
-    ) -> Result<Body, MatrixError> {
+    /// Which operands may be referred to over this link.
+    pub(crate) fn referred(&self, link: &Link) -> Referred {
+        let may_be = |matrix: &Matrix| link.refers_to_files && matrix.file().is_some();
+        Referred { a: may_be(&self.a), b: may_be(&self.b) }
+    }
+
+    /// The body of a message; runs without gaps between them are one.
+    pub(crate) fn body(&mut self, message: &Outgoing, output: &Output) -> Result<Body, MatrixError> {
         let Some(piece) = message.piece else { return Ok(Body::Empty) };
         if piece.lent {
             let mut lent = output.lend(piece.rect);
@@ -59,7 +59,7 @@ impl Bodies {
         if let Some((_, _, region)) = known {
             return Ok(Body::Shared(region.clone()));
         }
-        let region = self.region(&piece, whole_lines)?;
+        let region = self.region(&piece)?;
         self.recent.push_back((piece.which, piece.rect, region.clone()));
         let bytes =
             |recent: &VecDeque<(Which, Rect, Region)>| recent.iter().map(|r| r.2.len()).sum::<usize>();
@@ -89,14 +89,20 @@ impl Bodies {
         Body::Shared(Region::whole(Arc::new(how.encode())))
     }
 
-    fn region(&self, piece: &Piece, whole_lines: bool) -> Result<Region, MatrixError> {
+    fn region(&self, piece: &Piece) -> Result<Region, MatrixError> {
         let matrix = self.operand(piece.which);
         // The old C travels by rows whatever its file has.
         let as_it_lies = piece.which != Which::C || matrix.layout() == Layout::RowMajor;
         if as_it_lies && let Some(lines) = matrix.lines(piece.rect) {
             let region =
                 Region::new(lines.owner, lines.start, lines.line_bytes, lines.pitch_bytes, lines.lines);
-            return Ok(if whole_lines { region } else { region.merged() });
+            // What jobs write is a copy of the old C, whatever that is in.
+            let file = if piece.which == Which::C { None } else { matrix.file() };
+            let region = region.merged();
+            return Ok(match file {
+                Some(file) => region.of_file(file.clone()),
+                None => region,
+            });
         }
         let mut buffer = Buffer::zeroed(piece.bytes)?;
         if as_it_lies {

@@ -160,6 +160,7 @@ pub(crate) async fn run(
                 .map_or_else(|| terms.credits.unwrap_or(u64::MAX), |member| member.memory_bytes)
                 .min(s.welcome.memory_bytes),
             shares_memory: s.link.shares_memory,
+            referred: bodies.referred(&s.link),
             neighbours,
             work_per_s: s.welcome.gflops * 1e9 / 2.0,
             link_bytes_per_s: s.rate.map(|rate| rate.bytes_per_s),
@@ -237,9 +238,8 @@ impl Core {
             match action {
                 Action::Send(peer, message) => {
                     self.first_job.get_or_insert_with(Instant::now);
-                    let whole_lines = self.peers[peer].shares_memory;
                     self.recorder.given(peer, &message.head);
-                    let body = || self.bodies.body(&message, &self.output, whole_lines);
+                    let body = || self.bodies.body(&message, &self.output);
                     match self.meter.within(Section::Encoding, body) {
                         Ok(body) => self.send(peer, Kind::Store, message.head.encode(), body),
                         Err(e) => self.fail(e.to_string()),

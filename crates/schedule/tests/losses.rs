@@ -9,7 +9,7 @@ use bramble_matrix::Layout;
 use bramble_plan::{Base, Cut, Plan, Problem, Strategy as Cutting, Wish};
 use bramble_schedule::limits::PING_AFTER;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
+use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary, Referred};
 use proptest::prelude::*;
 use std::time::Duration;
 use world::{Setting, World, cutting, problem};
@@ -220,6 +220,7 @@ fn primary(plan: Plan, credits: &[u64], reserve: bool) -> Primary {
         name: format!("w{at}"),
         credit_bytes: *credit_bytes,
         shares_memory: reserve && at + 1 == credits.len(),
+        referred: Referred::default(),
         neighbours: Vec::new(),
         work_per_s: 1e6,
         link_bytes_per_s: None,
@@ -261,6 +262,7 @@ fn who_comes_when_all_is_over_has_a_number_and_no_part() {
         name: "late".into(),
         credit_bytes: 100_000,
         shares_memory: false,
+        referred: Referred::default(),
         neighbours: Vec::new(),
         work_per_s: 1e6,
         link_bytes_per_s: None,

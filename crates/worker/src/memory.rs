@@ -9,6 +9,7 @@ use bramble_kernel::KernelElement;
 use bramble_link::{Landing, Region};
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Buffer, Layout, Lent, Lines, MatrixError, View, ViewMut};
+use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Generated, MatrixHeader, Source};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -20,23 +21,34 @@ use std::sync::Arc;
 pub(crate) enum Operand {
     /// In a buffer of ours.
     Owned(MatrixHeader, Buffer),
-    /// Where the primary of the same process has it.
+    /// Where the primary has it: in the memory of the same process, or in a file that this one has mapped.
     Borrowed(Lines),
 }
 
 impl Operand {
-    /// The operand where a link that shares memory says it is.
-    pub(crate) fn borrowed(header: &MatrixHeader, region: Region) -> Self {
-        Self::Borrowed(Lines {
-            owner: region.owner,
-            start: region.start,
-            line_bytes: region.run_bytes,
-            pitch_bytes: region.pitch_bytes,
-            lines: region.runs,
-            shape: header.shape(),
-            layout: header.layout,
-            dtype: header.dtype,
-        })
+    /// The operand where a link says it is. An error where that is not all of it, or not where its elements can be read.
+    pub(crate) fn borrowed(header: &MatrixHeader, region: Region) -> Result<Self, ProtocolError> {
+        let (lines, line_bytes) = header.lines_total();
+        let is_all = header.first_line == 0 && header.lines == lines;
+        let (lines, size) = (to_usize(lines), header.dtype.size_bytes());
+        let runs = (region.runs, region.run_bytes);
+        // Lines without gaps between them may be one run.
+        let pitch_bytes = match line_bytes.checked_mul(lines) {
+            _ if runs == (lines, line_bytes) => Some(region.pitch_bytes),
+            Some(all) if runs == (1, all) => Some(line_bytes),
+            _ => None,
+        };
+        let first = (*region.owner).as_ref().as_ptr().addr().wrapping_add(region.start);
+        let is_aligned =
+            |pitch: &usize| first.is_multiple_of(size) && (lines == 1 || pitch.is_multiple_of(size));
+        let Some(pitch_bytes) = pitch_bytes.filter(|pitch| is_all && is_aligned(pitch)) else {
+            let (id, shape) = (header.id, header.shape());
+            let what = format!("matrix {id} of {shape} is said to be where it cannot be ({region:?})");
+            return Err(ProtocolError::new(what));
+        };
+        let Region { owner, start, .. } = region;
+        let (shape, layout, dtype) = (header.shape(), header.layout, header.dtype);
+        Ok(Self::Borrowed(Lines { owner, start, line_bytes, pitch_bytes, lines, shape, layout, dtype }))
     }
 
     /// Its elements.
@@ -339,5 +351,67 @@ impl Store {
     /// Most bytes in buffers, in use or spare, so far: what the process really took for matrices.
     pub(crate) fn allocated_bytes_max(&self) -> u64 {
         self.allocated_bytes_max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bramble_matrix::DType;
+
+    fn header(layout: Layout) -> MatrixHeader {
+        let (rows, cols, lines) = if layout == Layout::RowMajor { (3, 2, 3) } else { (2, 3, 3) };
+        MatrixHeader {
+            id: 1,
+            rows,
+            cols,
+            first_line: 0,
+            lines,
+            uses: 1,
+            dtype: DType::F64,
+            layout,
+            source: Source::Data,
+        }
+    }
+
+    fn region(start: usize, run_bytes: usize, pitch_bytes: usize, runs: usize) -> Region {
+        let mut buffer = Buffer::zeroed(256).unwrap();
+        buffer.elements_mut::<f64>().iter_mut().enumerate().for_each(|(i, x)| *x = i as f64);
+        Region::new(Arc::new(buffer), start, run_bytes, pitch_bytes, runs)
+    }
+
+    #[test]
+    fn a_borrowed_operand_is_its_lines_also_where_they_are_one_run() {
+        for layout in [Layout::RowMajor, Layout::ColMajor] {
+            for (region, want) in
+                [(region(8, 16, 40, 3), [1.0, 7.0, 12.0]), (region(8, 48, 48, 1), [1.0, 4.0, 6.0])]
+            {
+                let operand = Operand::borrowed(&header(layout), region).unwrap();
+                let view = operand.view::<f64>();
+                let at = |line: usize, i: usize| match layout {
+                    Layout::RowMajor => view.at(line, i),
+                    Layout::ColMajor => view.at(i, line),
+                };
+                assert_eq!([at(0, 0), at(1, 1), at(2, 1)], want, "{layout:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_all_of_an_operand_or_cannot_be_read_is_refused() {
+        let whole = header(Layout::RowMajor);
+        let part = MatrixHeader { lines: 2, ..whole };
+        let cases = [
+            (whole, region(8, 16, 40, 2)),
+            (whole, region(8, 24, 40, 3)),
+            (whole, region(8, 40, 40, 1)),
+            (whole, region(4, 16, 40, 3)),
+            (whole, region(8, 16, 20, 3)),
+            (part, region(8, 16, 40, 2)),
+            (MatrixHeader { first_line: 1, ..part }, region(8, 16, 40, 2)),
+        ];
+        for (at, (header, region)) in cases.into_iter().enumerate() {
+            assert!(Operand::borrowed(&header, region).is_err(), "case {at}");
+        }
     }
 }

@@ -18,7 +18,7 @@ use crate::files::check_message;
 use crate::memory::within;
 use bramble_plan::Region;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Action, Event, Outgoing, PeerInfo, Primary, Which};
+use bramble_schedule::primary::{Action, Event, Outgoing, PeerInfo, Primary, Referred, Which};
 use c_book::CBook;
 use input::Setting;
 use peer_book::PeerBook;
@@ -78,6 +78,7 @@ impl World {
                 name: "w".to_owned(),
                 credit_bytes: m.memory_bytes,
                 shares_memory: shared >> m.machine & 1 == 1,
+                referred: Referred::default(),
                 // Nobody relays here: what is sent to each has to be the whole of its panels.
                 neighbours: Vec::new(),
                 work_per_s: 0.0,

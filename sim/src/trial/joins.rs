@@ -12,7 +12,7 @@ use super::Trial;
 use super::links::Lane;
 use super::node::Node;
 use crate::fault::{At, Site};
-use bramble_schedule::primary::{Event, PeerInfo};
+use bramble_schedule::primary::{Event, PeerInfo, Referred};
 
 /// A machine that comes in, as the primary knows it.
 pub(super) fn comer(machine: usize, credit_bytes: u64, gflops: f64) -> PeerInfo {
@@ -20,6 +20,7 @@ pub(super) fn comer(machine: usize, credit_bytes: u64, gflops: f64) -> PeerInfo 
         name: format!("w{machine}"),
         credit_bytes,
         shares_memory: false,
+        referred: Referred::default(),
         neighbours: Vec::new(),
         work_per_s: gflops * 1e9 / 2.0,
         link_bytes_per_s: None,

@@ -9,7 +9,7 @@ use bramble_matrix::DType;
 use bramble_plan::{
     Base, Cut, LinkRate, Machine, Order, Plan, Preference, Problem, Relay, Strategy, Wish, decide,
 };
-use bramble_schedule::primary::PeerInfo;
+use bramble_schedule::primary::{PeerInfo, Referred};
 use std::fmt::{self, Display, Formatter};
 
 /// What the elements are.
@@ -133,6 +133,7 @@ impl Scenario {
             name: format!("w{machine}"),
             credit_bytes,
             shares_memory: machine == 0,
+            referred: Referred::default(),
             neighbours: neighbours(at),
             work_per_s: self.machines[machine].gflops * 1e9 / 2.0,
             link_bytes_per_s: self.machines[machine].link.map(|link| link.bytes_per_s),

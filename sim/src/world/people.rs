@@ -8,7 +8,7 @@ use crate::machine::End;
 use crate::setting::{Pace, Setting};
 use bramble_plan::{Machine, Member, Plan};
 use bramble_schedule::limits::NEIGHBOURS_MAX;
-use bramble_schedule::primary::PeerInfo;
+use bramble_schedule::primary::{PeerInfo, Referred};
 
 /// The members of a plan with the numbers of their machines; where the product recovers the primary's own threads, too.
 pub(super) fn of(plan: &Plan, machines: &[Machine], recovers: bool) -> Vec<(usize, PeerInfo)> {
@@ -33,6 +33,7 @@ pub(super) fn info(machine: &Machine, credit_bytes: u64) -> PeerInfo {
         name: machine.name.clone(),
         credit_bytes,
         shares_memory: machine.link.is_none(),
+        referred: Referred::default(),
         neighbours: Vec::new(),
         work_per_s: machine.gflops * 1e9 / 2.0,
         link_bytes_per_s: machine.link.map(|link| link.bytes_per_s),

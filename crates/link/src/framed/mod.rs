@@ -11,7 +11,8 @@ mod pace;
 mod receive;
 mod send;
 
-use crate::LinkError;
+use crate::frame::REFERENCE_BYTES;
+use crate::{LinkError, Region};
 pub(crate) use receive::FrameReceiver;
 pub(crate) use send::FrameSender;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
@@ -29,6 +30,17 @@ pub(crate) trait Stream: 'static {
     const SUMS_BODIES: bool;
     /// Others have a turn after so many frames, or some bytes.
     const TURN_FRAMES: u32;
+    /// Whether a body that lies in a file may be left there, and be read by the other end.
+    const REFERS: bool = false;
+
+    /// What goes in place of such a body; nothing where it lies in no file, or the bytes go themselves.
+    fn refer(&self, _region: &Region) -> io::Result<Option<[u8; REFERENCE_BYTES]>> {
+        Ok(None)
+    }
+    /// The body that something stands for. Only where `REFERS`.
+    fn referred(&self, _reference: &[u8; REFERENCE_BYTES]) -> Result<Region, LinkError> {
+        Err(LinkError::Foreign("a reference on a link that has none".to_owned()))
+    }
 
     /// Takes some of the bytes, as many as go at once; waits while none do.
     async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;

@@ -5,9 +5,10 @@
 
 use super::pace::Pace;
 use super::{SLICES_MAX, Stream, Turns, broken, cut_off};
+use crate::frame::REFERENCE_BYTES;
 use crate::{
     Arrived, ArrivedBody, HEADER_BYTES, Header, Landing, Limits, LinkError, LinkFuture, Place, Receiver,
-    checksum, to_u64,
+    Region, checksum, to_u64,
 };
 use bytes::Bytes;
 use std::cell::Cell;
@@ -135,6 +136,14 @@ impl<S: Stream> FrameReceiver<S> {
         Ok(sum)
     }
 
+    /// The body that the next bytes stand for; continues the checksum over them.
+    async fn reference(&mut self, sum: &mut u32, pace: &mut Pace) -> Result<Region, LinkError> {
+        let bytes = self.head(REFERENCE_BYTES, pace).await?;
+        *sum = checksum::append(*sum, &bytes);
+        let Ok(reference) = bytes[..].try_into() else { return Err(cut_off()) };
+        self.stream.referred(reference)
+    }
+
     async fn read_frame(&mut self, place: &mut dyn Place) -> Result<Arrived, LinkError> {
         // A stream that is never empty must not keep the event loop to itself.
         self.turns.between_frames(S::TURN_FRAMES).await;
@@ -144,12 +153,21 @@ impl<S: Stream> FrameReceiver<S> {
             let (got, want) = (header.session, self.session);
             return Err(LinkError::Foreign(format!("a frame of session {got:08x} in session {want:08x}")));
         }
+        if header.is_reference && !S::REFERS {
+            return Err(LinkError::Foreign(
+                "a frame without its body, on a link that carries them".to_owned(),
+            ));
+        }
         let mut pace = Pace::new(self.limits);
         let head = self.head(usize::from(header.head_bytes), &mut pace).await?;
         let mut sum = checksum::append(checksum::append(0, &header.prefix()), &head);
         let mut body = ArrivedBody::Empty;
-        let body_bytes = header.body_bytes();
-        if body_bytes > 0 {
+        let mut body_bytes = header.body_bytes();
+        if header.is_reference {
+            let region = self.reference(&mut sum, &mut pace).await?;
+            body_bytes = region.len();
+            body = ArrivedBody::Shared(region);
+        } else if body_bytes > 0 {
             if let Some(until) = place.until(header.kind, &head) {
                 until.await;
                 // That was not the other end's time.
@@ -167,7 +185,7 @@ impl<S: Stream> FrameReceiver<S> {
             return Err(LinkError::Damaged { got: sum, expected: header.checksum });
         }
         self.bytes += to_u64(HEADER_BYTES + head.len() + body_bytes);
-        self.turns.moved(body_bytes);
+        self.turns.moved(header.body_bytes());
         Ok(Arrived { kind: header.kind, head, body })
     }
 }

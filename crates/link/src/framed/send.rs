@@ -5,6 +5,7 @@
 
 use super::pace::Pace;
 use super::{SLICES_MAX, Stream, Turns, broken};
+use crate::frame::REFERENCE_BYTES;
 use crate::{Body, Frame, Leaving, Left, Limits, LinkError, LinkFuture, Sender, to_u64};
 use std::cell::Cell;
 use std::io::IoSlice;
@@ -55,27 +56,44 @@ impl<S: Stream> FrameSender<S> {
         }
     }
 
+    /// What goes in place of the frame's body, if something does.
+    fn reference(&self, body: &Body) -> Result<Option<[u8; REFERENCE_BYTES]>, LinkError> {
+        match body {
+            Body::Shared(region) if region.len() > 0 => self.stream.refer(region).map_err(broken),
+            Body::Shared(_) | Body::Empty | Body::Lent(_) => Ok(None),
+        }
+    }
+
     async fn write_frame(&mut self, frame: Frame) -> Result<(), LinkError> {
         if matches!(frame.body, Body::Lent(_)) {
             unreachable!("memory was lent over a link that does not share it");
         }
         self.prefix.clear();
-        self.prefix.extend_from_slice(&frame.header_for(self.session, S::SUMS_BODIES).encode());
+        let reference = self.reference(&frame.body)?;
+        let header = match &reference {
+            Some(reference) => frame.header_with(self.session, reference),
+            None => frame.header_for(self.session, S::SUMS_BODIES),
+        };
+        self.prefix.extend_from_slice(&header.encode());
         self.prefix.extend_from_slice(&frame.head);
+        let front = self.prefix.len();
+        self.prefix.extend_from_slice(reference.as_ref().map_or(&[], |reference| &reference[..]));
         // A stream that is never full must not keep the event loop to itself.
         self.turns.between_frames(S::TURN_FRAMES).await;
-        let total = frame.wire_bytes();
+        let carried = if reference.is_some() { &Body::Empty } else { &frame.body };
+        let total = self.prefix.len() + carried.len();
         let mut pace = Pace::new(Limits::SESSION);
         let mut done = 0;
         while done < total {
             let mut slices = Vec::with_capacity(SLICES_MAX.min(8));
-            Self::slices(&self.prefix, &frame.body, done, &mut slices);
+            Self::slices(&self.prefix, carried, done, &mut slices);
             done += pace.keep(self.stream.write(&slices)).await?;
-            if done > self.prefix.len() {
+            if done > front {
                 self.body_end.set(self.stream.written());
             }
         }
-        self.bytes += to_u64(total);
+        // What was referred to counts, as it does where memory is shared.
+        self.bytes += to_u64(frame.wire_bytes());
         self.turns.moved(total);
         Ok(())
     }

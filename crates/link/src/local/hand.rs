@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// The message but for its last byte, which says what the descriptors are.
 const MESSAGE: [u8; 8] = *b"bramble1";
 /// Descriptors of one endpoint at most.
-const DESCRIPTORS_MAX: usize = 4;
+const DESCRIPTORS_MAX: usize = 5;
 
 const PIPE: u8 = 0;
 const SHM_LEFT: u8 = 1;
@@ -41,11 +41,33 @@ pub(super) fn send(endpoint: &Endpoint, socket: &impl AsFd) -> io::Result<()> {
             (what, ends.descriptors().map(AsFd::as_fd).to_vec())
         }
     };
+    let message = [&MESSAGE[..], &[what]].concat();
+    put(socket, &message, &descriptors)
+}
+
+/// Puts a message of a few bytes, and descriptors, into a Unix socket.
+pub(crate) fn put(socket: &impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "more descriptors than expected");
-    sendmsg(socket, &[IoSlice::new(&MESSAGE), IoSlice::new(&[what])], &mut control, SendFlags::empty())?;
-    Ok(())
+    assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "more descriptors than expected");
+    // Who is gone is an error here, and no signal.
+    let sent = sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL)?;
+    if sent < message.len() { Err(ErrorKind::WriteZero.into()) } else { Ok(()) }
+}
+
+/// Takes the message that is waiting there: its bytes, and what came with it.
+pub(crate) fn get(socket: &impl AsFd, message: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let got = recvmsg(socket, &mut [IoSliceMut::new(message)], &mut control, flags)?;
+    let mut descriptors = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = part {
+            descriptors.extend(some);
+        }
+    }
+    Ok((got.bytes, descriptors))
 }
 
 /// Takes the endpoint that is waiting in a socket.
@@ -57,20 +79,11 @@ pub(super) fn take(socket: &impl AsFd) -> io::Result<Endpoint> {
 }
 
 fn take_from(socket: BorrowedFd<'_>) -> io::Result<Endpoint> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut message = [0; MESSAGE.len() + 1];
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut message)], &mut control, flags)?;
-    let mut descriptors = Vec::new();
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(some) = part {
-            descriptors.extend(some);
-        }
-    }
+    let (count, descriptors) = get(&socket, &mut message)?;
     let [front @ .., what] = message;
     let refused = || io::Error::new(ErrorKind::InvalidData, "the message is another one's");
-    if got.bytes != message.len() || front != MESSAGE {
+    if count != message.len() || front != MESSAGE {
         return Err(refused());
     }
     let parts = match what {
@@ -87,7 +100,8 @@ fn take_from(socket: BorrowedFd<'_>) -> io::Result<Endpoint> {
     Ok(Endpoint { parts })
 }
 
-fn exactly<const N: usize>(descriptors: Vec<OwnedFd>) -> Option<[OwnedFd; N]> {
+/// All of them, if they are so many.
+pub(crate) fn exactly<const N: usize>(descriptors: Vec<OwnedFd>) -> Option<[OwnedFd; N]> {
     descriptors.try_into().ok()
 }
 

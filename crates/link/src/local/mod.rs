@@ -10,7 +10,7 @@
 //!
 //! Deliberately absent: addresses. Nobody can dial such an end, so it has no neighbours.
 
-mod hand;
+pub(crate) mod hand;
 mod pipe;
 pub(crate) mod watch;
 
@@ -129,6 +129,7 @@ fn framed<S: Stream>(stream: S, name: &'static str, peer: &str) -> Link {
         addresses: None,
         name,
         shares_memory: false,
+        refers_to_files: S::REFERS,
         cipher: None,
         // Only who was given the descriptors can be there.
         proven: Proven::Member,

@@ -1,15 +1,19 @@
 //! Memory that two processes have mapped: words that both may change at any time, and bytes that one copies in and the other
-//! copies out.
+//! copies out; and files that both read.
 //!
 //! Invariants: the memory has the size that it was mapped with until it is unmapped, because it is sealed against shrinking;
-//! every access is inside of it. No reference to its bytes ever exists, only to words that are atomic.
+//! every access is inside of it. No reference to its bytes ever exists, only to words that are atomic. A file is mapped to be
+//! read only.
 //!
 //! Deliberately absent: who may touch which bytes when (`ring`). A process that breaks those rules changes what the other one
-//! copies out, and nothing else: any bytes are bytes.
+//! copies out, and nothing else: any bytes are bytes. And protection against a file that shrinks while it is mapped: the system
+//! then ends each process that reads it with SIGBUS, as it does with one that has mapped it by itself.
 #![allow(unsafe_code)] // Memory that another process writes has no owner that the compiler could know.
 
 use crate::to_u64;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +26,53 @@ pub(super) fn create(bytes: usize) -> io::Result<OwnedFd> {
     ftruncate(&file, to_u64(bytes))?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
+}
+
+/// A file that the other end has handed over, to be read.
+pub(super) struct FileMap {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+impl FileMap {
+    /// Maps the first `bytes` bytes of a file that has them.
+    pub(super) fn map(file: &impl AsFd, bytes: u64) -> io::Result<Self> {
+        let invalid = |what: String| io::Error::new(ErrorKind::InvalidData, what);
+        let about = fstat(file)?;
+        if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile {
+            return Err(invalid("it is no regular file".to_owned()));
+        }
+        let there = u64::try_from(about.st_size).unwrap_or_default();
+        if bytes == 0 || bytes > there {
+            return Err(invalid(format!("it has {there} bytes, not {bytes}: it was cut short")));
+        }
+        let bytes = usize::try_from(bytes).map_err(|_| ErrorKind::OutOfMemory)?;
+        // SAFETY: a new mapping at an address that the system chooses touches no memory that is in use.
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0) }?;
+        let start = NonNull::new(start.cast()).ok_or(ErrorKind::InvalidData)?;
+        Ok(Self { start, bytes })
+    }
+}
+
+// SAFETY: nobody can write through the map, and it can be unmapped by any thread.
+unsafe impl Send for FileMap {}
+// SAFETY: the same; all that can be done with a shared one is to read it.
+unsafe impl Sync for FileMap {}
+
+impl AsRef<[u8]> for FileMap {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the mapping is that long and lives as long as `self`. Elements are plain numbers, for which every bit pattern
+        // is valid, so another program that writes the file meanwhile can at worst make the product one of numbers that were
+        // never all in the file together: the rule of `matrix`, whose map of the same file this stands for.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for FileMap {
+    fn drop(&mut self) {
+        // SAFETY: as for `Memory`.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
 }
 
 /// Such memory in the address space of this process.

@@ -1,21 +1,25 @@
 //! Bytes both ways through memory that two processes have mapped.
 //!
 //! Place in the flow: below the frames of a link between processes of one machine. Each byte is copied in at one end and out
-//! at the other; the system is called only to sleep and to wake.
+//! at the other; the system is called only to sleep and to wake. Bodies that lie in files are not copied: both ends map these
+//! (`files`).
 //!
 //! Invariants: those of `map` and `ring`. An end that finds nothing to do looks a while longer where that has been of use
 //! lately (`patience`), then says that it sleeps and waits for its event; the other end writes to that only if it sleeps. The
 //! end of the other process, in whatever way, closes `life`; what it had written whole is still read.
 //!
-//! Deliberately absent: files. The memory has no name, so nothing is left of it when both processes are gone.
+//! Deliberately absent: names. The memory has none, so nothing is left of it when both processes are gone.
 
+pub(crate) mod files;
 mod map;
 mod patience;
 mod ring;
 
+use crate::frame::REFERENCE_BYTES;
 use crate::framed::Stream;
 use crate::local::watch::watched;
-
+use crate::{LinkError, Region};
+use files::Files;
 use map::Memory;
 use patience::Patience;
 use ring::{MEMORY_BYTES, Reader, Writer};
@@ -48,6 +52,8 @@ pub(crate) struct Ends {
     other: OwnedFd,
     /// Closed when the other process is no more.
     life: OwnedFd,
+    /// Where files are handed over.
+    files: OwnedFd,
 }
 
 /// Both ends of new rings.
@@ -57,20 +63,22 @@ pub(crate) fn pair() -> io::Result<(Ends, Ends)> {
     let (left, right) = (event()?, event()?);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (left_life, right_life) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let descriptors = [memory.try_clone()?, left.try_clone()?, right.try_clone()?, left_life];
-    Ok((Ends::of(Side::Left, descriptors), Ends::of(Side::Right, [memory, right, left, right_life])))
+    let (left_files, right_files) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let descriptors = [memory.try_clone()?, left.try_clone()?, right.try_clone()?, left_life, left_files];
+    let others = [memory, right, left, right_life, right_files];
+    Ok((Ends::of(Side::Left, descriptors), Ends::of(Side::Right, others)))
 }
 
 impl Ends {
     /// From descriptors in the order of `descriptors`.
-    pub(crate) fn of(side: Side, descriptors: [OwnedFd; 4]) -> Self {
-        let [memory, own, other, life] = descriptors;
-        Self { side, memory, own, other, life }
+    pub(crate) fn of(side: Side, descriptors: [OwnedFd; 5]) -> Self {
+        let [memory, own, other, life, files] = descriptors;
+        Self { side, memory, own, other, life, files }
     }
 
     /// What another process needs to be this end.
-    pub(crate) fn descriptors(&self) -> [&OwnedFd; 4] {
-        [&self.memory, &self.own, &self.other, &self.life]
+    pub(crate) fn descriptors(&self) -> [&OwnedFd; 5] {
+        [&self.memory, &self.own, &self.other, &self.life, &self.files]
     }
 }
 
@@ -84,6 +92,7 @@ pub(crate) struct Rings {
     life: AsyncFd<OwnedFd>,
     /// The other process is no more.
     is_alone: Cell<bool>,
+    files: Files,
     reading: Patience,
     writing: Patience,
 }
@@ -99,6 +108,7 @@ impl Rings {
             other: ends.other,
             life: watched(ends.life, Interest::READABLE)?,
             is_alone: Cell::new(false),
+            files: Files::new(ends.files),
             reading: Patience::new(),
             writing: Patience::new(),
         })
@@ -135,6 +145,15 @@ impl Rings {
 impl Stream for Rings {
     const SUMS_BODIES: bool = false;
     const TURN_FRAMES: u32 = 8;
+    const REFERS: bool = true;
+
+    fn refer(&self, region: &Region) -> io::Result<Option<[u8; REFERENCE_BYTES]>> {
+        region.file.as_ref().map(|file| self.files.refer(region, file)).transpose()
+    }
+
+    fn referred(&self, reference: &[u8; REFERENCE_BYTES]) -> Result<Region, LinkError> {
+        self.files.referred(reference)
+    }
 
     async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let all = slices.iter().map(|slice| slice.len()).sum();

@@ -63,6 +63,7 @@ pub(crate) fn framed(pipe: Rc<Pipe>) -> Result<Link, LinkError> {
         addresses: Some(Addresses { here, there }),
         name: "tcp",
         shares_memory: false,
+        refers_to_files: false,
         cipher: pipe.cipher(),
         proven: crate::Proven::Nothing,
     })

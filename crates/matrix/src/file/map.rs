@@ -12,8 +12,8 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Maps a file that is to be read.
-pub(crate) fn map_file(path: &Path) -> Result<Arc<Mmap>, MatrixError> {
+/// Maps a file that is to be read; gives it back beside its map.
+pub(crate) fn map_file(path: &Path) -> Result<(Arc<Mmap>, File), MatrixError> {
     let name = || path.display().to_string();
     let file = File::open(path).map_err(|e| MatrixError::io(path, "cannot open", e))?;
     let meta = file.metadata().map_err(|e| MatrixError::io(path, "cannot examine", e))?;
@@ -31,5 +31,6 @@ pub(crate) fn map_file(path: &Path) -> Result<Arc<Mmap>, MatrixError> {
     // bit pattern is valid, so another program that writes the file meanwhile can at worst make the product
     // one of numbers that were never all in the file together; texts are checked as they are parsed.
     let map = unsafe { MmapOptions::new().map(&file) };
-    map.map(Arc::new).map_err(|e| MatrixError::io(path, "cannot map", e))
+    let map = map.map_err(|e| MatrixError::io(path, "cannot map", e))?;
+    Ok((Arc::new(map), file))
 }

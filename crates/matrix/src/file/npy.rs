@@ -59,7 +59,7 @@ pub(crate) fn open(name: &str, contents: Contents) -> Result<Matrix, MatrixError
         element: header.element,
         order: header.order,
     };
-    Matrix::from_found(name, found, contents.mapped_bytes)
+    Matrix::from_found(name, found, contents.mapped)
 }
 
 /// What a header says.

@@ -43,7 +43,7 @@ pub(crate) fn open(path: &Path, tensor: Option<&str>, contents: Contents) -> Res
     let file = path.display().to_string();
     let name = tensor.map_or_else(|| file.clone(), |tensor| format!("{file}:{tensor}"));
     let found = find(&file, tensor, contents.bytes).map_err(|what| MatrixError::format(&*name, what))?;
-    Matrix::from_found(name, found, contents.mapped_bytes)
+    Matrix::from_found(name, found, contents.mapped)
 }
 
 fn find(file: &str, tensor: Option<&str>, owner: SharedBytes) -> Result<Found, String> {

@@ -18,7 +18,7 @@ fn pair(shape: Shape, layout: Layout) -> (Matrix, Matrix) {
         element: FileElement::U16,
         order: ByteOrder::Big,
     };
-    let foreign = Matrix::from_found("foreign", found, 0).unwrap();
+    let foreign = Matrix::from_found("foreign", found, Mapped::default()).unwrap();
     (foreign, Matrix::from_shared("native", Arc::new(buffer), 0, shape, DType::I32, layout).unwrap())
 }
 

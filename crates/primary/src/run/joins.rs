@@ -143,6 +143,7 @@ impl Tasks {
             name: session.name.clone(),
             credit_bytes: session.welcome.memory_bytes,
             shares_memory: session.link.shares_memory,
+            referred: core.borrow().bodies.referred(&session.link),
             neighbours: Vec::new(),
             work_per_s: session.welcome.gflops * 1e9 / 2.0,
             link_bytes_per_s: None,

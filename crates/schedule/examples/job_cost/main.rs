@@ -14,7 +14,7 @@ mod heap;
 use bramble_matrix::{DType, Layout};
 use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Strategy, Wish, decide};
 use bramble_schedule::message::{Job, MatrixHeader, ResultHead, Then};
-use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary};
+use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary, Referred};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -56,6 +56,7 @@ fn primary(plan: Plan) -> Primary {
         name: "worker".into(),
         credit_bytes: m.memory_bytes,
         shares_memory: false,
+        referred: Referred::default(),
         neighbours: Vec::new(),
         work_per_s: 0.0,
         link_bytes_per_s: None,

@@ -15,6 +15,8 @@ pub struct PeerInfo {
     pub credit_bytes: u64,
     /// Whether its link shares memory: operands go by reference, tiles of C are lent.
     pub shares_memory: bool,
+    /// Operands that it reads where they lie, though its link does not share memory.
+    pub referred: Referred,
     /// Members that it has a link with: they pass panels on to each other.
     pub neighbours: Vec<usize>,
     /// Elements of C times depth that it does in a second, by what it said: reckoned with where the plan says nothing.
@@ -23,6 +25,16 @@ pub struct PeerInfo {
     pub link_bytes_per_s: Option<f64>,
     /// It is given work only when nobody else can do it. Not for members of the plan.
     pub is_reserve: bool,
+}
+
+/// Which operands are not sent, but referred to: in whole panels, whatever their size. They count against the credit all the
+/// same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Referred {
+    /// The left one.
+    pub a: bool,
+    /// The right one.
+    pub b: bool,
 }
 
 /// Where the lines of a result go.

@@ -30,7 +30,7 @@ mod sums;
 mod walk;
 mod work;
 
-pub use events::{Action, Destination, Event, PeerInfo, Place};
+pub use events::{Action, Destination, Event, PeerInfo, Place, Referred};
 pub use life::Lost;
 pub use outgoing::{Operands, Outgoing, Piece, Which};
 pub use standing::{Next, Standing};

@@ -3,6 +3,7 @@
 //! Invariants: a body is one piece of one matrix, in whole lines, and fits a frame where the link moves bytes. Matrices
 //! without a body go ahead of those that have one; jobs come with the last frame.
 
+use super::events::Referred;
 use crate::limits::{JOBS_MAX, MATRICES_MAX, lines_per_frame};
 use crate::message::{Job, MatrixHeader, Source, StoreHead};
 use bramble_matrix::number::to_u64;
@@ -100,8 +101,12 @@ impl Delivery {
         stored.chain(&self.vacant).filter(|h| h.uses > 0).map(MatrixHeader::charged_bytes).sum()
     }
 
-    /// As messages, in order. `by_reference` is a link that shares memory: it takes bodies of any size.
-    pub(super) fn into_messages(self, by_reference: bool, out: &mut VecDeque<Outgoing>) {
+    /// As messages, in order. Bodies of any size go over a link that shares memory, and those that are referred to.
+    pub(super) fn into_messages(
+        self,
+        (shares_memory, referred): (bool, Referred),
+        out: &mut VecDeque<Outgoing>,
+    ) {
         let Self { stored, mut vacant, mut jobs, relayed: _ } = self;
         let count = stored.len();
         // One place is kept for the matrix with the body.
@@ -113,6 +118,12 @@ impl Delivery {
         let more = if jobs.len() > JOBS_MAX { jobs.split_off(JOBS_MAX) } else { Vec::new() };
         for (at, matrix) in stored.into_iter().enumerate() {
             let last = if at + 1 == count { std::mem::take(&mut jobs) } else { Vec::new() };
+            let by_reference = shares_memory
+                || match matrix.which {
+                    Which::A => referred.a,
+                    Which::B => referred.b,
+                    Which::C | Which::Sum => false,
+                };
             cut(matrix, 0, by_reference, (std::mem::take(&mut vacant), last), out);
         }
         if count == 0 && !(vacant.is_empty() && jobs.is_empty()) {

@@ -16,7 +16,7 @@ mod sending;
 
 use self::sending::Sending;
 use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
-use super::events::PeerInfo;
+use super::events::{PeerInfo, Referred};
 use super::outgoing::{Delivery, Operands, Outgoing, Stored, rest_of};
 use super::pace::Pace;
 use super::relay::{Board, Given, Key, Role};
@@ -42,6 +42,7 @@ pub(super) struct Course<'a> {
 pub(super) struct Walk {
     member: usize,
     shares_memory: bool,
+    referred: Referred,
     /// Its memory, and how many of its own blocks it may have at once.
     room_bytes: u64,
     at_once: usize,
@@ -111,6 +112,7 @@ impl Walk {
         Self {
             member,
             shares_memory: info.shares_memory,
+            referred: info.referred,
             room_bytes: info.credit_bytes,
             at_once,
             lots,
@@ -257,7 +259,7 @@ impl Walk {
             self.pace.begin_step();
         }
         self.pace.begun(made.delivery.operand_bytes(), made.amount, course.now);
-        made.delivery.into_messages(self.shares_memory, &mut self.ready);
+        made.delivery.into_messages((self.shares_memory, self.referred), &mut self.ready);
         if let Some((sending, out)) = self.sending.as_mut().zip(self.out.last())
             && sending.advance(&out.work, made.panel, made.ids)
         {

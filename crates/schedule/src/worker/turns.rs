@@ -20,12 +20,15 @@ pub enum Turn {
 }
 
 impl Turn {
-    /// A job's. Additions wait for products or make operands of them, and are short: tiles that they finish go home the
-    /// sooner, and what they free makes room. The jobs of one target come one at a time, whatever their turn.
+    /// A job's. The jobs of one target come one at a time, whatever their turn.
+    ///
+    /// Additions go by what they make. What puts products together has a number of its block, before all panels: tiles go
+    /// home the sooner, and products make room. A sum of panels has one among theirs, in the order in which products come
+    /// to need them: it waits for the products of the sums before it, so that few sums are there at once.
     pub fn of(job: &Job) -> Self {
         match job.operation {
             Operation::Multiply => Self::InOrder(job.order()),
-            Operation::Add | Operation::Subtract => Self::First,
+            Operation::Add | Operation::Subtract => Self::InOrder(job.c),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{End, Sent, World, places};
 use bramble_matrix::{Rect, Span};
 use bramble_schedule::message::{Missing, ResultHead};
-use bramble_schedule::primary::{Event, PeerInfo, Place};
+use bramble_schedule::primary::{Event, PeerInfo, Place, Referred};
 use bramble_schedule::worker::Worker;
 
 /// Lines of a tile that do not land in C itself.
@@ -26,6 +26,7 @@ pub(super) fn reserve(peers: &[PeerInfo]) -> PeerInfo {
         name: "reserve".into(),
         credit_bytes: peers.iter().map(|p| p.credit_bytes).max().unwrap(),
         shares_memory: true,
+        referred: Referred::default(),
         neighbours: Vec::new(),
         work_per_s: 1e5,
         link_bytes_per_s: None,

@@ -1,7 +1,7 @@
 //! Machines that come in mid-product.
 
 use super::{End, World};
-use bramble_schedule::primary::{Event, PeerInfo};
+use bramble_schedule::primary::{Event, PeerInfo, Referred};
 use bramble_schedule::worker::Worker;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -37,6 +37,7 @@ impl World {
                 name: format!("comer {}", self.ends.len()),
                 credit_bytes,
                 shares_memory: false,
+                referred: Referred::default(),
                 neighbours: Vec::new(),
                 work_per_s: 1e6,
                 link_bytes_per_s: None,

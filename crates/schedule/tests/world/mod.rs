@@ -15,7 +15,7 @@ use bramble_plan::{Cut, LinkRate, Machine, Order, Plan, Problem, Wish, decide};
 use bramble_schedule::message::{
     Forward, MatrixHeader, ResultHead, Source, decode_forwards, encode_forwards,
 };
-use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary, Which};
+use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary, Referred, Which};
 use bramble_schedule::worker::{Run, Worker};
 use deaths::Landing;
 use relays::Passing;
@@ -192,6 +192,7 @@ pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wis
         name: "w".into(),
         credit_bytes: memory_bytes,
         shares_memory: false,
+        referred: Referred::default(),
         neighbours: Vec::new(),
         work_per_s: 1e6,
         link_bytes_per_s: None,
@@ -237,6 +238,8 @@ impl World {
                 name: format!("machine {}", m.machine),
                 credit_bytes: m.memory_bytes,
                 shares_memory: [false, true, true, at == 1][usize::from(setting.shared)],
+                // Of those whose links move bytes, some read one operand where it lies, or both.
+                referred: Referred { a: at % 2 == 1, b: at % 3 == 1 },
                 neighbours: Vec::new(),
                 work_per_s: 1e6,
                 link_bytes_per_s: None,

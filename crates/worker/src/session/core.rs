@@ -109,12 +109,17 @@ impl Core {
         self.meter.within(Section::Scheduling, || self.state.handle(event))
     }
 
+    /// Checks what a store's matrices say of themselves.
+    fn check(&self, store: &StoreHead) -> Result<(), ProtocolError> {
+        if store.matrices.iter().any(|m| m.dtype != self.hello.dtype) {
+            return Err(ProtocolError::new("a matrix of another element type than the session's"));
+        }
+        self.neighbours.check(&store.matrices)
+    }
+
     /// Checks a store's head and takes memory for its matrices.
     pub(super) fn reserve(&mut self, store: &StoreHead) -> Result<(), WorkerError> {
-        if store.matrices.iter().any(|m| m.dtype != self.hello.dtype) {
-            return Err(ProtocolError::new("a matrix of another element type than the session's").into());
-        }
-        self.neighbours.check(&store.matrices)?;
+        self.check(store)?;
         let actions = self.decide(Event::Announced(store))?;
         self.act(actions)?;
         self.neighbours.announced.notify_waiters();
@@ -140,7 +145,7 @@ impl Core {
         self.act(actions)
     }
 
-    /// A store message without bytes, or of a link that shares memory. There the body is that of the last matrix; those
+    /// A store message without bytes, or whose body is where the primary has it. Then that is the last matrix's; those
     /// before it have none.
     fn stored_by_reference(&mut self, store: &StoreHead, body: ArrivedBody) -> Result<(), WorkerError> {
         if matches!(body, ArrivedBody::Empty) {
@@ -150,7 +155,7 @@ impl Core {
             return self.reserve(store);
         }
         let Some((header, others)) = store.matrices.split_last() else { return Ok(()) };
-        self.neighbours.check(&store.matrices)?;
+        self.check(store)?;
         if others.iter().any(|other| other.body_bytes() > 0) {
             return Err(ProtocolError::new("two matrices with elements, and one body").into());
         }
@@ -168,7 +173,7 @@ impl Core {
                 return Err(ProtocolError::new("what jobs write came as memory that may only be read").into());
             }
             ArrivedBody::Shared(region) => {
-                self.store.put_operand(header.id, Operand::borrowed(header, region));
+                self.store.put_operand(header.id, Operand::borrowed(header, region)?);
             }
             ArrivedBody::Lent(_) if header.uses > 0 => {
                 return Err(ProtocolError::new("an operand in lent memory").into());
