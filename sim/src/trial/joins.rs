@@ -44,7 +44,7 @@ impl Trial {
         self.machines.push(machine);
         self.rooms.push(info.credit_bytes);
         self.nodes[peer] = Node::new(&info, is.threads, is.gflops);
-        self.nodes[peer].heard = now;
+        self.nodes[peer].starts(now);
         self.nodes[peer].announced = now;
         let rate = is.link.map_or(f64::INFINITY, |link| link.bytes_per_s);
         let latency = is.link.map_or(0.0, |link| link.round_trip_s / 2.0);
