@@ -128,8 +128,8 @@ const DRAWN_MAX: u64 = 7;
 const KINDS_MIN: usize = 3;
 
 impl Faults {
-    /// Three to seven faults of at least three kinds, and sometimes some of the primary and of clocks, in a product that takes about
-    /// so many seconds, for so many workers, after whom come machines (`comers`) that may join.
+    /// Three to seven faults of at least three kinds, and sometimes some of the primary and of clocks, in a product that takes
+    /// about so many seconds, for so many workers, after whom come machines (`comers`) that may join.
     pub fn of(seed: u64, (workers, comers): (usize, usize), seconds: f64) -> Self {
         let mut random = Random::new(seed);
         let mut kinds: Vec<FaultKind> = KINDS.to_vec();

@@ -2,8 +2,8 @@
 //!
 //! Place in the flow: a shell asks at every event what time it is for its state machine.
 //!
-//! Invariants: never goes back; from one look to the next at most the longest step passes, whatever the clock shows. A process that
-//! was held up (a busy disk, a suspended laptop), or whose clock has leapt, heard nobody meanwhile: so nobody was silent.
+//! Invariants: never goes back; from one look to the next at most the longest step passes, whatever the clock shows. A process
+//! that was held up (a busy disk, a suspended laptop), or whose clock has leapt, heard nobody meanwhile: so nobody was silent.
 //!
 //! Deliberately absent: reading a clock.
 

@@ -51,6 +51,10 @@ impl Trial {
         for lane in [self.out(peer), self.back(peer)] {
             self.lanes[lane] = Lane::new(rate, latency);
         }
+        if self.stands > 0 || self.watch.stands() {
+            // It may have to wait for long until it hears anything.
+            self.checks.suffers(peer);
+        }
         self.seen.joined += 1;
         self.moved_last = now;
         self.tell(Event::Joined(info));
