@@ -44,6 +44,10 @@ pub enum FaultKind {
     Restart,
     /// What the worker gives back is wrong.
     Lie,
+    /// The clock that an end sees is so much later all at once.
+    Leap(Duration),
+    /// The clock that an end sees stands still; then it goes on from there.
+    Still,
 }
 
 /// One end of a link.
@@ -58,6 +62,8 @@ pub enum At {
 /// Where it happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Site {
+    /// At the primary.
+    Primary,
     /// At a worker, and on its link with the primary.
     Worker(usize),
     /// On a link, from the first end to the second, or both ways.
@@ -91,7 +97,7 @@ pub struct Faults(pub Vec<Fault>);
 impl FaultKind {
     /// Whether it happens at one moment.
     pub(crate) fn is_sudden(self) -> bool {
-        matches!(self, Self::Kill | Self::Off | Self::Memory | Self::Cut | Self::Join)
+        matches!(self, Self::Kill | Self::Off | Self::Memory | Self::Cut | Self::Join | Self::Leap(_))
     }
 
     /// Whether the timing mode knows it.
@@ -103,6 +109,11 @@ impl FaultKind {
     /// Whether it is something that a link has for a while.
     pub(crate) fn is_on_a_link(self) -> bool {
         matches!(self, Self::Stall | Self::Slow(_) | Self::Delay(_) | Self::Late(_))
+    }
+
+    /// Whether it can happen to the primary.
+    pub(crate) fn is_of_the_primary(self) -> bool {
+        matches!(self, Self::Kill | Self::Off | Self::Pause | Self::Leap(_) | Self::Still)
     }
 
     /// Whether it can happen on a link that is named by its ends.
@@ -117,8 +128,8 @@ const DRAWN_MAX: u64 = 7;
 const KINDS_MIN: usize = 3;
 
 impl Faults {
-    /// Three to seven faults of at least three kinds, in a product that takes about so many seconds, for so many workers, after
-    /// whom come machines (`comers`) that may join.
+    /// Three to seven faults of at least three kinds, and sometimes some of the primary and of clocks, in a product that takes
+    /// about so many seconds, for so many workers, after whom come machines (`comers`) that may join.
     pub fn of(seed: u64, (workers, comers): (usize, usize), seconds: f64) -> Self {
         let mut random = Random::new(seed);
         let mut kinds: Vec<FaultKind> = KINDS.to_vec();
@@ -133,7 +144,11 @@ impl Faults {
             };
             drawn(kind, (workers.max(1), comers), seconds, &mut random)
         });
-        Self(faults.collect())
+        let mut faults: Vec<Fault> = faults.collect();
+        // From numbers of their own: the others stay what they were before there were these.
+        let mut random = Random::new(seed ^ 0xc10c);
+        faults.extend(drawn_at_the_primary(workers.max(1), seconds, &mut random));
+        Self(faults)
     }
 
     /// Some faults that the timing mode knows, in a product that takes about so many seconds on these workers: one to three, more
@@ -169,6 +184,7 @@ impl Faults {
                 _ if !fault.kind.is_timed() => {
                     "only kill, off, pause, busy, slow, join and restart can be told in time; use one of these".to_owned()
                 }
+                Site::Primary => "the time of products that go on is not known; name a worker, such as w3".to_owned(),
                 Site::Link { .. } => "name a worker, such as w3: its link with the primary".to_owned(),
                 Site::Worker(worker) if worker > workers => match workers {
                     0 => "there are no workers to which it could happen".to_owned(),
@@ -252,6 +268,36 @@ fn drawn(kind: FaultKind, (workers, comers): (usize, usize), seconds: f64, rando
     Fault { kind, site, from, to }
 }
 
+/// Clocks that leap and stand still, a primary that is suspended, and the death of the primary, once or twice.
+fn drawn_at_the_primary(workers: usize, seconds: f64, random: &mut Random) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut at = |kind: FaultKind, site: Site, long: f64, random: &mut Random| {
+        let from = micros(random.between(0.0, 1.1 * seconds));
+        let to = (!kind.is_sudden()).then(|| from + micros(long));
+        faults.push(Fault { kind, site, from, to });
+    };
+    if random.chance(0.12) {
+        for _ in 0..1 + random.below(3) {
+            let anywhere = Site::Worker(1 + random.index(workers));
+            let site = if random.chance(0.7) { Site::Primary } else { anywhere };
+            let long = if random.chance(0.3) { random.between(9.0, 30.0) } else { random.between(0.05, 3.0) };
+            let kind = match random.below(3) {
+                0 => FaultKind::Pause,
+                1 => FaultKind::Still,
+                _ => FaultKind::Leap(micros(random.between(0.5, 60.0))),
+            };
+            at(kind, site, long, random);
+        }
+    }
+    if random.chance(0.1) {
+        for _ in 0..1 + random.below(3) / 2 {
+            let kind = *random.one_of(&[FaultKind::Kill, FaultKind::Off]);
+            at(kind, Site::Primary, 0.0, random);
+        }
+    }
+    faults
+}
+
 /// A part of so many seconds: in whole milliseconds where these are fine enough.
 fn part_of(seconds: f64, part: f64) -> Duration {
     let time = seconds * part;
@@ -284,7 +330,8 @@ mod tests {
             assert!(different >= 3, "{faults}");
             all.extend(found);
         }
-        assert!(KINDS.iter().all(|kind| all.contains(&discriminant(kind))));
+        let of_clocks = [FaultKind::Leap(Duration::ZERO), FaultKind::Still];
+        assert!(KINDS.iter().chain(&of_clocks).all(|kind| all.contains(&discriminant(kind))));
         let texts: BTreeSet<String> =
             (0..200).map(|seed| Faults::of(seed, (4, 1), 3.0).to_string()).collect();
         assert_eq!(texts.len(), 200);

@@ -72,10 +72,14 @@ fn whatever_goes_wrong_c_is_the_product_or_nobody_could_make_it() {
         ("left behind", sum(&|t| t.seen.left_behind), SEEDS / 50),
         ("broken off", sum(&|t| t.seen.broken_off), SEEDS / 50),
         ("silent", sum(&|t| t.seen.silent), SEEDS / 20),
-        ("too slow", sum(&|t| t.seen.too_slow), 1),
+        ("too slow", sum(&|t| t.seen.too_slow), 0),
         ("joined", sum(&|t| t.seen.joined), SEEDS / 4),
         ("comers worked", sum(&|t| t.seen.comers_worked), SEEDS / 10),
         ("mended", sum(&|t| t.seen.mended), SEEDS / 2),
+        ("deaths of the primary", sum(&|t| t.seen.deaths), SEEDS / 20),
+        ("of them while the journal was written", sum(&|t| t.seen.died_torn), SEEDS / 100),
+        ("tiles kept", sum(&|t| t.seen.tiles_kept), SEEDS / 5),
+        ("odd clocks", sum(&|t| t.seen.odd_clocks), SEEDS / 10),
     ];
     println!("{seen:?}");
     for (what, times, least) in seen {

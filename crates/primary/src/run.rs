@@ -25,6 +25,7 @@ use attend::{Attendants, ended, supervise};
 use bramble_link::{Arrived, Body, Frame, Leaving, LinkError, Meter, Section};
 use bramble_matrix::{Lent, Output, Rect};
 use bramble_schedule::ProtocolError;
+use bramble_schedule::clock::{Clock, PRIMARY_STEP};
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
 use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
 pub(crate) use inspection::Inspected;
@@ -96,9 +97,8 @@ struct Core {
     /// Tiles that are missing in each row of tiles; empty where C is not cut into one grid of tiles.
     tiles_left_in_row: Vec<u64>,
     began: Instant,
-    /// Time that this process has run, and when it was last looked at.
-    clock: Duration,
-    looked: Instant,
+    /// Time that this process has run.
+    clock: Clock,
     first_job: Option<Instant>,
     finished: Option<Instant>,
     /// How long C was looked at before something was made again.
@@ -182,8 +182,7 @@ pub(crate) async fn run(
         partial: BTreeMap::new(),
         asides: Asides::default(),
         began: Instant::now(),
-        clock: Duration::ZERO,
-        looked: Instant::now(),
+        clock: Clock::new(PRIMARY_STEP),
         first_job: None,
         finished: None,
         inspecting: Duration::ZERO,
@@ -229,8 +228,7 @@ pub(crate) async fn run(
 impl Core {
     /// One event through the state machine, and what comes of it.
     fn happened(&mut self, event: Event) {
-        self.pass_time();
-        let now = self.clock;
+        let now = self.clock.look(self.began.elapsed());
         let actions = self.meter.within(Section::Scheduling, || self.state.handle(event, now));
         self.recorder.look(&self.state);
         let mut actions = VecDeque::from(actions);
@@ -268,13 +266,6 @@ impl Core {
                 }
             }
         }
-    }
-
-    /// Lets time pass for the state machine, but not more than a few ticks at once: while this process was held
-    /// up (a busy disk, a suspended laptop) nobody could be heard, and nobody was silent.
-    fn pass_time(&mut self) {
-        self.clock += self.looked.elapsed().min(TICK * 5);
-        self.looked = Instant::now();
     }
 
     /// A worker whose bytes come, or that takes ours, is alive, also in the middle of a long frame on a slow link.

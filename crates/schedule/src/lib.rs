@@ -9,6 +9,7 @@
 //!
 //! Deliberately absent: sockets, files, threads, clocks (time is an argument), kernels, matrix elements.
 
+pub mod clock;
 pub mod journal;
 pub mod limits;
 pub mod message;

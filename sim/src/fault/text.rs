@@ -26,8 +26,9 @@ pub struct FaultError {
 
 const FORM: &str = "a fault is kind:where@when, such as kill:w3@2.5s or slow:w1@1s..4s/50";
 const KINDS: &str = "kinds are kill, off, memory, pause, busy, cut, stall, slow, delay, late, \
-                     join, restart, lie";
-const SITES: &str = "a place is w3 (the third worker) or a link: w1-w2 both ways, w3>p or p>w3 one way";
+                     join, restart, lie, leap, still";
+const SITES: &str =
+    "a place is w3 (the third worker), p (the primary) or a link: w1-w2 both ways, w3>p or p>w3 one way";
 const TIMES: &str = "a time is a number with s, ms or us, such as 2.5s";
 const PARTS: &str = "here a time has to be in s, ms or us: what a % would be of is not known";
 /// Longest time, in seconds, and in times that a product takes.
@@ -70,6 +71,9 @@ fn fault(text: &str, whole: Option<Duration>) -> Result<Fault, String> {
     if matches!(site, Site::Link { .. }) && !kind.is_of_links() {
         return Err(format!("{name} happens at a worker, such as w3"));
     }
+    if site == Site::Primary && !kind.is_of_the_primary() {
+        return Err(format!("{name} does not happen at the primary; name a worker, such as w3"));
+    }
     if kind == FaultKind::Cut && matches!(site, Site::Link { both: false, .. }) {
         return Err("a link is cut both ways, such as w1-w2".to_owned());
     }
@@ -111,6 +115,8 @@ fn kind(name: &str, amount: Option<&str>) -> Result<FaultKind, String> {
         "join" => plain(FaultKind::Join),
         "restart" => plain(FaultKind::Restart),
         "lie" => plain(FaultKind::Lie),
+        "still" => plain(FaultKind::Still),
+        "leap" => Ok(FaultKind::Leap(longer()?)),
         "busy" => Ok(FaultKind::Busy(times()?)),
         "slow" => Ok(FaultKind::Slow(times()?)),
         "delay" => Ok(FaultKind::Delay(longer()?)),
@@ -124,7 +130,7 @@ fn site(text: &str) -> Result<Site, String> {
     let Some(((from, to), both)) = ends.or_else(|| text.split_once('>').map(|ends| (ends, false))) else {
         return match at(text)? {
             At::Worker(worker) => Ok(Site::Worker(worker)),
-            At::Primary => Err(SITES.to_owned()),
+            At::Primary => Ok(Site::Primary),
         };
     };
     let (from, to) = (at(from)?, at(to)?);
@@ -180,6 +186,8 @@ impl Display for Fault {
             FaultKind::Join => ("join", String::new()),
             FaultKind::Restart => ("restart", String::new()),
             FaultKind::Lie => ("lie", String::new()),
+            FaultKind::Still => ("still", String::new()),
+            FaultKind::Leap(by) => ("leap", format!("/{}", in_units(by))),
             FaultKind::Busy(times) => ("busy", format!("/{times}")),
             FaultKind::Slow(times) => ("slow", format!("/{times}")),
             FaultKind::Delay(most) => ("delay", format!("/{}", in_units(most))),
@@ -196,6 +204,7 @@ impl Display for Fault {
 impl Display for Site {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Primary => f.write_str("p"),
             Self::Worker(worker) => write!(f, "w{worker}"),
             Self::Link { from, to, both } => write!(f, "{from}{}{to}", if *both { '-' } else { '>' }),
         }
@@ -231,7 +240,7 @@ mod tests {
             assert_eq!(faults.to_string().parse::<Faults>().unwrap(), faults, "{faults}");
         }
         let text = "kill:w3@2500ms,slow:w1@1s..4s/50,stall:w3>p@2s..,cut:w1-w2@7us,delay:p-w2@0s..1s/30ms,join:w9@2s,\
-                    restart:w1@1s..3s";
+                    restart:w1@1s..3s,off:p@2s,leap:p@1s/9s,still:w2@1s..2s";
         assert_eq!(text.parse::<Faults>().unwrap().to_string(), text);
         assert_eq!(" kill:w3@2.5s, pause:w1@1s..2s ,".parse::<Faults>().unwrap().0.len(), 2);
         assert_eq!("".parse::<Faults>().unwrap(), Faults::default());
@@ -256,7 +265,10 @@ mod tests {
             ("die:w3@1s", "no kind of fault"),
             ("kill:3@1s", "the third worker"),
             ("kill:w0@1s", "the third worker"),
-            ("kill:p@1s", "the third worker"),
+            ("lie:p@1s..2s", "at the primary"),
+            ("leap:p@1s", "how much longer"),
+            ("leap:p@1s..2s/9s", "one moment"),
+            ("kill:w1-p@1s", "at a worker"),
             ("kill:w3@1", "a time is"),
             ("kill:w3@-1s", "a time is"),
             ("kill:w3@nans", "a time is"),

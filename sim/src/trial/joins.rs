@@ -45,12 +45,16 @@ impl Trial {
         self.machines.push(machine);
         self.rooms.push(info.credit_bytes);
         self.nodes[peer] = Node::new(&info, is.threads, is.gflops);
-        self.nodes[peer].heard = now;
+        self.nodes[peer].starts(now);
         self.nodes[peer].announced = now;
         let rate = is.link.map_or(f64::INFINITY, |link| link.bytes_per_s);
         let latency = is.link.map_or(0.0, |link| link.round_trip_s / 2.0);
         for lane in [self.out(peer), self.back(peer)] {
             self.lanes[lane] = Lane::new(rate, latency);
+        }
+        if self.stands > 0 || self.watch.stands() {
+            // It may have to wait for long until it hears anything.
+            self.checks.suffers(peer);
         }
         self.seen.joined += 1;
         self.moved_last = now;

@@ -32,8 +32,23 @@ pub(super) struct Looks {
 }
 
 impl Looks {
+    /// Where tiles of a run before are wrong.
+    pub(super) fn of_before(wrong: BTreeMap<(usize, u64), Rect>) -> Self {
+        Self { wrong, ..Self::default() }
+    }
+
     pub(super) fn wrong(&self) -> &BTreeMap<(usize, u64), Rect> {
         &self.wrong
+    }
+
+    /// Whether a tile has been made again.
+    pub(super) fn is_again(&self, tile: (usize, u64)) -> bool {
+        self.again.contains_key(&tile)
+    }
+
+    /// Whether it is known that a tile is wrong, or has been.
+    pub(super) fn is_known(&self, tile: (usize, u64)) -> bool {
+        self.wrong.contains_key(&tile) || self.is_again(tile)
     }
 }
 

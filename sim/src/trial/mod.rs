@@ -10,9 +10,12 @@
 
 mod carry;
 mod check;
+mod disk;
 mod faults;
 mod joins;
+mod keeper;
 mod links;
+mod lives;
 mod looks;
 mod matter;
 mod model;
@@ -21,19 +24,24 @@ mod node;
 mod scenario;
 mod shell;
 mod time;
+mod watch;
 
 pub use scenario::{Scenario, Values};
 
 use self::faults::Struck;
+use self::keeper::Keeper;
 use self::links::{Lane, Signal};
+use self::lives::Left;
 use self::matter::Matter;
 use self::node::{Node, Task};
 use self::shell::Shell;
+use self::watch::Watch;
 use crate::clock::{Agenda, Time};
 use crate::fault::Fault;
 use crate::random::{Random, mixed};
 use bramble_matrix::Layout;
 use bramble_plan::Machine;
+use bramble_schedule::clock::{Clock, PRIMARY_STEP};
 use bramble_schedule::primary::{Event, Operands, Primary};
 
 /// How often ends look at the time.
@@ -55,6 +63,8 @@ enum Happening {
     Tick,
     /// C has been looked at.
     Looked,
+    /// The keeper of the journal is done with a step.
+    Kept,
 }
 
 impl From<(usize, Signal)> for Happening {
@@ -64,7 +74,7 @@ impl From<(usize, Signal)> for Happening {
 }
 
 /// What came of a trial.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tried {
     /// A number of everything that happened and when.
     pub hash: u64,
@@ -107,6 +117,14 @@ pub struct Seen {
     pub comers_worked: u64,
     /// Tiles that were wrong and were made again.
     pub mended: u64,
+    /// Deaths of the primary, those with a journal that was not synced, and tiles that the next one did not have to make.
+    pub deaths: u64,
+    /// See `deaths`.
+    pub died_torn: u64,
+    /// See `deaths`.
+    pub tiles_kept: u64,
+    /// How often the primary was suspended, or a clock leapt or stood still.
+    pub odd_clocks: u64,
 }
 
 struct Trial {
@@ -145,6 +163,18 @@ struct Trial {
     jobs_sent: Vec<u64>,
     jobs: Vec<u64>,
     steps_back: Vec<u64>,
+    /// Steps of tiles that were there before this life of the primary.
+    steps_there: u64,
+    /// The primary's clock, and what the schedule makes of it.
+    watch: Watch,
+    clock: Clock,
+    /// How many faults have the primary stand still, and what happens when it goes on.
+    stands: u32,
+    deferred: Vec<Happening>,
+    /// Keeps the journal, where the primary is to die.
+    keeper: Option<Keeper>,
+    /// What is left, when it has.
+    left: Option<Left>,
 }
 
 /// Tries a scenario.
@@ -153,47 +183,36 @@ struct Trial {
 ///
 /// Where anything is not as it has to be: that is what it is for.
 pub fn try_out(scenario: &Scenario) -> Tried {
-    let mut trial = Trial::new(scenario);
-    for (number, fault) in scenario.faults.0.iter().enumerate() {
-        trial.agenda.add(fault.from.as_secs_f64(), Happening::Fault(number));
-    }
-    trial.agenda.add(TICK_S, Happening::Tick);
-    trial.tell(Event::Start);
-    trial.run();
-    let (hash, seconds, events) = (trial.hash, trial.agenda.now().seconds(), trial.events);
-    trial.check_the_end(scenario);
-    trial.drain();
-    trial.check_what_is_left();
-    let comers = trial.first_count..trial.count;
-    trial.seen.comers_worked = comers.filter(|peer| trial.steps_back[*peer] > 0).count() as u64;
-    Tried {
-        hash,
-        seconds,
-        events,
-        losses: trial.primary.losses().len(),
-        seen: trial.seen,
-        moves: trial.primary.moves(),
-        failed: trial.shell.failed,
+    let (mut left, mut tried) = (None, Tried::default());
+    loop {
+        let mut trial = match Trial::new(scenario, left.take()) {
+            Ok(trial) => trial,
+            Err(why) => {
+                tried.failed = Some(why);
+                return tried;
+            }
+        };
+        trial.seen = tried.seen;
+        trial.live();
+        left = trial.left.take();
+        if left.is_none() {
+            trial.end(scenario);
+        }
+        trial.account(&mut tried);
+        if left.is_none() {
+            return tried;
+        }
     }
 }
 
 impl Trial {
-    fn new(scenario: &Scenario) -> Self {
+    /// One life of the primary, after what an earlier one left. An error where nobody has room for the rest.
+    fn new(scenario: &Scenario, left: Option<Left>) -> Result<Self, String> {
         let plan = &scenario.plan;
-        let peers = scenario.peers();
         let matter = Matter::of(scenario, plan);
         let expected = model::c_of(plan, &matter);
         let wrong = matter.far_off(&expected);
         assert_eq!(wrong, None, "the model is no product");
-        let machine = |at: usize| &scenario.machines[peers.get(at).map_or(0, |peer| peer.0)];
-        let rate = |at: usize| machine(at).link.map_or(f64::INFINITY, |link| link.bytes_per_s);
-        let latency = |at: usize| machine(at).link.map_or(0.0, |link| link.round_trip_s / 2.0);
-        // Who comes in has its lanes from then on.
-        let first_count = peers.len();
-        let count = first_count + scenario.comings();
-        let primary_lanes = (0..2 * count).map(|at| Lane::new(rate(at % count), latency(at % count)));
-        let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
-        let across = pairs.map(|(from, to)| Lane::new(rate(from).min(rate(to)), latency(from) + latency(to)));
         let p = plan.problem;
         let operands = Operands {
             a_layout: if scenario.col_major { Layout::ColMajor } else { Layout::RowMajor },
@@ -202,14 +221,26 @@ impl Trial {
             b_generated: !p.sends_b,
             reads_c: p.reads_c,
         };
-        let infos = peers.iter().map(|(_, info)| info.clone()).collect();
-        let primary = Primary::new(plan.clone(), operands, infos).recovering().inspected();
+        let (peers, primary) = lives::begun(scenario, operands, left.as_ref());
+        let rooms: Vec<u64> = peers.iter().map(|(_, info)| info.credit_bytes).collect();
+        let primary = primary.inspect_err(|why| check::check_want(why, rooms.iter().copied().max()))?;
+        let machine = |at: usize| &scenario.machines[peers.get(at).map_or(0, |peer| peer.0)];
+        let rate = |at: usize| machine(at).link.map_or(f64::INFINITY, |link| link.bytes_per_s);
+        let latency = |at: usize| machine(at).link.map_or(0.0, |link| link.round_trip_s / 2.0);
+        let faults = left.as_ref().map_or_else(|| scenario.faults.0.clone(), |left| left.faults.clone());
+        // Who comes in has its lanes from then on.
+        let first_count = peers.len();
+        let count = first_count + lives::comings(&faults);
+        let primary_lanes = (0..2 * count).map(|at| Lane::new(rate(at % count), latency(at % count)));
+        let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
+        let across = pairs.map(|(from, to)| Lane::new(rate(from).min(rate(to)), latency(from) + latency(to)));
         let node = |at: usize| match peers.get(at) {
             Some((_, info)) => Node::new(info, machine(at).threads, machine(at).gflops),
             None => Node::absent(),
         };
-        Self {
-            agenda: Agenda::new(scenario.seed | 1),
+        let life = left.as_ref().map_or(0, |left| mixed(left.hash));
+        let mut trial = Self {
+            agenda: Agenda::new((scenario.seed ^ life) | 1),
             primary: if scenario.steals { primary } else { primary.without_stealing() },
             shell: Shell::new(expected.len(), count),
             nodes: (0..count).map(node).collect(),
@@ -217,15 +248,15 @@ impl Trial {
             first_count,
             cluster: scenario.machines.clone(),
             machines: peers.iter().map(|(machine, _)| *machine).collect(),
-            rooms: peers.iter().map(|(_, info)| info.credit_bytes).collect(),
+            rooms,
             lanes: primary_lanes.chain(across).collect(),
             matter,
             expected,
             is_digits: scenario.values == Values::Digits,
             lines_per_frame: scenario.lines_per_frame,
-            faults: scenario.faults.0.clone(),
-            struck: vec![Struck::default(); scenario.faults.0.len()],
-            random: Random::new(scenario.seed ^ 0x7ea1),
+            struck: vec![Struck::default(); faults.len()],
+            faults,
+            random: Random::new(scenario.seed ^ 0x7ea1 ^ life),
             hash: mixed(scenario.seed),
             events: 0,
             seen: Seen::default(),
@@ -236,7 +267,46 @@ impl Trial {
             jobs_sent: vec![0; count],
             jobs: vec![0; count],
             steps_back: vec![0; count],
+            steps_there: 0,
+            watch: Watch::default(),
+            clock: Clock::new(PRIMARY_STEP),
+            stands: 0,
+            deferred: Vec::new(),
+            keeper: None,
+            left: None,
+        };
+        trial.take_over(scenario, left);
+        Ok(trial)
+    }
+
+    /// From the start until C is there, or the primary is not.
+    fn live(&mut self) {
+        for number in 0..self.faults.len() {
+            self.agenda.add(self.faults[number].from.as_secs_f64(), Happening::Fault(number));
         }
+        self.agenda.add(TICK_S, Happening::Tick);
+        self.tell(Event::Start);
+        self.run();
+    }
+
+    /// Looks at what there is in the end.
+    fn end(&mut self, scenario: &Scenario) {
+        self.check_the_end(scenario);
+        self.drain();
+        self.check_what_is_left();
+    }
+
+    /// Counts this life.
+    fn account(self, tried: &mut Tried) {
+        let comers = self.first_count..self.count;
+        tried.hash = self.hash;
+        tried.seconds += self.agenda.now().seconds();
+        tried.events += self.events;
+        tried.losses += self.primary.losses().len();
+        tried.moves += self.primary.moves();
+        tried.seen = self.seen;
+        tried.seen.comers_worked += comers.filter(|peer| self.steps_back[*peer] > 0).count() as u64;
+        tried.failed = self.shell.failed;
     }
 
     /// What is on its way when the product is over still arrives at workers; the primary says nothing any more.
@@ -255,7 +325,11 @@ impl Trial {
                 Happening::Done(peer, task) => self.done(peer, task),
                 Happening::Broken(lane) => self.see_broken(lane),
                 Happening::Over(number) => self.end_fault(number),
-                Happening::Fault(_) | Happening::Reader(_) | Happening::Tick | Happening::Looked => {}
+                Happening::Fault(_)
+                | Happening::Reader(_)
+                | Happening::Tick
+                | Happening::Looked
+                | Happening::Kept => {}
             }
         }
     }
@@ -268,6 +342,10 @@ impl Trial {
             };
             self.events += 1;
             self.remember(&happening);
+            if self.is_for_later(&happening) {
+                self.deferred.push(happening);
+                continue;
+            }
             match happening {
                 Happening::Link(lane, Signal::Left) => self.left(lane),
                 Happening::Link(lane, Signal::There) => {
@@ -284,12 +362,13 @@ impl Trial {
                 Happening::Over(number) => self.end_fault(number),
                 Happening::Tick => self.tick(),
                 Happening::Looked => self.look(),
+                Happening::Kept => self.kept(),
             }
         }
     }
 
     fn is_over(&self) -> bool {
-        self.shell.finished || self.shell.failed.is_some()
+        self.shell.finished || self.shell.failed.is_some() || self.left.is_some()
     }
 
     /// What happens, and when, in one number.
@@ -305,6 +384,7 @@ impl Trial {
             Happening::Over(number) => (8, *number),
             Happening::Tick => (9, 0),
             Happening::Looked => (10, 0),
+            Happening::Kept => (11, 0),
         };
         let time = self.agenda.now().picoseconds();
         self.hash = mixed(self.hash ^ mixed(time) ^ (what.0 << 16) ^ what.1 as u64);

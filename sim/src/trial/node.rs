@@ -7,16 +7,19 @@
 use super::joins::comer;
 use super::links::{After, Body, Frame, Item};
 use super::matter::{Before, GARBAGE, line_places, places};
+use super::watch::Watch;
 use super::{Happening, Trial};
 use crate::clock::Time;
 use crate::fault::FaultKind;
 use bramble_matrix::{Rect, Span};
+use bramble_schedule::clock::{Clock, WORKER_STEP};
 use bramble_schedule::message::{
     Generated, Kind, MatrixHeader, Operation, Reached, ResultHead, StoreHead, decode_forwards, encode_number,
 };
 use bramble_schedule::primary::PeerInfo;
 use bramble_schedule::worker::{Action, Event, Run, Turn, Turns, Worker};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// What a compute thread does.
 #[derive(Clone, Copy, Debug)]
@@ -56,8 +59,13 @@ pub(super) struct Node {
     pub(super) busy: BTreeMap<usize, f64>,
     /// How many faults have it give back what is wrong.
     pub(super) lies: u32,
-    /// When the primary was last heard.
-    pub(super) heard: Time,
+    /// The primary was heard since that was last asked; and when it last was, by the session's clock.
+    is_heard: bool,
+    heard: Duration,
+    pub(super) watch: Watch,
+    clock: Clock,
+    /// When the session began.
+    began: Time,
     /// When it was last told of a matrix.
     pub(super) announced: Time,
 }
@@ -80,7 +88,11 @@ impl Node {
             deferred: Vec::new(),
             busy: BTreeMap::new(),
             lies: 0,
-            heard: Time::default(),
+            is_heard: true,
+            heard: Duration::ZERO,
+            watch: Watch::default(),
+            clock: Clock::new(WORKER_STEP),
+            began: Time::default(),
             announced: Time::default(),
         }
     }
@@ -88,6 +100,20 @@ impl Node {
     /// A place for one who may come in.
     pub(super) fn absent() -> Self {
         Self { lives: false, ..Self::new(&comer(0, 0, 1.0), 1, 1.0) }
+    }
+
+    /// Its session begins later than the product.
+    pub(super) fn starts(&mut self, now: Time) {
+        self.began = now;
+    }
+
+    /// For how long the primary has been silent, when its bytes move now or not.
+    pub(super) fn silence(&mut self, now: Time, moves: bool) -> Duration {
+        let time = self.clock.look(self.watch.shows(now) - self.began.duration());
+        if std::mem::take(&mut self.is_heard) || moves {
+            self.heard = time;
+        }
+        time - self.heard
     }
 
     fn seconds(&self, task: &Task) -> f64 {
@@ -121,7 +147,7 @@ impl Trial {
 
     /// A message of the primary is at a machine.
     pub(super) fn hear(&mut self, peer: usize, frame: Frame, was_announced: bool) {
-        self.nodes[peer].heard = self.agenda.now();
+        self.nodes[peer].is_heard = true;
         match frame.kind {
             Kind::Store => self.store(peer, frame, was_announced),
             Kind::Relay => {

@@ -3,7 +3,7 @@
 //! Invariants: all of it is a function of the seed.
 
 use super::matter::DIGITS_MAX;
-use crate::fault::{Fault, FaultKind, Faults};
+use crate::fault::Faults;
 use crate::random::Random;
 use bramble_matrix::DType;
 use bramble_plan::{
@@ -146,12 +146,6 @@ impl Scenario {
             peers.push((0, info(peers.len(), 0, self.machines[0].memory_bytes)));
         }
         peers
-    }
-
-    /// How often a machine may come in.
-    pub(super) fn comings(&self) -> usize {
-        let comes = |fault: &&Fault| matches!(fault.kind, FaultKind::Join | FaultKind::Restart);
-        self.faults.0.iter().filter(comes).count()
     }
 }
 

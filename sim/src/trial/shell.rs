@@ -98,10 +98,15 @@ impl Shell {
 }
 
 impl Trial {
+    /// The time that the primary has run.
+    pub(super) fn time(&mut self) -> std::time::Duration {
+        self.clock.look(self.watch.shows(self.agenda.now()))
+    }
+
     /// One event through the primary's state, and what comes of it.
     pub(super) fn tell(&mut self, event: Event) {
         let is_new = matches!(event, Event::Lost { .. } | Event::Joined(_));
-        let now = self.agenda.now().duration();
+        let now = self.time();
         for action in self.primary.handle(event, now) {
             self.carry_out(action);
         }
@@ -141,7 +146,10 @@ impl Trial {
                 to.for_each(|(place, element)| self.shell.c[place] += element);
             }
             Action::Committed(rect) => self.committed(rect),
-            Action::Finished => self.begin_to_look(),
+            Action::Finished => {
+                self.end_keeper();
+                self.begin_to_look();
+            }
             Action::Fail(why) => self.shell.failed = Some(why),
         }
     }
@@ -363,6 +371,7 @@ impl Trial {
             let first = !std::mem::replace(&mut self.shell.committed[place], true);
             assert!(first, "{rect} of C is committed twice");
         }
+        self.keep(rect);
         if self.may_be_wrong(rect) {
             return;
         }

@@ -162,7 +162,7 @@ fn idle(case: &Case, faults: &Faults) -> Option<String> {
     let has_part: BTreeSet<usize> = case.workers().into_iter().collect();
     let named = faults.0.iter().filter_map(|fault| match fault.site {
         Site::Worker(worker) => Some((worker, fault.kind == bramble_sim::FaultKind::Join)),
-        Site::Link { .. } => None,
+        Site::Link { .. } | Site::Primary => None,
     });
     let joins: BTreeSet<usize> =
         named.clone().filter(|(_, joins)| *joins).map(|(worker, _)| worker).collect();

@@ -76,9 +76,9 @@ impl Core {
         }
         if self.stopped.is_none() {
             self.happened(Event::Stop);
-            self.stopped = Some(self.clock);
+            self.stopped = Some(self.clock.passed());
         }
-        self.stopped.is_some_and(|since| self.clock.saturating_sub(since) >= LANDING)
+        self.stopped.is_some_and(|since| self.clock.passed().saturating_sub(since) >= LANDING)
     }
 }
 

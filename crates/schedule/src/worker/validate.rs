@@ -2,7 +2,6 @@
 
 use super::Worker;
 use super::stored::{Doing, Stored};
-use std::collections::BTreeMap;
 
 impl Worker {
     /// Cross-checks every collection; for tests and the simulator, after each event.
@@ -10,25 +9,28 @@ impl Worker {
         let charged: u64 = self.matrices.values().map(|m| m.header.charged_bytes()).sum();
         assert_eq!(self.held_bytes, charged, "bytes held are the sum of what is stored");
         assert!(self.held_bytes <= self.grant_bytes, "never more than the grant");
-        let mut queued: BTreeMap<u32, usize> = BTreeMap::new();
+        let (mut queued, mut running) = (Vec::new(), 0);
         for matrix in self.matrices.values() {
             matrix.validate_target();
-            for operand in matrix.queue.iter().flat_map(|job| [job.a, job.b]) {
-                *queued.entry(operand).or_default() += 1;
-            }
+            running += usize::from(matrix.doing == Doing::Running);
+            queued.extend(matrix.queue.iter().flat_map(|job| [job.a, job.b]));
         }
-        let running = self.matrices.values().filter(|m| m.doing == Doing::Running).count();
+        // Both are in the order of their ids.
+        queued.sort_unstable();
+        let mut rest = &queued[..];
         for (id, matrix) in &self.matrices {
-            matrix.validate_operand(queued.remove(id).unwrap_or(0), running, self.passing);
+            let count = rest.iter().take_while(|operand| *operand == id).count();
+            rest = &rest[count..];
+            matrix.validate_operand(count, running, self.passing);
         }
-        assert!(queued.is_empty(), "the operands of queued jobs are there: {queued:?}");
+        assert!(rest.is_empty(), "the operands of queued jobs are there: {rest:?}");
     }
 }
 
 impl Stored {
     fn validate_target(&self) {
-        let steps: Vec<u32> = self.queue.iter().map(|j| j.step).collect();
-        assert!(steps.windows(2).all(|s| s[0] < s[1]), "queued steps rise");
+        let later = self.queue.iter().skip(1);
+        assert!(self.queue.iter().zip(later).all(|(job, next)| job.step < next.step), "queued steps rise");
         let leaving = self.doing == Doing::Leaving;
         assert!(!leaving || self.ended && self.is_tile() && self.queue.is_empty());
         let written = self.doing == Doing::Running || !self.queue.is_empty();

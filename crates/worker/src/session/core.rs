@@ -23,7 +23,6 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// What a task gives back.
@@ -58,7 +57,8 @@ pub(super) struct Core {
     pub(super) credit: Cell<u64>,
     /// The store message whose body is landing.
     pub(super) reserved: Option<StoreHead>,
-    pub(super) heard: Instant,
+    /// The primary was heard, or took something, since that was last asked.
+    pub(super) is_heard: bool,
     pub(super) neighbours: Neighbours,
     /// What the processor time of this thread goes to, if the primary wants to know.
     pub(super) meter: Rc<Meter>,

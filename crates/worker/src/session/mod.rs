@@ -28,6 +28,7 @@ use bramble_link::{
 };
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
+use bramble_schedule::clock::{Clock, WORKER_STEP};
 use bramble_schedule::limits::{CHUNK_BYTES_MAX, PING_AFTER, PRIMARY_SILENCE_MAX};
 use bramble_schedule::message::{
     Hello, Kind, Neighbour, Pong, Reached, StoreHead, decode_error, decode_forwards, decode_number,
@@ -162,7 +163,7 @@ async fn run(
         answers: Cell::new(0),
         credit: Cell::new(0),
         reserved: None,
-        heard: Instant::now(),
+        is_heard: true,
         neighbours: Neighbours::new(introduced),
         meter: meter.clone(),
         recorder: Recorder::new(wants.log),
@@ -218,7 +219,7 @@ async fn read(
             Err(LinkError::Refused(why)) => return Err(ProtocolError::new(why).into()),
             other => other?,
         };
-        core.borrow_mut().heard = Instant::now();
+        core.borrow_mut().is_heard = true;
         match Kind::from_code(arrived.kind)? {
             Kind::Store => core.borrow_mut().stored(arrived)?,
             Kind::Ping => {
@@ -286,7 +287,7 @@ async fn write(
             sent => sent?,
         }
         let mut core = core.borrow_mut();
-        core.heard = Instant::now();
+        core.is_heard = true;
         core.recorder.left(kind);
         core.answers.set(core.answers.get() - usize::from(is_answer));
         if let Some((tile, buffer)) = last_of {
@@ -325,15 +326,19 @@ async fn collect(
 }
 
 /// Ends a session whose primary has fallen silent: it asks after two seconds of silence, so this is long. Bytes
-/// of a frame that is not whole yet count too: on a slow link a megabyte takes long.
+/// of a frame that is not whole yet count too: on a slow link a megabyte takes long. Time in which this process stood
+/// still does not.
 async fn watch(core: Rc<RefCell<Core>>, arriving: Rc<Cell<u64>>) -> Result<(), WorkerError> {
-    let mut seen = 0;
+    let (began, mut clock) = (Instant::now(), Clock::new(WORKER_STEP));
+    let (mut seen, mut heard) = (0, Duration::ZERO);
     loop {
         tokio::time::sleep(PING_AFTER).await;
-        if std::mem::replace(&mut seen, arriving.get()) != arriving.get() {
-            core.borrow_mut().heard = Instant::now();
+        let now = clock.look(began.elapsed());
+        let moves = std::mem::replace(&mut seen, arriving.get()) != arriving.get();
+        if std::mem::take(&mut core.borrow_mut().is_heard) || moves {
+            heard = now;
         }
-        let silence = core.borrow().heard.elapsed();
+        let silence = now.saturating_sub(heard);
         if silence > PRIMARY_SILENCE_MAX {
             let what = format!("the primary has been silent for {} s", silence.as_secs());
             return Err(WorkerError::Here(what));
