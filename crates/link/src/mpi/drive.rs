@@ -1,0 +1,140 @@
+//! How often the library is asked.
+//!
+//! Place in the flow: one task of the event loop, for as long as there is one; beside it nothing else asks.
+//!
+//! To ask all the time costs a core; to ask seldom costs time with each message, and transfers of much data stand still
+//! meanwhile, since the library moves them only when it is called. So: after a message has started or come, it is asked on for some
+//! microseconds, longer while much is under way, as far as that has paid lately and there are cores for it. Then this
+//! sleeps, and longer each time: up to a quarter of a millisecond while much is under way, else up to a millisecond.
+//! An idle worker takes about half a percent of a core.
+//!
+//! Invariants: other tasks have their turn between two questions. A message that starts ends the sleep.
+
+use super::engine::Engine;
+use crate::local::watch::watched;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Weak;
+use std::time::{Duration, Instant};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+const SLEEP_MIN: Duration = Duration::from_micros(10);
+const SLEEP_MAX: Duration = Duration::from_millis(1);
+/// While much is under way.
+const SLEEP_BULK_MAX: Duration = Duration::from_micros(250);
+/// How long it is asked on without a pause, at most.
+const PATIENCE_MAX: Duration = Duration::from_micros(40);
+/// The same while much is under way: what a message of 1 MiB takes at 3 GB/s.
+const PATIENCE_BULK_MAX: Duration = Duration::from_micros(350);
+/// One in so many waits is tried when there is no patience left.
+const TRIAL_EVERY: u32 = 32;
+
+/// How long it has been of use to go on asking.
+struct Patience {
+    now: Duration,
+    most: Duration,
+    /// Waits since the last try.
+    untried: u32,
+}
+
+impl Patience {
+    fn new(most: Duration) -> Self {
+        Self { now: most, most, untried: 0 }
+    }
+
+    fn paid(&mut self) {
+        self.now = (self.now * 2).clamp(self.most / 16, self.most);
+    }
+
+    fn was_vain(&mut self) {
+        self.now /= 2;
+        if self.now < self.most / 16 {
+            self.now = Duration::ZERO;
+            self.untried += 1;
+            if self.untried >= TRIAL_EVERY && !self.most.is_zero() {
+                (self.untried, self.now) = (0, self.most / 16);
+            }
+        }
+    }
+}
+
+/// Asks until the engine is no more. `has_cores`: as many as processes, so that to ask on takes nobody's.
+pub(super) fn drive(engine: Weak<Engine>, has_cores: bool) -> io::Result<impl Future<Output = ()>> {
+    let timer = Timer::new()?;
+    Ok(async move {
+        // A timer that fails is asked for nothing more; then this asks all the time.
+        while engine.strong_count() > 0 && asking(&engine, has_cores, &timer).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    })
+}
+
+async fn asking(engine: &Weak<Engine>, has_cores: bool, timer: &Timer) -> io::Result<()> {
+    let most = |patience| if has_cores { patience } else { Duration::ZERO };
+    let mut patiences = [PATIENCE_MAX, PATIENCE_BULK_MAX].map(|patience| Patience::new(most(patience)));
+    let (mut since, mut starts, mut step, mut is_over) = (Instant::now(), 0, SLEEP_MIN, false);
+    loop {
+        let Some(engine) = engine.upgrade() else { return Ok(()) };
+        let has_bulk = engine.has_bulk();
+        let patience = &mut patiences[usize::from(has_bulk)];
+        let is_complete = engine.poll() > 0;
+        let has_started = std::mem::replace(&mut starts, engine.starts()) != engine.starts();
+        if is_complete && !is_over {
+            patience.paid();
+        }
+        if is_complete || has_started {
+            (since, step, is_over) = (Instant::now(), SLEEP_MIN, false);
+            drop(engine);
+            tokio::task::yield_now().await;
+            continue;
+        }
+        if !is_over && since.elapsed() < patience.now {
+            drop(engine);
+            tokio::task::yield_now().await;
+            continue;
+        }
+        if !is_over {
+            patience.was_vain();
+            is_over = true;
+        }
+        timer.set(step)?;
+        tokio::select! {
+            biased;
+            () = engine.started.notified() => {}
+            rung = timer.rung() => rung?,
+        }
+        step = (step * 2).min(if has_bulk { SLEEP_BULK_MAX } else { SLEEP_MAX });
+    }
+}
+
+/// Wakes after microseconds; the event loop's own clock knows milliseconds.
+struct Timer(AsyncFd<OwnedFd>);
+
+impl Timer {
+    fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Self(watched(timerfd_create(TimerfdClockId::Monotonic, flags)?, Interest::READABLE)?))
+    }
+
+    fn set(&self, after: Duration) -> io::Result<()> {
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let it_value = Timespec { tv_sec: 0, tv_nsec: i64::from(after.subsec_nanos()) };
+        timerfd_settime(
+            self.0.get_ref(),
+            TimerfdTimerFlags::empty(),
+            &Itimerspec { it_interval: never, it_value },
+        )?;
+        Ok(())
+    }
+
+    async fn rung(&self) -> io::Result<()> {
+        // Nobody reads the number: to set the timer anew forgets it.
+        self.0.readable().await?.clear_ready();
+        Ok(())
+    }
+}
