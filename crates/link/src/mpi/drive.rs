@@ -5,7 +5,7 @@
 //! To ask all the time costs a core; to ask seldom costs time with each message, and transfers of much data stand still
 //! meanwhile, since the library moves them only when it is called. So: after a message has started or come, it is asked on for some
 //! microseconds, longer while much is under way, as far as that has paid lately and there are cores for it. Then this
-//! sleeps, and longer each time: up to a quarter of a millisecond while much is under way, else up to a millisecond.
+//! sleeps, and longer the longer nothing comes: up to a quarter of a millisecond while much is under way, else up to a millisecond.
 //! An idle worker takes about half a percent of a core.
 //!
 //! Invariants: other tasks have their turn between two questions. A message that starts ends the sleep.
@@ -31,35 +31,31 @@ const SLEEP_BULK_MAX: Duration = Duration::from_micros(250);
 const PATIENCE_MAX: Duration = Duration::from_micros(40);
 /// The same while much is under way: what a message of 1 MiB takes at 3 GB/s.
 const PATIENCE_BULK_MAX: Duration = Duration::from_micros(350);
-/// One in so many waits is tried when there is no patience left.
-const TRIAL_EVERY: u32 = 32;
+/// A sleep is this part of the time that was waited before it: so much later than it could a message is seen at most. Were it as
+/// long as that time, two ends that answer each other would keep each other slow.
+const SLEEP_PART: u32 = 8;
 
-/// How long it has been of use to go on asking.
+/// How long it is of use to go on asking.
 struct Patience {
     now: Duration,
     most: Duration,
-    /// Waits since the last try.
-    untried: u32,
 }
 
 impl Patience {
     fn new(most: Duration) -> Self {
-        Self { now: most, most, untried: 0 }
+        Self { now: most, most }
     }
 
-    fn paid(&mut self) {
-        self.now = (self.now * 2).clamp(self.most / 16, self.most);
-    }
-
-    fn was_vain(&mut self) {
-        self.now /= 2;
-        if self.now < self.most / 16 {
-            self.now = Duration::ZERO;
-            self.untried += 1;
-            if self.untried >= TRIAL_EVERY && !self.most.is_zero() {
-                (self.untried, self.now) = (0, self.most / 16);
-            }
+    /// Something came so long after it was waited for.
+    fn came(&mut self, after: Duration) {
+        if after <= self.most {
+            self.now = self.most;
         }
+    }
+
+    /// Nothing came while it was asked on.
+    fn was_vain(&mut self) {
+        self.now = if self.now > self.most / 8 { self.now / 2 } else { Duration::ZERO };
     }
 }
 
@@ -75,40 +71,38 @@ pub(super) fn drive(engine: Weak<Engine>, has_cores: bool) -> io::Result<impl Fu
 }
 
 async fn asking(engine: &Weak<Engine>, has_cores: bool, timer: &Timer) -> io::Result<()> {
-    let most = |patience| if has_cores { patience } else { Duration::ZERO };
-    let mut patiences = [PATIENCE_MAX, PATIENCE_BULK_MAX].map(|patience| Patience::new(most(patience)));
-    let (mut since, mut starts, mut step, mut is_over) = (Instant::now(), 0, SLEEP_MIN, false);
+    let mut patiences = [PATIENCE_MAX, PATIENCE_BULK_MAX].map(Patience::new);
+    let (mut since, mut starts, mut is_over) = (Instant::now(), 0, false);
     loop {
         let Some(engine) = engine.upgrade() else { return Ok(()) };
         let has_bulk = engine.has_bulk();
         let patience = &mut patiences[usize::from(has_bulk)];
         let is_complete = engine.poll() > 0;
         let has_started = std::mem::replace(&mut starts, engine.starts()) != engine.starts();
-        if is_complete && !is_over {
-            patience.paid();
+        let waited = since.elapsed();
+        if is_complete {
+            patience.came(waited);
         }
         if is_complete || has_started {
-            (since, step, is_over) = (Instant::now(), SLEEP_MIN, false);
-            drop(engine);
-            tokio::task::yield_now().await;
+            (since, is_over) = (Instant::now(), false);
+        } else if is_over || waited >= patience.now {
+            if !is_over {
+                patience.was_vain();
+                is_over = true;
+            }
+            let most = if has_bulk { SLEEP_BULK_MAX } else { SLEEP_MAX };
+            timer.set((waited / SLEEP_PART).clamp(SLEEP_MIN, most))?;
+            tokio::select! {
+                biased;
+                () = engine.started.notified() => {}
+                rung = timer.rung() => rung?,
+            }
             continue;
+        } else if !has_cores {
+            std::thread::yield_now();
         }
-        if !is_over && since.elapsed() < patience.now {
-            drop(engine);
-            tokio::task::yield_now().await;
-            continue;
-        }
-        if !is_over {
-            patience.was_vain();
-            is_over = true;
-        }
-        timer.set(step)?;
-        tokio::select! {
-            biased;
-            () = engine.started.notified() => {}
-            rung = timer.rung() => rung?,
-        }
-        step = (step * 2).min(if has_bulk { SLEEP_BULK_MAX } else { SLEEP_MAX });
+        drop(engine);
+        tokio::task::yield_now().await;
     }
 }
 

@@ -130,7 +130,10 @@ pub(super) fn open(file: &OsStr, abi: Option<Abi>) -> Result<Option<Opened>, Mpi
         Ok(library) => library,
         Err(_) if abi.is_some() => return Ok(None),
         // The loader's words for a file that it cannot find are not to be told from others.
-        Err(e) => return Err(MpiError::Unfit(file.into(), e.to_string())),
+        Err(e) => {
+            let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
+            return Err(MpiError::Unfit(file.into(), why));
+        }
     };
     let missing = |e: libloading::Error| MpiError::Unfit(file.into(), e.to_string());
     let abi = abi.unwrap_or_else(|| told(&library));
@@ -266,7 +269,7 @@ impl<H: Handle> Calls for Table<H> {
         // SAFETY: the memory is longer than any version's text.
         let text = text(|to, length| unsafe { (self.version)(to, length) });
         let line = text.lines().next().unwrap_or_default();
-        line.split([',', '\t']).next().unwrap_or_default().trim_end_matches(':').to_owned()
+        line.split(',').next().unwrap_or_default().replace(":\t", " ")
     }
 
     unsafe fn send(&self, from: *const u8, message: Message, is_synchronous: bool) -> Result<(), Fault> {
