@@ -88,14 +88,23 @@ fn alone_or(failure: Failure) -> Result<Role, Failure> {
 }
 
 /// Whether this process speaks for the job that it is of, if it is of one.
-pub(crate) fn is_first() -> bool {
+fn is_first() -> bool {
     Launch::of_environment().rank.is_none_or(|rank| rank == 0)
 }
 
 /// The same for a command line that could not be read.
-pub(crate) fn speaks(arguments: impl Iterator<Item = String>) -> bool {
-    let wants_mpi = |text: &str| text == "mpi" || text == "--link=mpi";
-    is_first() || !arguments.into_iter().any(|text| wants_mpi(&text))
+pub(crate) fn speaks() -> bool {
+    is_first() || !wants_mpi(std::env::args())
+}
+
+/// Number of processes of the job that this one is of, if it was asked to be of one.
+pub(crate) fn size() -> Option<usize> {
+    Launch::of_environment().size.filter(|_| wants_mpi(std::env::args()))
+}
+
+fn wants_mpi(arguments: impl Iterator<Item = String>) -> bool {
+    let mut arguments = arguments;
+    arguments.any(|text| text == "mpi" || text == "--link=mpi")
 }
 
 impl Ranks {

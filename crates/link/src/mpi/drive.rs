@@ -3,10 +3,10 @@
 //! Place in the flow: one task of the event loop, for as long as there is one; beside it nothing else asks.
 //!
 //! To ask all the time costs a core; to ask seldom costs time with each message, and transfers of much data stand still
-//! meanwhile, since the library moves them only when it is called. So: after a message has started or come, it is asked on for some
-//! microseconds, longer while much is under way, as far as that has paid lately and there are cores for it. Then this
-//! sleeps, and longer the longer nothing comes: up to a quarter of a millisecond while much is under way, else up to a millisecond.
-//! An idle worker takes about half a percent of a core.
+//! meanwhile, since the library moves them only when it is called. So: after a message has started or come, it is asked on
+//! for some microseconds, longer while much is under way, as far as that has paid lately. Then this sleeps, and longer the
+//! longer nothing comes: up to a quarter of a millisecond while much is under way, else up to a millisecond. An idle worker
+//! takes about half a percent of a core.
 //!
 //! Invariants: other tasks have their turn between two questions. A message that starts ends the sleep.
 
@@ -31,8 +31,8 @@ const SLEEP_BULK_MAX: Duration = Duration::from_micros(250);
 const PATIENCE_MAX: Duration = Duration::from_micros(40);
 /// The same while much is under way: what a message of 1 MiB takes at 3 GB/s.
 const PATIENCE_BULK_MAX: Duration = Duration::from_micros(350);
-/// A sleep is this part of the time that was waited before it: so much later than it could a message is seen at most. Were it as
-/// long as that time, two ends that answer each other would keep each other slow.
+/// A sleep is this part of the time that was waited before it: so much later than it could a message is seen at most. Were it
+/// as long as that time, two ends that answer each other would keep each other slow.
 const SLEEP_PART: u32 = 8;
 
 /// How long it is of use to go on asking.

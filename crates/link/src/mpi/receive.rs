@@ -35,7 +35,7 @@ struct Firsts {
 }
 
 impl Firsts {
-    fn expect(&mut self) -> Result<(), Fault> {
+    fn prepare(&mut self) -> Result<(), Fault> {
         let message = Message { bytes: FIRST_BYTES, peer: self.channel.peer, tag: self.channel.first };
         let buffer = Payload::Buffer(self.engine.buffer(FIRST_BYTES));
         self.expected.push_back(self.engine.receive(buffer, message)?);
@@ -51,7 +51,7 @@ impl Firsts {
             self.is_ended = true;
             return Ok(None);
         }
-        self.expect()?;
+        self.prepare()?;
         let Payload::Buffer(buffer) = payload else { unreachable!("it was a buffer") };
         Ok(Some((bytes, buffer)))
     }
@@ -75,7 +75,7 @@ struct Followers {
 }
 
 impl Followers {
-    fn expect(&self, payload: Payload, bytes: usize) -> Result<Ticket, Fault> {
+    fn prepare(&self, payload: Payload, bytes: usize) -> Result<Ticket, Fault> {
         self.engine.receive(payload, Message { bytes, peer: self.channel.peer, tag: self.channel.body })
     }
 
@@ -128,7 +128,7 @@ impl MpiReceiver {
     pub(super) fn new(engine: Rc<Engine>, channel: Channel) -> Result<Self, Fault> {
         let expected = VecDeque::with_capacity(FIRSTS_AHEAD);
         let mut firsts = Firsts { engine: engine.clone(), channel, expected, is_ended: false };
-        (0..FIRSTS_AHEAD).try_for_each(|_| firsts.expect())?;
+        (0..FIRSTS_AHEAD).try_for_each(|_| firsts.prepare())?;
         let followers = Followers { engine, channel, unwanted: None, is_ended: false };
         Ok(Self {
             incoming: Some(Incoming { firsts, followers }),
@@ -155,7 +155,7 @@ impl MpiReceiver {
 
     /// Waits for a message that follows a first one.
     async fn follower(&mut self, payload: Payload, bytes: usize) -> Result<Payload, LinkError> {
-        let ticket = self.incoming().followers.expect(payload, bytes).map_err(failed)?;
+        let ticket = self.incoming().followers.prepare(payload, bytes).map_err(failed)?;
         let stall = self.limits.stall;
         let Ok(came) = tokio::time::timeout(stall, ticket).await else {
             return Err(LinkError::Stalled(stall));

@@ -1,4 +1,5 @@
-//! What is shared of a machine, and the contract of links over MPI: a process has one library and enters it once, so the tests are run again in a process for each.
+//! What is shared of a machine, and the contract of links over MPI: a process has one library and enters it once, so the tests
+//! are run again in a process for each.
 
 use super::*;
 use crate::Limits;
