@@ -237,7 +237,8 @@ impl World {
     }
 
     /// Ends MPI, once what is under way has been taken; no event loop is needed, and nothing of MPI may be used after it.
-    /// All links have to be dropped before, and every rank has to leave. Where somebody does not take his part, all processes are ended with that exit code.
+    /// All links have to be dropped before, and every rank has to leave. Where somebody does not take his part, all processes
+    /// are ended with that exit code.
     pub fn leave(&self, code: u8) -> Result<(), MpiError> {
         let deadline = Instant::now() + LEAVE_DEADLINE;
         let mut pause = Duration::from_micros(10);
