@@ -105,6 +105,9 @@ pub(crate) fn usage(e: &clap::Error) -> u8 {
         .collect();
     let line = words.join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
+    if !crate::ranks::speaks() {
+        return Exit::Usage.number();
+    }
     crate::say(&format!("bramble: {line}; see --help"));
     Exit::Usage.number()
 }

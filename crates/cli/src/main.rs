@@ -28,6 +28,7 @@ mod part_file;
 mod plan;
 mod progress;
 mod quantity;
+mod ranks;
 mod report;
 mod resume;
 mod sim;
@@ -61,7 +62,41 @@ fn run() -> u8 {
         Ok(cli) => cli,
         Err(e) => return exit::usage(&e),
     };
-    let result = match cli.command {
+    let mut command = cli.command;
+    let role = match team_of(&mut command) {
+        Some(team) => ranks::enter(team).map(|role| (role, team.ranks.clone())),
+        None => Ok((ranks::Role::Primary, ranks::Ranks::default())),
+    };
+    let (result, ranks) = match role {
+        Ok((ranks::Role::Primary, ranks)) => (done(command, began), ranks),
+        Ok((ranks::Role::Worker(exit), _)) => return exit.number(),
+        Err(failure) => (Err(failure), ranks::Ranks::default()),
+    };
+    let code = match result {
+        Ok(exit) => exit.number(),
+        Err(failure) => {
+            say(&format!("bramble: {}", failure.text.replace('\n', " ")));
+            failure.exit.number()
+        }
+    };
+    ranks.leave(code);
+    code
+}
+
+/// Who computes, where the verb is about that.
+fn team_of(command: &mut Command) -> Option<&mut args::TeamArgs> {
+    match command {
+        Command::Multiply(args) => Some(&mut args.team),
+        Command::Plan(args) => Some(&mut args.team),
+        Command::Sim(args) => Some(&mut args.product.team),
+        Command::Nodes(args) => Some(&mut args.team),
+        _ => None,
+    }
+}
+
+/// Does what the verb says.
+fn done(command: Command, began: std::time::Instant) -> Result<Exit, Failure> {
+    match command {
         Command::Multiply(args) => multiply::run(&args, began),
         Command::Plan(args) => plan::run(&args),
         Command::Sim(args) => sim::run(&args),
@@ -77,13 +112,6 @@ fn run() -> u8 {
             out(&script)
         }
         Command::Man => man(),
-    };
-    match result {
-        Ok(exit) => exit.number(),
-        Err(failure) => {
-            say(&format!("bramble: {}", failure.text.replace('\n', " ")));
-            failure.exit.number()
-        }
     }
 }
 

@@ -141,7 +141,9 @@ fn command() -> String {
         std::env::args_os().filter(|word| word != "--restart" && word != "--resume").collect();
     words.push("--resume".into());
     let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-    words.join(" ")
+    // What mpirun was told beside the number of processes is not known here.
+    let launcher = crate::ranks::size().map_or_else(String::new, |ranks| format!("mpirun -n {ranks} "));
+    launcher + &words.join(" ")
 }
 
 /// A word as a shell takes it.

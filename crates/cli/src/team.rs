@@ -9,12 +9,14 @@ use crate::cluster::{Cluster, Later, Met};
 use crate::exit::{Exit, Failure};
 use crate::hostfile;
 use crate::local::{LocalWorkers, Share, Way};
+use crate::ranks::{Allotment, Ranks, allotment};
 use crate::trust;
 use bramble_kernel::Choice;
-use bramble_link::{LocalKind, thread_pair};
+use bramble_link::{LocalKind, World, thread_pair};
 use bramble_matrix::DType;
 use bramble_primary::{End, Ends};
 use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
+use std::rc::Rc;
 use tokio::sync::mpsc;
 
 /// Workers that have come and that the product has not taken yet.
@@ -28,6 +30,8 @@ pub(crate) enum Team {
     Local(Share),
     /// Workers that listen or dial in.
     Cluster(Cluster),
+    /// Those that were started with it.
+    Ranks(Rc<World>),
 }
 
 /// Links with everybody who could be had.
@@ -60,6 +64,10 @@ impl Team {
     /// The machines that the command line names.
     pub(crate) fn of(args: &TeamArgs) -> Result<Self, Failure> {
         let cores = default_threads();
+        if args.link == Some(LinkKind::Mpi) {
+            // Alone in its world it is this machine alone.
+            return Ok(args.ranks.others().map_or(Self::Alone, Self::Ranks));
+        }
         if let Some(workers) = args.local {
             let way = match args.link {
                 Some(LinkKind::Thread) => {
@@ -69,6 +77,7 @@ impl Team {
                 None | Some(LinkKind::Tcp) => Way::Loopback,
                 Some(LinkKind::Pipe) => Way::Inherited(LocalKind::Pipe),
                 Some(LinkKind::Shm) => Way::Inherited(LocalKind::Shm),
+                Some(LinkKind::Mpi) => unreachable!("refused before, and taken care of above"),
             };
             return Ok(Self::Local(Share {
                 workers,
@@ -118,6 +127,10 @@ impl Team {
     pub(crate) async fn gather_some(self, args: &TeamArgs, purpose: Purpose) -> Result<Gathered, Failure> {
         let mut kernel = purpose.kernel;
         let is_local = matches!(self, Self::Local(_));
+        let allotment = match &self {
+            Self::Ranks(world) => Some(allotment(world, args.threads, args.memory)),
+            Self::Alone | Self::Local(_) | Self::Cluster(_) => None,
+        };
         let mut processes = LocalWorkers::default();
         let Met { ends: workers, missing, later } = match self {
             Self::Alone => Met::default(),
@@ -132,8 +145,10 @@ impl Team {
                 Met { ends, ..Met::default() }
             }
             Self::Cluster(cluster) => cluster.meet().await?,
+            Self::Ranks(world) => Met { ends: Ranks::meet(&world, args.threads)?, ..Met::default() },
         };
-        let (local, threads) = own_threads(args, is_local, !workers.is_empty());
+        let allotment = allotment.unwrap_or_else(|| own(args, is_local));
+        let (local, threads) = (own_threads(allotment, !workers.is_empty()), allotment.threads);
         Ok(Gathered {
             ends: Ends { local, workers, alike: is_local, missing: Vec::new(), later: None },
             missing,
@@ -176,29 +191,30 @@ impl Gathered {
     }
 }
 
-/// This machine's own threads as a worker, and how many they are.
-fn own_threads(args: &TeamArgs, is_local: bool, has_others: bool) -> (End, usize) {
+/// What this process has of its machine, where it was not started with others.
+fn own(args: &TeamArgs, is_local: bool) -> Allotment {
     let threads =
         if is_local { default_threads() } else { args.threads.map_or_else(default_threads, usize::from) };
     let memory_bytes = match args.memory {
         Some(bytes) if !is_local => bytes,
         _ => available_memory(),
     };
-    let config = Config {
-        threads,
-        memory_bytes,
-        kernel: None,
-        // Worker processes of the same cores come and go; pinning is for a machine of one's own.
-        pin_from: (!is_local && threads <= default_threads()).then_some(0),
-        gives_way: has_others,
-        name: host_name(),
-    };
+    // Worker processes of the same cores come and go; pinning is for a machine of one's own.
+    let pin_from = (!is_local && threads <= default_threads()).then_some(0);
+    Allotment { threads, memory_bytes, pin_from }
+}
+
+/// This machine's own threads as a worker.
+fn own_threads(allotment: Allotment, has_others: bool) -> End {
+    let Allotment { threads, memory_bytes, pin_from } = allotment;
+    let config =
+        Config { threads, memory_bytes, kernel: None, pin_from, gives_way: has_others, name: host_name() };
     let (here, there) = thread_pair("primary", "this machine");
     tokio::task::spawn_local(async move {
         // How it ended is seen at the other end.
         let _ = serve_link(there, None, &config, &Ledger::new()).await;
     });
-    (End { link: here, threads_max: 0, was_dialled: false }, threads)
+    End { link: here, threads_max: 0, was_dialled: false }
 }
 
 /// `auto` resolved once.

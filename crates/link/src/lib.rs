@@ -23,6 +23,8 @@ mod key;
 mod local;
 mod meter;
 #[cfg(target_os = "linux")]
+mod mpi;
+#[cfg(target_os = "linux")]
 mod reference;
 mod secure;
 #[cfg(target_os = "linux")]
@@ -37,6 +39,8 @@ pub use key::{ClusterKey, KeyError};
 #[cfg(target_os = "linux")]
 pub use local::{Endpoint, LocalKind, local_pair};
 pub use meter::{Meter, Section, Spent, clock_ns, thread_cpu_ns};
+#[cfg(target_os = "linux")]
+pub use mpi::{Launch, MpiError, Order, Portion, World};
 pub use secure::{Introduced, Proven, Reach, Security};
 pub use tcp::{tcp_connect, tcp_link};
 pub use thread::thread_pair;
@@ -212,7 +216,7 @@ pub struct Link {
     pub peer: String,
     /// The addresses of this end and the other, where there are any.
     pub addresses: Option<Addresses>,
-    /// `thread`, `tcp`, `pipe` or `shm`.
+    /// `thread`, `tcp`, `pipe`, `shm` or `mpi`.
     pub name: &'static str,
     /// Whether bodies may be `Body::Lent`, and arrive by reference.
     pub shares_memory: bool,

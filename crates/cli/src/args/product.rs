@@ -4,6 +4,7 @@
 use crate::exit::Failure;
 use crate::levels;
 use crate::quantity::size;
+use crate::ranks::Ranks;
 use bramble_kernel::{Choice, KernelName};
 use bramble_matrix::{DType, Effort};
 use bramble_plan::{Cut, Preference, Relay, Strategy, Wish};
@@ -11,7 +12,7 @@ use clap::{Args, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Over what the frames to workers of `--local` go.
+/// Over what the frames to workers of `--local` go, or to those of `mpirun`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LinkKind {
     /// Threads of this process (no workers)
@@ -22,6 +23,8 @@ pub(crate) enum LinkKind {
     Pipe,
     /// Memory that both processes have mapped
     Shm,
+    /// MPI, between the processes that mpirun has started: the first is the primary (docs/mpi.md)
+    Mpi,
 }
 
 impl LinkKind {
@@ -32,6 +35,7 @@ impl LinkKind {
             Self::Tcp => "tcp",
             Self::Pipe => "pipe",
             Self::Shm => "shm",
+            Self::Mpi => "mpi",
         }
     }
 }
@@ -56,9 +60,12 @@ pub(crate) struct TeamArgs {
     pub(crate) local: Option<u16>,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
-    /// Link to the workers of --local (default: tcp)
+    /// Link to the workers of --local (default: tcp); mpi: to those that mpirun has started
     #[arg(long, value_name = "KIND", value_enum)]
     pub(crate) link: Option<LinkKind>,
+    /// The processes of --link mpi, once this one has met them.
+    #[arg(skip)]
+    pub(crate) ranks: Ranks,
     /// Compute threads (of each worker, with --local)
     #[arg(long, value_name = "T", env = "BRAMBLE_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
@@ -160,10 +167,12 @@ impl CutArgs {
     /// Refuses panels that are to be passed on by workers who have no addresses.
     pub(crate) fn check_relay(&self, team: &TeamArgs) -> Result<(), Failure> {
         match team.link {
-            Some(link @ (LinkKind::Pipe | LinkKind::Shm)) if matches!(self.relay, RelayKind::On) => {
+            Some(link @ (LinkKind::Pipe | LinkKind::Shm | LinkKind::Mpi))
+                if matches!(self.relay, RelayKind::On) =>
+            {
                 let link = link.name();
                 let text = format!(
-                    "--relay on: workers behind --link {link} have no links with each other; use --link tcp"
+                    "--relay on: workers behind --link {link} have no links with each other; those of TCP have"
                 );
                 Err(Failure::usage(text))
             }

@@ -61,14 +61,14 @@ pub(crate) trait Stream: 'static {
 
 /// When a task that could go on for ever lets others have their turn.
 #[derive(Default)]
-struct Turns {
+pub(crate) struct Turns {
     frames: u32,
     bytes: usize,
 }
 
 impl Turns {
     /// Between two frames. To let others have a turn is a call of the system, which frames of a few bytes would feel.
-    async fn between_frames(&mut self, most: u32) {
+    pub(crate) async fn between_frames(&mut self, most: u32) {
         self.frames += 1;
         if self.frames >= most || self.bytes >= TURN_BYTES {
             *self = Self::default();
@@ -76,7 +76,7 @@ impl Turns {
         }
     }
 
-    fn moved(&mut self, bytes: usize) {
+    pub(crate) fn moved(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 }
@@ -86,6 +86,6 @@ fn broken(e: io::Error) -> LinkError {
     e.downcast::<LinkError>().unwrap_or_else(LinkError::Broken)
 }
 
-fn cut_off() -> LinkError {
+pub(crate) fn cut_off() -> LinkError {
     LinkError::Broken(io::Error::new(ErrorKind::UnexpectedEof, "it ended in the middle of a frame"))
 }

@@ -18,8 +18,7 @@ pub(crate) struct BenchProductArgs {
         value_name = "LIST",
         default_value = "thread,tcp,pipe,shm",
         value_delimiter = ',',
-        value_enum
-    )]
+          value_parser = within_a_machine)]
     pub(crate) link: Vec<LinkKind>,
     /// Worker processes over each link
     #[arg(long, value_name = "P", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -35,4 +34,10 @@ pub(crate) struct BenchProductArgs {
     pub(crate) kernel: Option<Choice>,
     #[command(flatten)]
     pub(crate) form: BenchForm,
+}
+
+fn within_a_machine(text: &str) -> Result<LinkKind, String> {
+    let known = [LinkKind::Thread, LinkKind::Tcp, LinkKind::Pipe, LinkKind::Shm];
+    let named = known.into_iter().find(|link| link.name() == text);
+    named.ok_or_else(|| "use thread, tcp, pipe or shm: over MPI it is mpirun that starts workers".to_owned())
 }

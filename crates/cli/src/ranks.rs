@@ -1,0 +1,203 @@
+//! `--link mpi`: this process is one of those that an `mpirun` has started, all with the same arguments.
+//!
+//! Place in the flow: before the verb. The first of them (rank 0) runs it as primary; the others are workers, and read
+//! and write no files.
+//!
+//! Invariants: all enter before anything can fail, and all leave together, when the first one says so; so none waits for
+//! one that is no more. Processes of one machine share out its processors, those on which each may run, and its memory.
+//! An error is told once: by the first, or, where there is no world yet, by the first of each machine.
+//!
+//! Deliberately absent: going on without a process that has died. Whoever has started them ends them all.
+
+use crate::args::{LinkKind, TeamArgs};
+use crate::exit::{Exit, Failure};
+use bramble_link::{Launch, Link, LinkError, Order, World};
+use bramble_primary::End;
+use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::{LocalSet, spawn_local};
+
+/// After a signal the first process keeps what is done, and then ends all; nobody is waited for longer.
+const SIGNAL_PATIENCE: Duration = Duration::from_secs(6);
+
+/// The other processes of the job, if this one is of a job.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ranks(Option<Rc<World>>);
+
+/// What becomes of this process.
+pub(crate) enum Role {
+    /// It does what it was asked to.
+    Primary,
+    /// It was a worker, and ends like this.
+    Worker(Exit),
+}
+
+/// What a process has of its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allotment {
+    pub(crate) threads: usize,
+    pub(crate) memory_bytes: u64,
+    /// Where its threads are pinned from on, among the processors on which it may run.
+    pub(crate) pin_from: Option<usize>,
+}
+
+/// Enters the world, where that is asked for. Workers are workers until the end in here.
+pub(crate) fn enter(args: &mut TeamArgs) -> Result<Role, Failure> {
+    if args.link != Some(LinkKind::Mpi) {
+        return Ok(Role::Primary);
+    }
+    let named = [
+        (args.local.is_some(), "--local"),
+        (args.workers.is_some(), "--workers"),
+        (args.hostfile.is_some(), "--hostfile"),
+        (args.awaited.is_some(), "--await"),
+    ];
+    if let Some((_, option)) = named.iter().find(|(is_given, _)| *is_given) {
+        let text =
+            format!("--link mpi: the workers are the processes that mpirun has started; leave {option} away");
+        return alone_or(Failure::usage(text));
+    }
+    let launch = Launch::of_environment();
+    let world = match World::enter(launch) {
+        Ok(world) => Rc::new(world),
+        Err(e) if launch.is_first_of_machine => return Err(Failure::failed(format!("--link mpi: {e}"))),
+        Err(_) => return Ok(Role::Worker(Exit::Failed)),
+    };
+    if world.size() == 1 && !launch.is_known() {
+        let text = "--link mpi: nobody has started other processes; use mpirun, as in: mpirun -n 4 bramble multiply A.npy B.npy \
+                    -o C.npy --link mpi";
+        // Alone, there is nothing that could be in the way.
+        let _ = world.leave(Exit::Usage.number());
+        return Err(Failure::usage(text));
+    }
+    if world.rank() > 0 {
+        let exit = serve(&world, args);
+        // What went wrong is seen by the first one, which says it.
+        let is_left = world.leave(Exit::Failed.number()).is_ok();
+        return Ok(Role::Worker(exit.filter(|_| is_left).unwrap_or(Exit::Failed)));
+    }
+    args.ranks = Ranks(Some(world));
+    Ok(Role::Primary)
+}
+
+/// A command line that nobody can follow: every process of a job sees that, and one says it.
+fn alone_or(failure: Failure) -> Result<Role, Failure> {
+    if is_first() { Err(failure) } else { Ok(Role::Worker(failure.exit)) }
+}
+
+/// Whether this process speaks for the job that it is of, if it is of one.
+fn is_first() -> bool {
+    Launch::of_environment().rank.is_none_or(|rank| rank == 0)
+}
+
+/// The same for a command line that could not be read.
+pub(crate) fn speaks() -> bool {
+    is_first() || !wants_mpi(std::env::args())
+}
+
+/// Number of processes of the job that this one is of, if it was asked to be of one.
+pub(crate) fn size() -> Option<usize> {
+    Launch::of_environment().size.filter(|_| wants_mpi(std::env::args()))
+}
+
+fn wants_mpi(arguments: impl Iterator<Item = String>) -> bool {
+    let mut arguments = arguments;
+    arguments.any(|text| text == "mpi" || text == "--link=mpi")
+}
+
+impl Ranks {
+    /// The world, where there are others.
+    pub(crate) fn others(&self) -> Option<Rc<World>> {
+        self.0.clone().filter(|world| world.size() > 1)
+    }
+
+    /// Links with all others. Has to run inside a `LocalSet`.
+    pub(crate) fn meet(world: &World, threads: Option<u16>) -> Result<Vec<End>, Failure> {
+        let failed = |e: LinkError| Failure::failed(format!("--link mpi: {e}"));
+        drive(world, threads)?;
+        world.tell(Order::Serve).map_err(failed)?;
+        let link = |rank| world.link(rank, &format!("rank {rank}")).map_err(failed);
+        let end = |link: Link| End { link, threads_max: 0, was_dialled: false };
+        (1..world.size()).map(|rank| link(rank).map(end)).collect()
+    }
+
+    /// Ends the job, once all that was to be told is told.
+    pub(crate) fn leave(&self, code: u8) {
+        let Some(world) = &self.0 else { return };
+        // Where others cannot be told any more, they are ended.
+        let _ = world.tell(Order::Done);
+        if let Err(e) = world.leave(code) {
+            crate::say(&format!("bramble: --link mpi: {e}"));
+        }
+    }
+}
+
+/// Moves the world's messages, on the event loop of this thread.
+fn drive(world: &World, threads: Option<u16>) -> Result<(), Failure> {
+    let portion = world.portion();
+    // With less than a processor for each process, to look for messages takes time from somebody who computes.
+    let has_cores =
+        portion.sharers <= default_threads() && threads.map_or(1, usize::from) <= default_threads();
+    let driving = world.drive(has_cores).map_err(|e| Failure::failed(format!("--link mpi: {e}")))?;
+    spawn_local(driving);
+    Ok(())
+}
+
+/// What this process has of its machine, as far as the user does not say.
+pub(crate) fn allotment(world: &World, threads: Option<u16>, memory_bytes: Option<u64>) -> Allotment {
+    let (portion, cores) = (world.portion(), default_threads());
+    let threads = threads.map_or_else(|| (cores / portion.sharers).max(1), usize::from);
+    let ranks = u64::try_from(portion.ranks).unwrap_or(1).max(1);
+    Allotment {
+        threads,
+        memory_bytes: memory_bytes.unwrap_or_else(|| available_memory() / ranks),
+        pin_from: (portion.sharers * threads <= cores).then_some(portion.place * threads),
+    }
+}
+
+/// Computes for the first process until that says that it is over; nothing where that is not to be had any more.
+fn serve(world: &World, args: &TeamArgs) -> Option<Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let local = LocalSet::new();
+    let exit = local.block_on(&runtime, async {
+        drive(world, args.threads).ok()?;
+        let mut interrupt = signal(SignalKind::interrupt()).ok()?;
+        let mut terminate = signal(SignalKind::terminate()).ok()?;
+        let signalled = async {
+            // The signal is for all of them, and the first one has something to keep.
+            let exit = tokio::select! {
+                _ = interrupt.recv() => Exit::Interrupted,
+                _ = terminate.recv() => Exit::Terminated,
+            };
+            tokio::time::sleep(SIGNAL_PATIENCE).await;
+            exit
+        };
+        tokio::select! {
+            exit = sessions(world, args) => exit,
+            exit = signalled => Some(exit),
+        }
+    });
+    drop(local);
+    // Compute threads may be inside a kernel; nobody waits for them.
+    runtime.shutdown_background();
+    exit
+}
+
+/// One session after the other.
+async fn sessions(world: &World, args: &TeamArgs) -> Option<Exit> {
+    let Allotment { threads, memory_bytes, pin_from } = allotment(world, args.threads, args.memory);
+    let config = Config { threads, memory_bytes, kernel: None, pin_from, gives_way: true, name: host_name() };
+    let ledger = Ledger::new();
+    let mut order = world.told().await.ok()?;
+    while order == Order::Serve {
+        let link = world.link(0, "primary").ok()?;
+        tokio::select! {
+            // How it ended is seen at the other end.
+            _ = serve_link(link, None, &config, &ledger) => order = world.told().await.ok()?,
+            told = world.told() => order = told.ok()?,
+        }
+    }
+    Some(Exit::Done)
+}

@@ -1,0 +1,163 @@
+//! Which MPI library is opened.
+//!
+//! Place in the flow: once a process, before anything else of MPI.
+//!
+//! Invariants: the library of whoever started this process goes first, because processes of another one would not find each
+//! other; a file that the user names is the only one that is tried.
+//!
+//! Deliberately absent: a search of the file system. Names go to the system's own loader.
+
+use super::table::{self, Opened};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+
+/// Names the file of the library.
+pub(super) const VARIABLE: &str = "BRAMBLE_MPI";
+
+/// What cannot be had of MPI.
+#[derive(Debug, thiserror::Error)]
+pub enum MpiError {
+    /// No library was found.
+    #[error(
+        "there is no MPI library here: install one on every machine with 'sudo apt install openmpi-bin' or 'sudo apt install \
+         mpich', or name its file in {VARIABLE}"
+    )]
+    Missing,
+    /// A file is there, and no library of MPI that can be used.
+    #[error("{file} cannot be used as an MPI library: {why}", file = .0.display(), why = .1)]
+    Unfit(OsString, String),
+    /// Another library's processes were started.
+    #[error(
+        "mpirun has started {told} processes, but the library that was opened ({library}) sees {seen}: it is another one's \
+         mpirun; start with that library's own, or name the library of this one in {VARIABLE}"
+    )]
+    Mismatch {
+        /// How many were started.
+        told: usize,
+        /// How many the library knows of.
+        seen: usize,
+        /// What it calls itself.
+        library: String,
+    },
+    /// A call failed.
+    #[error("{0}")]
+    Failed(String),
+    /// The system.
+    #[error("MPI: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Binary interfaces of MPI libraries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Abi {
+    /// That of MPI 5.
+    Standard,
+    OpenMpi,
+    Mpich,
+}
+
+impl fmt::Display for Abi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Standard => "the standard interface",
+            Self::OpenMpi => "Open MPI's interface",
+            Self::Mpich => "MPICH's interface",
+        })
+    }
+}
+
+/// Names for the loader.
+const STANDARD: [(&str, Abi); 2] = [("libmpi_abi.so.1", Abi::Standard), ("libmpi_abi.so.0", Abi::Standard)];
+const OPEN_MPI: (&str, Abi) = ("libmpi.so.40", Abi::OpenMpi);
+/// As Debian calls it, and as others do.
+const MPICH: [(&str, Abi); 2] = [("libmpich.so.12", Abi::Mpich), ("libmpi.so.12", Abi::Mpich)];
+
+/// Who has started this process, as far as its environment says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Launch {
+    /// Whether it was Open MPI's mpirun.
+    is_open_mpi: bool,
+    /// Whether it was MPICH's, or one that speaks as it does.
+    is_mpich: bool,
+    /// Which of the processes this one is.
+    pub rank: Option<usize>,
+    /// How many there are.
+    pub size: Option<usize>,
+    /// Whether this one is the first of its machine, or nobody says that there are others.
+    pub is_first_of_machine: bool,
+}
+
+impl Launch {
+    /// Of this process.
+    pub fn of_environment() -> Self {
+        Self::of(|name| std::env::var(name).ok())
+    }
+
+    fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let number = |names: &[&str]| names.iter().find_map(|name| variable(name)?.parse().ok());
+        Self {
+            is_open_mpi: variable("OMPI_COMM_WORLD_SIZE").is_some(),
+            is_mpich: variable("PMI_RANK").is_some(),
+            is_first_of_machine: number(&["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"])
+                .is_none_or(|rank| rank == 0),
+            rank: number(&["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]),
+            size: number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]),
+        }
+    }
+
+    /// Whether something has started this process as one of a job.
+    pub fn is_known(self) -> bool {
+        self.rank.is_some()
+    }
+
+    /// Names in the order in which they are tried.
+    fn candidates(self) -> Vec<(&'static str, Abi)> {
+        match (self.is_open_mpi, self.is_mpich) {
+            (true, _) => [&[OPEN_MPI], &STANDARD[..], &MPICH].concat(),
+            (_, true) => [&MPICH[..], &STANDARD, &[OPEN_MPI]].concat(),
+            _ => [&STANDARD[..], &[OPEN_MPI], &MPICH].concat(),
+        }
+    }
+}
+
+/// Opens a library: the one that is named, or the first that is there.
+pub(super) fn open(launch: Launch) -> Result<Opened, MpiError> {
+    if let Some(file) = std::env::var_os(VARIABLE).filter(|file| !file.is_empty()) {
+        return match table::open(&file, None) {
+            Err(MpiError::Unfit(_, why)) => {
+                Err(MpiError::Unfit(file, format!("{why} ({VARIABLE} names it)")))
+            }
+            other => other?.ok_or(MpiError::Missing),
+        };
+    }
+    for (file, abi) in launch.candidates() {
+        if let Some(opened) = table::open(OsStr::new(file), Some(abi))? {
+            return Ok(opened);
+        }
+    }
+    Err(MpiError::Missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launched(variables: &[(&str, &str)]) -> Launch {
+        Launch::of(|name| variables.iter().find(|(known, _)| *known == name).map(|(_, v)| (*v).to_owned()))
+    }
+
+    #[test]
+    fn the_library_of_whoever_started_this_process_goes_first() {
+        let first = |launch: Launch| launch.candidates()[0].0;
+        let open_mpi =
+            launched(&[("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_RANK", "3"), ("PMIX_RANK", "3")]);
+        assert_eq!((first(open_mpi), open_mpi.rank, open_mpi.size), ("libmpi.so.40", Some(3), Some(4)));
+        let mpich = launched(&[("PMI_RANK", "0"), ("PMI_SIZE", "2")]);
+        assert_eq!((first(mpich), mpich.rank, mpich.size), ("libmpich.so.12", Some(0), Some(2)));
+        let nobody = launched(&[]);
+        assert_eq!((first(nobody), nobody.is_known()), ("libmpi_abi.so.1", false));
+        for launch in [open_mpi, mpich, nobody] {
+            assert_eq!(launch.candidates().len(), 5, "all are tried");
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Links between the processes that an `mpirun` has started.
+//!
+//! Place in the flow: a process that is one of such a job enters the world of MPI first of all; then it opens links to others by
+//! their numbers (ranks). `table` has the library's functions, `engine` the messages that are under way, `send` and `receive`
+//! the ends of a link, `drive` the task that asks the library.
+//!
+//! Invariants: one world a process, and all calls on its one event loop's thread. MPI has neither an end of a connection nor
+//! back-pressure, so both are messages here: an end says that it has ended, a receiver that it is gone, and no more than a
+//! window is under way to somebody who does not receive. A world that is left has nothing under way.
+//!
+//! Deliberately absent: MPI at build time; operations of all ranks but one at the start; going on without a rank that dies:
+//! whoever started the job ends all of it.
+
+mod drive;
+mod engine;
+mod held;
+mod library;
+mod receive;
+mod send;
+mod table;
+
+use crate::{Link, LinkError, Proven};
+use engine::{Engine, Ticket};
+use held::Payload;
+pub use library::{Launch, MpiError};
+use receive::MpiReceiver;
+use rustix::thread::{CpuSet, sched_getaffinity};
+use send::MpiSender;
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use table::{Fault, Message};
+
+/// Longest first message of a frame, and so the longest frame that is one message.
+const FIRST_BYTES: usize = 8 << 10;
+/// First messages that a receiver waits for at a time; so many tell it of the end.
+const FIRSTS_AHEAD: usize = 8;
+/// A first message of so many bytes says that the frame that was to come does not. Shorter than any header.
+const CUT_OFF_BYTES: usize = 8;
+
+/// Tag of what the first rank tells all others.
+const ORDER_TAG: i32 = 0;
+/// Tags of the first link between two ranks.
+const LINK_TAGS: i32 = 8;
+/// Tags of a link: first messages, followers and the end of a receiver, one way and the other.
+const TAGS_PER_LINK: i32 = 8;
+/// As every library has at least.
+const TAG_MAX: i32 = 32_767;
+
+/// Everything that is under way has to be taken by then.
+const LEAVE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Processors that are told of.
+const CPU_BYTES: usize = 128;
+/// A machine's number since it was switched on.
+const MACHINE_BYTES: usize = 36;
+
+/// What one direction of a link is called.
+#[derive(Clone, Copy, Debug)]
+struct Channel {
+    peer: i32,
+    first: i32,
+    body: i32,
+    gone: i32,
+}
+
+/// What the first rank tells another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Open a link with it.
+    Serve,
+    /// It is over.
+    Done,
+}
+
+impl Order {
+    fn code(self) -> u8 {
+        match self {
+            Self::Serve => 1,
+            Self::Done => 2,
+        }
+    }
+}
+
+/// What the ranks on this machine share of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Portion {
+    /// Ranks on this machine.
+    pub ranks: usize,
+    /// Ranks that may run on processors on which this one may, itself among them.
+    pub sharers: usize,
+    /// Which of the sharers this one is, from 0.
+    pub place: usize,
+}
+
+/// All processes of the job.
+pub struct World {
+    engine: Rc<Engine>,
+    rank: usize,
+    size: usize,
+    library: String,
+    portion: Portion,
+    /// Links that were opened so far, with each rank.
+    links: RefCell<Vec<i32>>,
+    /// The order that is waited for.
+    order: RefCell<Option<Ticket>>,
+}
+
+impl World {
+    /// Opens a library and enters; waits for all ranks. Once a process, on the thread of its event loop.
+    pub fn enter(launch: Launch) -> Result<Self, MpiError> {
+        let failed = |fault: Fault| MpiError::Failed(fault.0);
+        let (abi, calls) = library::open(launch)?;
+        calls.init().map_err(failed)?;
+        let (rank, size) = calls.rank_and_size().map_err(failed)?;
+        let number =
+            |n: i32| usize::try_from(n).map_err(|_| MpiError::Failed(format!("a rank or size of {n}")));
+        let (rank, size) = (number(rank)?, number(size)?);
+        let library = format!("{} by {abi}", calls.version());
+        if let Some(told) = launch.size.filter(|told| *told != size) {
+            return Err(MpiError::Mismatch { told, seen: size, library });
+        }
+        let own = here();
+        let all = calls.gather_all(&own, size).map_err(failed)?;
+        let portion = portion(&all, own.len(), rank);
+        let engine = Rc::new(Engine::new(calls));
+        let world = Self {
+            engine,
+            rank,
+            size,
+            library,
+            portion,
+            links: RefCell::new(vec![0; size]),
+            order: RefCell::default(),
+        };
+        Ok(world)
+    }
+
+    /// This process's number, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of processes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// What the library calls itself, and which interface it has.
+    pub fn library(&self) -> &str {
+        &self.library
+    }
+
+    /// What this process has of its machine.
+    pub fn portion(&self) -> Portion {
+        self.portion
+    }
+
+    /// Moves messages, for as long as somebody waits for it. Nothing moves without. `has_cores`: as many as there are processes
+    /// and threads that compute, so that looking for messages takes nobody's.
+    pub fn drive(&self, has_cores: bool) -> io::Result<impl Future<Output = ()> + use<>> {
+        drive::drive(Rc::downgrade(&self.engine), has_cores)
+    }
+
+    /// A link with another rank, which opens its end, too: the first that both open with each other is one link, and so on.
+    /// It starts with the limits for strangers.
+    pub fn link(&self, rank: usize, peer: &str) -> Result<Link, LinkError> {
+        self.end(rank, self.rank > rank, peer)
+    }
+
+    /// Both ends of a link of this process with itself.
+    pub fn own_links(&self) -> Result<(Link, Link), LinkError> {
+        let left = self.end(self.rank, false, "right")?;
+        self.links.borrow_mut()[self.rank] -= 1;
+        Ok((left, self.end(self.rank, true, "left")?))
+    }
+
+    fn end(&self, rank: usize, is_right: bool, name: &str) -> Result<Link, LinkError> {
+        let mut links = self.links.borrow_mut();
+        let number = links[rank];
+        let base = LINK_TAGS + number * TAGS_PER_LINK;
+        if base + TAGS_PER_LINK > TAG_MAX {
+            return Err(LinkError::Refused(format!("more than {number} links with one rank")));
+        }
+        links[rank] += 1;
+        let peer = i32::try_from(rank).unwrap_or(i32::MAX);
+        let channel = |base| Channel { peer, first: base, body: base + 1, gone: base + 2 };
+        let channels = [channel(base), channel(base + TAGS_PER_LINK / 2)];
+        let [out, from] = if is_right { [channels[1], channels[0]] } else { channels };
+        Ok(Link {
+            sender: Box::new(MpiSender::new(self.engine.clone(), out).map_err(failed)?),
+            receiver: Box::new(MpiReceiver::new(self.engine.clone(), from).map_err(failed)?),
+            peer: name.to_owned(),
+            addresses: None,
+            name: "mpi",
+            shares_memory: false,
+            refers_to_files: false,
+            cipher: None,
+            // Whoever starts processes on all machines has their users' word.
+            proven: Proven::Member,
+        })
+    }
+
+    /// Tells every other rank.
+    pub fn tell(&self, order: Order) -> Result<(), LinkError> {
+        for rank in (0..self.size).filter(|rank| *rank != self.rank) {
+            let peer = i32::try_from(rank).unwrap_or(i32::MAX);
+            let message = Message { bytes: 1, peer, tag: ORDER_TAG };
+            // It gets there without anybody who waits for it.
+            drop(
+                self.engine
+                    .send(Payload::Buffer(Box::new([order.code()])), message, false, None)
+                    .map_err(failed)?,
+            );
+        }
+        Ok(())
+    }
+
+    /// What the first rank tells this one next. May be given up and asked again.
+    pub async fn told(&self) -> Result<Order, LinkError> {
+        if self.order.borrow().is_none() {
+            let message = Message { bytes: 1, peer: 0, tag: ORDER_TAG };
+            let expected = self.engine.receive(Payload::Buffer(Box::new([0])), message).map_err(failed)?;
+            self.order.replace(Some(expected));
+        }
+        let is_there =
+            |context: &mut Context<'_>| self.order.borrow().as_ref().is_none_or(|order| order.watch(context));
+        poll_fn(|context| if is_there(context) { Poll::Ready(()) } else { Poll::Pending }).await;
+        let Some(order) = self.order.take() else { unreachable!("one task waits for orders") };
+        match order.await.map_err(failed)?.1 {
+            Payload::Buffer(code) if *code == [Order::Serve.code()] => Ok(Order::Serve),
+            Payload::Buffer(code) if *code == [Order::Done.code()] => Ok(Order::Done),
+            _ => Err(LinkError::Foreign("an order that nobody here knows".to_owned())),
+        }
+    }
+
+    /// Ends MPI, once what is under way has been taken; no event loop is needed, and nothing of MPI may be used after it.
+    /// All links have to be dropped before, and every rank has to leave. Where somebody does not take his part, all processes
+    /// are ended with that exit code.
+    pub fn leave(&self, code: u8) -> Result<(), MpiError> {
+        let deadline = Instant::now() + LEAVE_DEADLINE;
+        let mut pause = Duration::from_micros(10);
+        while !self.engine.is_quiet() && self.engine.fault().is_none() && Instant::now() < deadline {
+            if self.engine.poll() > 0 {
+                pause = Duration::from_micros(10);
+            } else {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(1));
+            }
+        }
+        if self.engine.is_quiet() {
+            return self.engine.calls().finalize().map_err(|fault| MpiError::Failed(fault.0));
+        }
+        self.engine.calls().abort(i32::from(code));
+        Err(MpiError::Failed("other processes of the job did not come to an end".to_owned()))
+    }
+}
+
+#[cfg(test)]
+impl World {
+    /// Asks the library; whether nothing is under way.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.engine.poll();
+        self.engine.is_quiet()
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "World(rank {} of {}, {})", self.rank, self.size, self.library)
+    }
+}
+
+/// What an error of the library means for a link.
+fn failed(fault: Fault) -> LinkError {
+    LinkError::Broken(io::Error::other(fault.0))
+}
+
+/// Which machine this is, and on which of its processors this process may run.
+fn here() -> Vec<u8> {
+    let machine = std::fs::read("/proc/sys/kernel/random/boot_id");
+    let mut own = machine.unwrap_or_else(|_| rustix::system::uname().nodename().to_bytes().to_vec());
+    own.resize(MACHINE_BYTES, 0);
+    let mut processors = [0; CPU_BYTES];
+    let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    for cpu in (0..CpuSet::MAX_CPU.min(8 * CPU_BYTES)).filter(|cpu| allowed.is_set(*cpu)) {
+        processors[cpu / 8] |= 1 << (cpu % 8);
+    }
+    own.extend(processors);
+    own
+}
+
+/// What a rank has, from what all have said of themselves.
+fn portion(all: &[u8], each: usize, rank: usize) -> Portion {
+    let ranks: Vec<_> = all.chunks_exact(each).map(|one| one.split_at(MACHINE_BYTES)).collect();
+    let (machine, processors) = ranks[rank];
+    let on_machine = ranks.iter().enumerate().filter(|(_, one)| one.0 == machine);
+    let meets = |others: &[u8]| others.iter().zip(processors).any(|(a, b)| a & b != 0);
+    let sharing = on_machine.clone().filter(|(other, one)| *other == rank || meets(one.1));
+    Portion {
+        ranks: on_machine.count(),
+        sharers: sharing.clone().count(),
+        place: sharing.filter(|(other, _)| *other < rank).count(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,124 @@
+//! What is shared of a machine, and the contract of links over MPI: a process has one library and enters it once, so the tests
+//! are run again in a process for each.
+
+use super::*;
+use crate::Limits;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::process::Command;
+use std::sync::mpsc;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Set where only the links of MPI are to be tested.
+pub(crate) const ONLY: &str = "BRAMBLE_TEST_ONLY_MPI";
+/// Set where every library has to be there.
+const REQUIRED: &str = "BRAMBLE_TEST_MPI_REQUIRED";
+/// Exit code of a process that has no library.
+const MISSING: i32 = 77;
+
+type Check = Box<dyn FnOnce(&World) + Send>;
+type Outcome = Result<(), Box<dyn Any + Send>>;
+
+#[test]
+fn the_same_over_mpi() {
+    if std::env::var_os(ONLY).is_some() {
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    let run = |library: &str| {
+        let mut command = Command::new(&program);
+        command.args(["contract::", "--test-threads=1"]).env(ONLY, "1").env("BRAMBLE_MPI", library);
+        // Whoever started this test may be a job of its own.
+        for (name, _) in
+            std::env::vars().filter(|(name, _)| name.starts_with("OMPI_") || name.starts_with("PM"))
+        {
+            command.env_remove(name);
+        }
+        (library.to_owned(), command.stdout(std::process::Stdio::piped()).spawn().unwrap())
+    };
+    for (library, child) in ["libmpi.so.40", "libmpich.so.12"].map(run) {
+        let output = child.wait_with_output().unwrap();
+        if output.status.code() == Some(MISSING) {
+            assert!(
+                std::env::var_os(REQUIRED).is_none(),
+                "{library} is not installed, and {REQUIRED} is set"
+            );
+            println!("skipped: {library} is not installed");
+            continue;
+        }
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && told.contains("frames_arrive_whole"), "{library}: {told}");
+    }
+}
+
+/// Runs a check over a link of this process with itself.
+pub(crate) fn each<F: AsyncFn(Link, Link) + Send + 'static>(check: F) {
+    let (tell, told) = mpsc::channel();
+    let one: Check = Box::new(move |world| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            local.block_on(&runtime, async {
+                tokio::task::spawn_local(world.drive(true).unwrap());
+                let (mut a, mut b) = world.own_links().unwrap();
+                for end in [&mut a, &mut b] {
+                    end.receiver.set_limits(Limits::SESSION);
+                    end.receiver.set_session(7);
+                    end.sender.set_session(7);
+                }
+                check(a, b).await;
+            });
+        }));
+        let _ = tell.send(result);
+    });
+    checks().lock().unwrap_or_else(PoisonError::into_inner).send(one).unwrap();
+    let outcome: Outcome = told.recv().unwrap();
+    outcome.unwrap_or_else(|panic| resume_unwind(panic));
+}
+
+/// To the thread that has entered the world, on which all checks are run.
+fn checks() -> &'static Mutex<mpsc::Sender<Check>> {
+    static CHECKS: OnceLock<Mutex<mpsc::Sender<Check>>> = OnceLock::new();
+    CHECKS.get_or_init(|| {
+        let (checks, next) = mpsc::channel::<Check>();
+        std::thread::spawn(move || {
+            let world = match World::enter(Launch::default()) {
+                Ok(world) => world,
+                Err(e) => {
+                    eprintln!("{e}");
+                    std::process::exit(if e.to_string().contains("cannot open shared object") {
+                        MISSING
+                    } else {
+                        1
+                    });
+                }
+            };
+            while let Ok(check) = next.recv() {
+                check(&world);
+                // All that the links have left under way gets to its end.
+                let deadline = Instant::now() + Duration::from_secs(10);
+                while !world.is_quiet() {
+                    assert!(Instant::now() < deadline, "something is under way for ever");
+                }
+            }
+        });
+        Mutex::new(checks)
+    })
+}
+
+#[test]
+fn processors_are_shared_by_those_who_may_run_on_them() {
+    let rank = |machine: u8, processors: &[u8]| {
+        let mut one = vec![machine; MACHINE_BYTES];
+        one.extend(processors);
+        one
+    };
+    // Two on one machine, bound apart; three on another that are not bound.
+    let ranks = [rank(1, &[1]), rank(1, &[2]), rank(2, &[3]), rank(2, &[3]), rank(2, &[2])];
+    let all = ranks.concat();
+    let of = |which| portion(&all, ranks[0].len(), which);
+    assert_eq!(of(0), Portion { ranks: 2, sharers: 1, place: 0 });
+    assert_eq!(of(1), Portion { ranks: 2, sharers: 1, place: 0 });
+    assert_eq!(of(3), Portion { ranks: 3, sharers: 3, place: 1 });
+    assert_eq!(of(4), Portion { ranks: 3, sharers: 3, place: 2 });
+}

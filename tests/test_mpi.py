@@ -1,0 +1,166 @@
+"""`--link mpi`: the processes that an mpirun has started are one primary and its workers, with each library that is here."""
+
+import os
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from helpers import BRAMBLE, Run, assert_gone, assert_refused, bramble, cpu_seconds, matrix, processes_of, save, succeed
+
+REQUIRED = "BRAMBLE_TEST_MPI_REQUIRED"
+"""Set where both libraries have to be there."""
+LAUNCHERS = {
+    "openmpi": ["mpirun.openmpi", "--oversubscribe"] + (["--allow-run-as-root"] if os.getuid() == 0 else []),
+    "mpich": ["mpirun.mpich"],
+}
+RANK = {"openmpi": b"OMPI_COMM_WORLD_RANK=", "mpich": b"PMI_RANK="}
+"""How the launcher tells a process its number."""
+LONG = "random:5200x5200:f64:1", "random:5200x5200:f64:2"
+"""Seconds of work."""
+STRATEGIES = ["row:3", "reuse", "cuboid:1x1x2", "strassen:1"]
+
+
+@pytest.fixture(params=LAUNCHERS)
+def library(request):
+    launcher = LAUNCHERS[request.param][0]
+    if not shutil.which(launcher) and not os.environ.get(REQUIRED):
+        pytest.skip(f"{launcher} is not installed: its link is not tested")
+    return request.param
+
+
+def start(library, ranks, *args, env=None):
+    launcher, *options = LAUNCHERS[library]
+    binary = shutil.which(launcher)
+    assert binary, f"{launcher} is not installed, and {REQUIRED} is set"
+    return Run(*options, "-n", ranks, BRAMBLE, *args, binary=binary, env=env)
+
+
+def ours(result):
+    """What Bramble itself said on stderr."""
+    return [line for line in result.err.splitlines() if line.startswith("bramble")]
+
+
+def rank_of(run, library, rank, computes_s=0.4, deadline_s=20):
+    """The process with that number, once it has computed for so long."""
+    end, mark = time.monotonic() + deadline_s, RANK[library] + str(rank).encode()
+    while time.monotonic() < end:
+        for pid in processes_of(run.tag):
+            try:
+                is_it = mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if is_it and cpu_seconds(pid) >= computes_s:
+                return pid
+        time.sleep(0.02)
+    raise AssertionError(f"rank {rank} does not compute")
+
+
+def test_the_same_digest_as_on_one_machine(library, tmp_path):
+    # Integers: the sums of any cut are the same.
+    a, b = save(tmp_path, "A.npy", matrix(700, 650, "i64", 1)), save(tmp_path, "B.npy", matrix(650, 600, "i64", 2))
+    want = succeed("multiply", a, b, "--json").report["digest"]
+    runs = [start(library, 3, "multiply", a, b, "-o", tmp_path / f"C{i}.npy", "--link", "mpi", "--strategy", strategy, "--json")
+            for i, strategy in enumerate(STRATEGIES)]
+    for run in runs:
+        result = run.finish()
+        # One object: only the first process says anything.
+        assert (result.code, result.err) == (0, ""), result
+        report = result.report
+        assert report["digest"] == want and report["verify"]["passed"], result
+        assert {worker["link"] for worker in report["workers"]} <= {"thread", "mpi"}, result
+        assert "mpi" in {worker["link"] for worker in report["workers"]}, result
+        assert_gone(result.tag)
+    assert len(list(tmp_path.glob("C*"))) == len(STRATEGIES)
+
+
+def test_a_world_of_one_is_this_machine_alone(library, tmp_path):
+    a = save(tmp_path, "A.npy", matrix(30, 30, "f64", 1))
+    result = start(library, 1, "multiply", a, a, "--link", "mpi", "--json").finish()
+    assert (result.code, result.report["alone"]) == (0, True), result
+    assert_gone(result.tag)
+
+
+def ended(library, folder, blow):
+    """Starts a long product; once its workers compute, `blow` ends it; gives the run and the name of C."""
+    c = folder / f"C-{blow.__name__}.npy"
+    return start(library, 3, "multiply", *LONG, "-o", c, "--link", "mpi", "--kernel", "simd", "--threads", 1,
+                 "--strategy", "reuse"), c, blow
+
+
+def test_who_ends_early_ends_all_and_leaves_nothing_under_the_name_of_c(library, tmp_path):
+    def worker_killed(run):
+        os.kill(rank_of(run, library, 1), signal.SIGKILL)
+
+    def primary_killed(run):
+        rank_of(run, library, 1)
+        os.kill(rank_of(run, library, 0, 0), signal.SIGKILL)
+
+    def interrupted(run):
+        rank_of(run, library, 1)
+        run.process.send_signal(signal.SIGINT)
+
+    runs = [ended(library, tmp_path, blow) for blow in (worker_killed, primary_killed, interrupted)]
+    try:
+        for run, _, blow in runs:
+            blow(run)
+        for run, c, blow in runs:
+            result = run.finish(deadline_s=30)
+            # MPICH's mpirun says 0 after Ctrl-C, whatever the processes say.
+            assert result.code != 0 or (blow is interrupted and library == "mpich"), result
+            assert_gone(result.tag, deadline_s=5)
+            assert not c.exists(), "a part of a product has the name of a whole one"
+    finally:
+        for run, *_ in runs:
+            if run.process.poll() is None:
+                run.end()
+
+
+CASES = {
+    "no operand": (["nobody.npy", "nobody.npy", "--link", "mpi"], 1, "nobody.npy"),
+    "no option": (["A.npy", "A.npy", "--link", "mpi", "--wrong"], 2, "--wrong"),
+    "two teams": (["A.npy", "A.npy", "--link", "mpi", "--local", "2"], 2, "--local"),
+    "no links between workers": (["A.npy", "A.npy", "--link", "mpi", "--relay", "on"], 2, "--relay on"),
+}
+
+
+def test_what_cannot_be_done_is_said_once(library, tmp_path):
+    save(tmp_path, "A.npy", matrix(4, 4, "f64", 1))
+    cases = [(start(library, 3, "multiply", *(tmp_path / x if x.endswith(".npy") else x for x in args)), code, culprit)
+             for args, code, culprit in CASES.values()]
+    missing = {"BRAMBLE_MPI": str(tmp_path / "libnobody.so")}
+    cases.append((start(library, 3, "multiply", "A.npy", "A.npy", "--link", "mpi", env=missing), 1, "libnobody.so.*BRAMBLE_MPI"))
+    for run, code, culprit in cases:
+        result = run.finish(deadline_s=30)
+        lines = ours(result)
+        assert (result.code, result.out, len(lines)) == (code, "", 1), result
+        assert re.search(culprit, lines[0]), result
+        assert_gone(result.tag)
+
+
+def test_nobody_has_started_others(library, tmp_path):
+    a = save(tmp_path, "A.npy", matrix(4, 4, "f64", 1))
+    file = {"openmpi": "libmpi.so.40", "mpich": "libmpich.so.12"}[library]
+    result = bramble("multiply", a, a, "--link", "mpi", env={"BRAMBLE_MPI": file})
+    assert_refused(result, 2, ["--link mpi", "mpirun -n"])
+
+
+def test_a_library_of_another_mpirun_is_named(tmp_path):
+    if not all(shutil.which(launcher) for launcher, *_ in LAUNCHERS.values()):
+        pytest.skip("only one MPI library is installed")
+    a = save(tmp_path, "A.npy", matrix(4, 4, "f64", 1))
+    result = start("mpich", 2, "multiply", a, a, "--link", "mpi", env={"BRAMBLE_MPI": "libmpi.so.40"}).finish()
+    lines = ours(result)
+    assert (result.code, len(lines)) == (1, 1), result
+    assert re.search("started 2 .* sees 1.*BRAMBLE_MPI", lines[0]), result
+
+
+def test_without_a_library_it_is_said_what_to_install(tmp_path):
+    # Files that are no libraries stand before those of the system.
+    for name in ("libmpi_abi.so.0", "libmpi_abi.so.1", "libmpi.so.40", "libmpi.so.12", "libmpich.so.12"):
+        (tmp_path / name).write_text("no library")
+    a = save(tmp_path, "A.npy", matrix(4, 4, "f64", 1))
+    result = bramble("multiply", a, a, "--link", "mpi", env={"LD_LIBRARY_PATH": str(tmp_path)})
+    assert_refused(result, 1, ["openmpi-bin", "mpich", "BRAMBLE_MPI"])
