@@ -140,10 +140,8 @@ async fn operand(args: &BenchTreeArgs, size: u32, seed: u32, path: &Path) -> Res
 }
 
 async fn product(args: &BenchTreeArgs, case: &Case, folder: &Path) -> Result<Said, Failure> {
-    let strategy = match case.levels {
-        0 => "reuse".to_owned(),
-        levels => format!("strassen:{levels}"),
-    };
+    // Without levels it is the product as it is, by the strategy that the levels are over.
+    let strategy = format!("strassen:{}", case.levels);
     let mut words: Vec<std::ffi::OsString> = vec!["multiply".into()];
     words.extend(["A.npy", "B.npy"].map(|name| folder.join(name).into()));
     words.extend(["--json", "--strategy", &strategy, "--link", case.link.name()].map(Into::into));
