@@ -175,7 +175,7 @@ mod tests {
         ];
         for name in bad {
             let error = name.parse::<Strategy>().unwrap_err();
-            assert!(error.contains("use auto") || error.contains("1 to 3"), "{error}");
+            assert!(error.contains("use auto") || error.contains("0 to 3"), "{error}");
         }
     }
 }

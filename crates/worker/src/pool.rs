@@ -1,8 +1,9 @@
 //! Compute threads: one a core, pinned, all taking tasks greedily from one queue.
 //!
-//! Invariants: the task with the least number is taken first; a task runs on one thread, start to end; a thread that finishes says so at once; where asked to, threads give way to the one that
-//! moves bytes; tasks that nobody has begun are dropped when the pool is. A task that panics is reported, never lost. A
-//! thread is started when there is work for it: small products need few.
+//! Invariants: the task with the least number is taken first; a task runs on one thread, start to end; a thread that
+//! finishes says so at once; where asked to, threads give way to the one that moves bytes; tasks that nobody has begun are
+//! dropped when the pool is. A task that panics is reported, never lost. A thread is started when there is work for it:
+//! small products need few.
 //!
 //! Deliberately absent: any knowledge of jobs and matrices.
 
