@@ -113,14 +113,14 @@ def mapped_by(pid):
 
 def large(folder):
     """Operands that take the slow kernel seconds."""
-    return [save(folder, name, matrix(1300, 1300, "f64", seed)) for name, seed in [("A.npy", 1), ("B.npy", 2)]]
+    return [save(folder, name, matrix(1000, 1000, "f64", seed)) for name, seed in [("A.npy", 1), ("B.npy", 2)]]
 
 
 SLOW = "--kernel", "reference", "--local", 2, "--threads", 1, "--strategy", "reuse", "--link"
 
 
 def test_workers_behind_shm_map_the_operands(tmp_path):
-    before, files = shared_files(), large(tmp_path)
+    files = large(tmp_path)
     want = succeed("multiply", *files, *SLOW, "pipe", "--json").report
     with running(*files, *SLOW, "shm") as run:
         pid = one_at_work(run)
@@ -131,24 +131,22 @@ def test_workers_behind_shm_map_the_operands(tmp_path):
     assert result.code == 3 and result.report["digest"] == want["digest"], result
     # Only tiles are in the workers' own memory, but what they were given counts as sent.
     [alive] = [worker for worker in result.report["workers"] if worker["memory_bytes"]]
-    assert alive["memory_bytes"] <= 8 * 1300 * 1300 < min(worker["memory_bytes"] for worker in want["workers"])
-    assert alive["bytes_in"] > 8 * 1300 * 1300
+    assert alive["memory_bytes"] <= 8 * 1000 * 1000 < min(worker["memory_bytes"] for worker in want["workers"])
+    assert alive["bytes_in"] > 8 * 1000 * 1000
     assert_gone(result.tag)
-    assert shared_files() == before
 
 
 def test_an_operand_that_is_cut_short_while_it_is_mapped_ends_the_product(tmp_path):
-    before, files = shared_files(), large(tmp_path)
+    files = large(tmp_path)
     with running(*files, *SLOW, "shm", "-o", tmp_path / "C.npy") as run:
         one_at_work(run)
         for file in files:
             os.truncate(file, 4096)
         result = run.finish()
     # A process that reads what is no more is ended by the system; the primary, too, when it does the workers' part.
-    assert result.code in (1, 3, 4, 128 + signal.SIGBUS), result
+    assert result.code in (1, 4, 128 + signal.SIGBUS), result
     assert not (tmp_path / "C.npy").exists()
     assert_gone(result.tag)
-    assert shared_files() == before
 
 
 FORMS = {

@@ -256,11 +256,11 @@ impl End {
                 }
                 Action::Fill(id) => {
                     self.report.fills += 1;
-                    self.queue.put(Task::Fill(id), Turn::InOrder(id));
+                    self.queue.put(Task::Fill(id), Turn(id));
                 }
                 Action::Start(run) => {
                     self.report.jobs += 1;
-                    let in_order = Turn::InOrder(run.job.order());
+                    let in_order = Turn(run.job.order());
                     let turn = if self.additions_first { Turn::of(&run.job) } else { in_order };
                     self.queue.put(Task::Run(run), turn);
                 }

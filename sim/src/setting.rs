@@ -32,7 +32,7 @@ pub struct Setting {
     pub speeds: Vec<f64>,
     /// Whether work that a slow machine has not been sent goes to others.
     pub steals: bool,
-    /// Whether threads take additions before products, as the worker's threads do.
+    /// Whether threads take additions by what they make, as the worker's threads do; else like products, by their operands.
     pub additions_first: bool,
     /// In which order things happen that happen at the same time; 0 is the order in which they were begun.
     pub seed: u64,

@@ -96,13 +96,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn references_round_trip(file in any::<u32>(), start in any::<u64>(), run_bytes in any::<u64>(), pitch_bytes in any::<u64>(), runs in any::<u64>()) {
+        fn references_round_trip(file in any::<u32>(), numbers in any::<[u64; 4]>()) {
+            let [start, run_bytes, pitch_bytes, runs] = numbers;
             let reference = Reference { file, start, run_bytes, pitch_bytes, runs };
             prop_assert_eq!(Reference::decode(&reference.encode()).unwrap(), reference);
         }
 
         #[test]
-        fn any_reference_is_inside_of_the_map_or_refused(start in number(), run_bytes in number(), pitch_bytes in number(), runs in number()) {
+        fn any_reference_is_inside_of_the_map_or_refused(numbers in [number(), number(), number(), number()]) {
+            let [start, run_bytes, pitch_bytes, runs] = numbers;
             let owner: SharedBytes = Arc::new(vec![7u8; 64]);
             let reference = Reference { file: 0, start, run_bytes, pitch_bytes, runs };
             // By itself, in numbers that cannot overflow.

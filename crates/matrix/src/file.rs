@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_file_in_memory_is_the_same_matrix() {
-        let bytes = |text: &str| -> SharedBytes { std::sync::Arc::new(text.to_owned()) };
+        let bytes = |text: &str| -> SharedBytes { Arc::new(text.to_owned()) };
         let mtx = "%%MatrixMarket matrix array real general\n2 1\n2.5\n-1\n";
         for spec in ["a.mtx", "without an ending"] {
             let matrix = Matrix::from_bytes(spec, bytes(mtx), None).unwrap();

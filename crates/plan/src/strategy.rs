@@ -85,8 +85,9 @@ impl FromStr for Strategy {
             return Ok(Self::plain(base(text).ok_or_else(refuse)?));
         };
         let (levels, under) = rest.split_once('+').unwrap_or((rest, "reuse"));
-        let levels = number(levels, LEVELS_MAX)
-            .ok_or_else(|| format!("{text}: strassen takes 1 to {LEVELS_MAX} levels"))?;
+        // Without levels it is what it is over.
+        let levels = if levels == "0" { Some(0) } else { number(levels, LEVELS_MAX) };
+        let levels = levels.ok_or_else(|| format!("{text}: strassen takes 0 to {LEVELS_MAX} levels"))?;
         Ok(Self { base: base(under).ok_or_else(refuse)?, levels })
     }
 }
@@ -144,6 +145,8 @@ mod tests {
             assert_eq!(name.parse::<Strategy>().unwrap().to_string(), name);
         }
         assert_eq!("strassen:2+reuse".parse::<Strategy>(), "strassen:2".parse());
+        assert_eq!("strassen:0".parse::<Strategy>(), "reuse".parse());
+        assert_eq!("strassen:0+summa:1x4".parse::<Strategy>(), "summa:1x4".parse());
     }
 
     #[test]
@@ -163,7 +166,8 @@ mod tests {
             "summa:4096x4096",
             "cuboid:4096x4096x4096",
             "strassen",
-            "strassen:0",
+            "strassen:00",
+            "strassen:0+",
             "strassen:4",
             "strassen:1+",
             "strassen:1+strassen:1",
@@ -171,7 +175,7 @@ mod tests {
         ];
         for name in bad {
             let error = name.parse::<Strategy>().unwrap_err();
-            assert!(error.contains("use auto") || error.contains("1 to 3"), "{error}");
+            assert!(error.contains("use auto") || error.contains("0 to 3"), "{error}");
         }
     }
 }

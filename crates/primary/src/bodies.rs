@@ -1,8 +1,8 @@
 //! Bodies of store messages: where the bytes of a piece lie, or how they are made.
 //!
-//! Invariants: native elements leave from the operand's own memory, or are left there where the other end can map its file. What had to be made (converted,
-//! transposed) is kept a short while, so that several receivers share it, and so is each body's checksum:
-//! one encoding for all.
+//! Invariants: native elements leave from the operand's own memory, or are left there where the other end can map its
+//! file. What had to be made (converted, transposed) is kept a short while, so that several receivers share it, and so is
+//! each body's checksum: one encoding for all.
 
 use bramble_link::{Body, Landing, Link, Region};
 use bramble_matrix::{Buffer, Layout, Lent, Matrix, MatrixError, Output, Rect};

@@ -1,9 +1,9 @@
 //! Compute threads: one a core, pinned, all taking tasks greedily from one queue.
 //!
-//! Invariants: a task that is urgent is taken before all others, of these the one with the least number; a task runs on
-//! one thread, start to end; a thread that finishes says so at once; where asked to, threads give way to the one that
-//! moves bytes; tasks that nobody has begun are dropped when the pool is. A task that panics is reported, never lost. A
-//! thread is started when there is work for it: small products need few.
+//! Invariants: the task with the least number is taken first; a task runs on one thread, start to end; a thread that
+//! finishes says so at once; where asked to, threads give way to the one that moves bytes; tasks that nobody has begun are
+//! dropped when the pool is. A task that panics is reported, never lost. A thread is started when there is work for it:
+//! small products need few.
 //!
 //! Deliberately absent: any knowledge of jobs and matrices.
 
@@ -200,8 +200,7 @@ mod tests {
                 tx.send(r).unwrap()
             });
         for i in 0..100 {
-            pool.submit(Box::new(move || if i == 50 { panic!("task {i}") } else { i }), Turn::InOrder(0))
-                .unwrap();
+            pool.submit(Box::new(move || if i == 50 { panic!("task {i}") } else { i }), Turn(0)).unwrap();
         }
         let ended: Vec<Ended<usize>> = rx.iter().take(100).collect();
         let accounts = pool.accounts();
@@ -220,16 +219,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_urgent_is_taken_first_and_then_the_least_number() {
+    fn the_least_number_is_taken_first_and_of_equal_ones_what_came_first() {
         let (tx, rx) = mpsc::channel();
         let (begin, begun) = mpsc::channel::<()>();
         let (open, gate) = mpsc::channel::<()>();
         let pool = Pool::new(1, Hosting::default(), false, move |r: Ended<usize>| tx.send(r).unwrap());
         let held = move || begin.send(()).map_or(99, |()| gate.recv().map_or(99, |()| 0));
-        pool.submit(Box::new(held), Turn::InOrder(0)).unwrap();
+        pool.submit(Box::new(held), Turn(0)).unwrap();
         begun.recv().unwrap();
-        let in_order = [(5, Turn::InOrder(7)), (3, Turn::InOrder(2)), (4, Turn::InOrder(2))];
-        for (i, turn) in in_order.into_iter().chain([(2, Turn::First), (1, Turn::First)]) {
+        let turns = [(5, Turn(7)), (3, Turn(2)), (4, Turn(2)), (1, Turn(0)), (2, Turn(1))];
+        for (i, turn) in turns {
             pool.submit(Box::new(move || i), turn).unwrap();
         }
         open.send(()).unwrap();

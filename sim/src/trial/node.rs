@@ -202,7 +202,7 @@ impl Trial {
                     let held = Held { header, elements, lent: None, generated: None };
                     self.nodes[peer].held.insert(header.id, held);
                 }
-                Action::Fill(id) => self.nodes[peer].queue.put(Task::Fill(id), Turn::InOrder(id)),
+                Action::Fill(id) => self.nodes[peer].queue.put(Task::Fill(id), Turn(id)),
                 Action::Start(run) => self.nodes[peer].queue.put(Task::Run(run), Turn::of(&run.job)),
                 Action::Return { tile, epoch, step_start, step_end } => {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };

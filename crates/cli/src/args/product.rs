@@ -125,8 +125,8 @@ pub(crate) struct CutArgs {
     #[arg(long, value_name = "K", env = "BRAMBLE_KERNEL", default_value = "auto", value_parser = kernel)]
     kernel: Choice,
     /// How to cut the product: auto (what is predicted to be fastest, this machine alone included), naive, row:N, square:N,
-    /// reuse, cuboid, cuboid:AxBxC, summa:RxC, strassen:L or strassen:L+ANOTHER. A strategy that is named uses the workers,
-    /// if there are any
+    /// reuse, cuboid, cuboid:AxBxC, summa:RxC, strassen:L or strassen:L+ANOTHER (L = 0 is reuse, or the other one). A
+    /// strategy that is named uses the workers, if there are any
     #[arg(long, value_name = "S", default_value = "auto", value_parser = strategy)]
     pub(crate) strategy: Wanted,
     /// The same bits whatever the strategy and the machines: sums are added in one order, with the simd kernel everywhere

@@ -118,10 +118,8 @@ async fn in_turns(args: &BenchTreeArgs, cases: &[Case], folder: &Path) -> Result
 }
 
 async fn product(args: &BenchTreeArgs, case: &Case, folder: &Path) -> Result<Said, Failure> {
-    let strategy = match case.levels {
-        0 => "reuse".to_owned(),
-        levels => format!("strassen:{levels}"),
-    };
+    // Without levels it is the product as it is, by the strategy that the levels are over.
+    let strategy = format!("strassen:{}", case.levels);
     let mut words: Vec<std::ffi::OsString> = ["A.npy", "B.npy"].map(|name| folder.join(name).into()).to_vec();
     words.extend(["--strategy", &strategy, "--link", case.link.name()].map(Into::into));
     words.extend(["--local".into(), case.workers.to_string().into()]);

@@ -59,7 +59,7 @@ impl<S: Stream> FrameSender<S> {
     /// What goes in place of the frame's body, if something does.
     fn reference(&self, body: &Body) -> Result<Option<[u8; REFERENCE_BYTES]>, LinkError> {
         match body {
-            Body::Shared(region) if region.len() > 0 => self.stream.refer(region).map_err(broken),
+            Body::Shared(region) if !region.is_empty() => self.stream.refer(region).map_err(broken),
             Body::Shared(_) | Body::Empty | Body::Lent(_) => Ok(None),
         }
     }

@@ -29,13 +29,15 @@ pub(super) enum Panel {
 pub(super) struct Ids {
     pub(super) panels: u32,
     pub(super) sums: u32,
+    /// From one sum to the next: 2 where those of the panel that it meets first lie between.
+    pub(super) stride: u32,
 }
 
 impl Ids {
     fn of(self, term: Term) -> u32 {
         match term {
             Term::Panel(at) => self.panels.wrapping_add(count(at)),
-            Term::Sum(at) => self.sums.wrapping_add(count(at)),
+            Term::Sum(at) => self.sums.wrapping_add(count(at).wrapping_mul(self.stride)),
         }
     }
 }

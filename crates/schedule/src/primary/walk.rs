@@ -14,7 +14,7 @@ mod left;
 mod rest;
 mod sending;
 
-use self::sending::Sending;
+use self::sending::{Pairing, Sending};
 use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
 use super::events::{PeerInfo, Referred};
 use super::outgoing::{Delivery, Operands, Outgoing, Stored, rest_of};
@@ -308,7 +308,8 @@ impl Walk {
         let (panel, others) = sending.next_panel(&out.work);
         let step = sending.step;
         let (matrices, sums) = scene.id_counts(panel, step);
-        let ids = Ids { panels: self.next_id, sums: self.next_id.wrapping_add(matrices) };
+        let pairing = if sums > 0 { sending.pairing(&out.work, panel) } else { Pairing::None };
+        let (ids, id_count) = panel_ids(self.next_id, (matrices, sums), pairing);
         let (key, role) = self.role(course, board, sending, (&out.work.block, panel));
         let to_others = (others, role);
         let delivery =
@@ -319,7 +320,6 @@ impl Walk {
             Panel::B(j) => Rect::new(others, Span::new(j, j + 1)),
         };
         let amount = course.plan.work(region, cells, Span::new(step, step + 1));
-        let id_count = matrices + sums;
         Some(Made { panel, ids, matrices, id_count, charged_bytes, amount, delivery, key, role })
     }
 
@@ -364,6 +364,24 @@ impl Walk {
             rest_of(stored, lines, &mut self.rest);
         }
         is_short
+    }
+}
+
+/// The ids of a panel of so many matrices and sums, and how many are taken from the next one on.
+///
+/// The first panels of a step on both sides have as many sums, made of the same parts of the recipe; where the numbers of
+/// these alternate, a worker that goes by numbers makes each when products come to need it (`worker::Turn`).
+fn panel_ids(next: u32, (matrices, sums): (u32, u32), pairing: Pairing) -> (Ids, u32) {
+    let after = |first: u32, count: u32| first.wrapping_add(count);
+    match pairing {
+        Pairing::None => (Ids { panels: next, sums: after(next, matrices), stride: 1 }, matrices + sums),
+        Pairing::First => {
+            (Ids { panels: next, sums: after(next, 2 * matrices), stride: 2 }, 2 * (matrices + sums))
+        }
+        Pairing::Second(first) => {
+            let (panels, sums) = (after(first.panels, matrices), after(first.sums, 1));
+            (Ids { panels, sums, stride: 2 }, 0)
+        }
     }
 }
 

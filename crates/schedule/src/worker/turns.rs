@@ -2,22 +2,16 @@
 //!
 //! Place in the flow: the shell's pool, and the simulator's machines, put what `Action::Start` and `Action::Fill` ask for here.
 //!
-//! Invariants: what is urgent is taken first, the last of it before the others; then what was sent first, and of the same
-//! number what came first.
+//! Invariant: what has the least number is taken first, and of the same number what came first.
 //!
 //! Deliberately absent: threads.
 
 use crate::message::{Job, Operation};
 use std::collections::BTreeMap;
 
-/// When a task is taken.
+/// When a task is taken: after those with lesser numbers, and those with the same that came before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// After those with lesser numbers, and those with the same that came before it.
-    InOrder(u32),
-    /// Before all that wait.
-    First,
-}
+pub struct Turn(pub u32);
 
 impl Turn {
     /// A job's. The jobs of one target come one at a time, whatever their turn.
@@ -27,8 +21,8 @@ impl Turn {
     /// to need them: it waits for the products of the sums before it, so that few sums are there at once.
     pub fn of(job: &Job) -> Self {
         match job.operation {
-            Operation::Multiply => Self::InOrder(job.order()),
-            Operation::Add | Operation::Subtract => Self::InOrder(job.c),
+            Operation::Multiply => Self(job.order()),
+            Operation::Add | Operation::Subtract => Self(job.c),
         }
     }
 }
@@ -36,7 +30,6 @@ impl Turn {
 /// Tasks that wait for a thread.
 #[derive(Debug)]
 pub struct Turns<T> {
-    urgent: Vec<T>,
     /// By number, and how many tasks came before.
     in_order: BTreeMap<(u32, u64), T>,
     came: u64,
@@ -44,33 +37,29 @@ pub struct Turns<T> {
 
 impl<T> Default for Turns<T> {
     fn default() -> Self {
-        Self { urgent: Vec::new(), in_order: BTreeMap::new(), came: 0 }
+        Self { in_order: BTreeMap::new(), came: 0 }
     }
 }
 
 impl<T> Turns<T> {
     /// How many wait.
     pub fn count(&self) -> usize {
-        self.urgent.len() + self.in_order.len()
+        self.in_order.len()
     }
 
     /// One more.
     pub fn put(&mut self, task: T, turn: Turn) {
-        match turn {
-            Turn::InOrder(number) => drop(self.in_order.insert((number, self.came), task)),
-            Turn::First => self.urgent.push(task),
-        }
+        self.in_order.insert((turn.0, self.came), task);
         self.came += 1;
     }
 
     /// The one whose turn it is.
     pub fn take(&mut self) -> Option<T> {
-        self.urgent.pop().or_else(|| self.in_order.pop_first().map(|(_, task)| task))
+        self.in_order.pop_first().map(|(_, task)| task)
     }
 
     /// Drops all.
     pub fn clear(&mut self) {
-        self.urgent.clear();
         self.in_order.clear();
     }
 }

@@ -235,7 +235,7 @@ impl Core {
             generator.fill(Rect::new(rows, cols), header.dtype, header.layout, buffer.bytes_mut());
             Done::Filled(header, buffer)
         });
-        self.submit(task, Turn::InOrder(id))
+        self.submit(task, Turn(id))
     }
 
     fn start(&mut self, run: Run) -> Result<(), WorkerError> {

@@ -34,6 +34,16 @@ pub(super) struct Sending {
     pub(super) mates: Vec<(usize, Block)>,
 }
 
+/// Which of two panels one is that share their ids.
+pub(super) enum Pairing {
+    /// It shares them with nobody.
+    None,
+    /// The first, which takes them.
+    First,
+    /// The second, with the ids of the first.
+    Second(Ids),
+}
+
 impl Sending {
     /// What the panel that comes next is called.
     pub(super) fn key(&self, block: &Block, panel: Panel) -> Option<Key> {
@@ -83,6 +93,18 @@ impl Sending {
         let Some(group) = self.group(&work.block) else { return Rect::new(rows, cols) };
         let first = cols.start + self.cols_done;
         Rect::new(rows, Span::new(first, (first + group).min(cols.end)))
+    }
+
+    /// Whether a panel and the one that it meets first share their ids: the first of A and of B in a step.
+    pub(super) fn pairing(&self, work: &Work, panel: Panel) -> Pairing {
+        match panel {
+            Panel::A(_) if self.a_sent == 0 && self.b_sent == 0 => Pairing::First,
+            // Of later groups of columns the first panel meets one whose ids are taken.
+            Panel::B(_) if self.a_sent > 0 && self.b_sent == 0 && self.cols_done == 0 => {
+                Pairing::Second(self.other_ids(work, panel, self.cells(work).rows.start))
+            }
+            Panel::A(_) | Panel::B(_) => Pairing::None,
+        }
     }
 
     /// Ids of the panel on the other side.
