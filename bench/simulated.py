@@ -3,7 +3,8 @@ it is itself.
 
   table     the times of one to five Raspberry Pi 5 by four strategies, as they were published, beside simulated ones
   lab       seven products in a lab (root, iproute2), each beside a simulation of the machines as they described themselves
-            (probe), and as fast as they were in the product itself (in it)
+            (probe), as fast as they were in the product itself (in it), and as fast as their processor time says, of which
+            moving bytes takes a part (moving)
   thousand  a thousand machines: simulated seconds over its own
 
 `table` and `thousand` are the same wherever they are run, but for how long they take.
@@ -122,7 +123,12 @@ def named(workers):
     return [{**worker, "name": f"w{number}"} for number, worker in enumerate(movers, 1)]
 
 
-def beside(args, report, mbits, options):
+def moved(worker):
+    """Bytes that a worker sent and received."""
+    return max(1, sum(worker[way] for way in ("bytes_in", "bytes_out", "relayed_bytes_in", "relayed_bytes_out")))
+
+
+def beside(args, report, parts, mbits, options):
     """The same product simulated: by what the machines said of themselves, and by what they did in it."""
     workers = named(report["workers"])
     flops = 2 * report["m"] * report["n"] * report["k"]
@@ -130,11 +136,17 @@ def beside(args, report, mbits, options):
     speeds = {"probe": [worker["gflops"] for worker in workers],
               "in it": [worker["share"] * flops / seconds / 1e9 for worker, seconds in zip(workers, busy, strict=True)]}
     shape = f"{report['m']}x{report['k']}x{report['n']}:{report['dtype']}"
-    told = {}
+    # Of the part of a processor that it has: what computing took, and what moving bytes took.
+    computing = [sum(thread["cpu_s"] for thread in worker["threads"]) for worker in workers]
+    speeds["moving"] = [worker["share"] * flops / max(cpu, 1e-9) / 1e9 * part
+                        for worker, cpu, part in zip(workers, computing, parts, strict=True)]
+    moves = [1e9 * sum(worker["io"].values()) / moved(worker) / part for worker, part in zip(workers, parts, strict=True)]
+    told = {"move_ns": [ns * part for ns, part in zip(moves, parts, strict=True)]}
     for name, each in speeds.items():
+        own = ["--worker-move-ns", ",".join(f"{ns:.3f}" for ns in moves)] if name == "moving" else []
         path = args.folder / "machines.toml"
         path.write_text(described({**report, "workers": workers}, each, mbits))
-        told[name] = simulate(args, shape, "--cluster", path, *options)["undisturbed"]["seconds"]
+        told[name] = simulate(args, shape, "--cluster", path, *options, *own)["undisturbed"]["seconds"]
     return told
 
 
@@ -147,9 +159,9 @@ def lab_case(args, case):
     with Cluster(args, [Machine(*worker) for worker in workers], 0) as cluster:
         def once():
             others = lab.beside()
-            report = cluster.multiply(a, b, *options, "--verify", "off")
+            report = cluster.multiply(a, b, *options, "--verify", "off", "-v")
             return {"seconds": report["seconds"], "predicted_s": report["predicted"]["seconds"], "beside_cores": others,
-                    **beside(args, report, [mbit for _, mbit in workers], options)}
+                    **beside(args, report, *zip(*workers, strict=True), options)}
 
         return in_turns({"all": once}, args.rounds, warm_up=0 if args.quick else 1)["all"]
 
@@ -159,7 +171,7 @@ def in_labs(args):
     if why := Cluster.missing():
         print(f"a lab cannot be made: {why}")
         return
-    rows, off, used = [], {"probe": [], "in it": []}, []
+    rows, off, used = [], {"probe": [], "in it": [], "moving": []}, []
     for case in CASES:
         if args.only and args.only not in case[0]:
             continue
@@ -173,7 +185,7 @@ def in_labs(args):
         record(args, "simulated", f"lab: {case[0]}", rounds)
         print(f"{case[0]}: {rows[-1][1:]}", file=sys.stderr)
     table("Products in a lab, and simulated", ["product", "measured, s", "predicted, s", "simulated (probe) : measured",
-                                               "simulated (in it) : measured"], rows)
+                                               "simulated (in it) : measured", "simulated (moving) : measured"], rows)
     for name, all_off in off.items():
         if all_off:
             print(f"{name}: {sum(one <= 0.15 for one in all_off)} of {len(all_off)} within 15 %, worst {max(all_off):.0%}")

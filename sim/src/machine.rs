@@ -2,6 +2,8 @@
 //!
 //! It may stand still, or be gone, by a fault: then its threads begin nothing.
 //!
+//! Where moving bytes takes of what computes, the next task that begins takes that much longer.
+//!
 //! Invariants: the threads take tasks greedily from one queue, additions first unless the setting says otherwise,
 //! then first come, first served; the credit that has become free while a frame for it waits leaves in that
 //! frame; the machine never holds more than it was granted.
@@ -59,6 +61,9 @@ pub(crate) struct End {
     threads: u32,
     flops_per_s: f64,
     pace: Pace,
+    /// Seconds that it does not compute for each byte that it moves, and those that it owes.
+    moves_s_per_byte: f64,
+    owed_s: f64,
     additions_first: bool,
     queue: Turns<Task>,
     pub(crate) running: u32,
@@ -104,6 +109,8 @@ impl End {
             threads: machine.threads.max(1),
             flops_per_s: machine.gflops * 1e9,
             pace,
+            moves_s_per_byte: 0.0,
+            owed_s: 0.0,
             additions_first,
             queue: Turns::default(),
             running: 0,
@@ -123,6 +130,16 @@ impl End {
             passing: VecDeque::new(),
             report: MachineReport { machine: number, ..MachineReport::default() },
         }
+    }
+
+    /// The same, where moving a byte takes so many seconds of all that it computes with.
+    pub(crate) fn moving(mut self, s_per_byte: f64) -> Self {
+        self.moves_s_per_byte = if self.shares_memory { 0.0 } else { s_per_byte };
+        self
+    }
+
+    fn moved(&mut self, bytes: usize) {
+        self.owed_s += bytes as f64 * self.moves_s_per_byte;
     }
 
     /// The machine is gone, with all that it had.
@@ -147,6 +164,7 @@ impl End {
 
     /// A store message is there.
     pub(crate) fn stored(&mut self, message: &Outgoing) {
+        self.moved(message.wire_bytes());
         if message.piece.is_some_and(|p| p.lent) {
             let tile = message.head.matrices.last();
             self.lent.extend(tile.map(|m| m.id));
@@ -162,6 +180,9 @@ impl End {
 
     /// A matrix has been passed on.
     pub(crate) fn passed(&mut self, forward: &Forward) {
+        if let Some(header) = self.held.get(&forward.id) {
+            self.moved(to_usize(u32::try_from(header.bytes()).unwrap_or(u32::MAX)));
+        }
         self.happened(Event::Passed(forward));
     }
 
@@ -171,6 +192,8 @@ impl End {
         let expected = self.worker.expects(from, piece);
         let is_known = expected.unwrap_or_else(|e| panic!("a worker broke the protocol: {e}")).is_some();
         if is_known {
+            let line_bytes = self.lines_of(piece.id).1;
+            self.moved(to_usize(piece.lines) * line_bytes);
             self.happened(Event::Piece(piece));
         }
         is_known
@@ -198,6 +221,7 @@ impl End {
 
     /// A frame has left; the credit that it carries is counted.
     pub(crate) fn left(&mut self, parcel: &mut Parcel) {
+        self.moved(parcel.wire_bytes());
         match parcel {
             Parcel::Result { head, is_last: true, .. } => {
                 self.lent.remove(&head.c);
@@ -218,7 +242,8 @@ impl End {
         }
         let task = self.queue.take()?;
         self.running += 1;
-        Some((task, self.seconds(&task)))
+        let owed = std::mem::take(&mut self.owed_s) * f64::from(self.threads);
+        Some((task, self.seconds(&task) + owed))
     }
 
     fn header(&self, id: u32) -> &MatrixHeader {

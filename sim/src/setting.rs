@@ -26,6 +26,9 @@ pub struct Setting {
     pub merge_s_per_byte: f64,
     /// The same at the other end of a link, where that is on the primary's cores.
     pub far_s_per_byte: f64,
+    /// Seconds that a worker does not compute for each byte that it sends or receives over a link that moves bytes, with all
+    /// that it has, in the order of the machines; where it ends, none: another core moves them.
+    pub moves_s_per_byte: Vec<f64>,
     /// What each machine does beside multiplying, in the order of the machines; where it ends, `Pace::USUAL`.
     pub paces: Vec<Pace>,
     /// How fast each machine multiplies, of what it said, in the order of the machines; where it ends, as it said.
@@ -46,6 +49,7 @@ impl Setting {
             loop_s_per_byte: 0.45e-9,
             merge_s_per_byte: 0.5e-9,
             far_s_per_byte: 0.4e-9,
+            moves_s_per_byte: Vec::new(),
             paces: Vec::new(),
             speeds: Vec::new(),
             steals: true,

@@ -47,7 +47,8 @@ pub(super) fn end((number, grant_bytes): (usize, u64), machines: &[Machine], set
     let speed = setting.speeds.get(number).copied().unwrap_or(1.0);
     let said = &machines[number];
     let really = Machine { gflops: said.gflops * speed, ..said.clone() };
-    End::new((number, grant_bytes), &really, pace, setting.additions_first)
+    let moves = setting.moves_s_per_byte.get(number).copied().unwrap_or(0.0);
+    End::new((number, grant_bytes), &really, pace, setting.additions_first).moving(moves)
 }
 
 /// Bytes a second of a machine's link, and seconds one way.

@@ -311,6 +311,10 @@ pub(crate) struct SimArgs {
     /// Time that the primary's processor takes for each byte that it sends or receives, in nanoseconds
     #[arg(long, value_name = "NS", default_value_t = 0.45, allow_negative_numbers = true, value_parser = nanoseconds)]
     pub(crate) move_ns: f64,
+    /// Time that a worker does not compute for each byte that it sends or receives, in nanoseconds: one for all, or one for each
+    /// in their order, as in 2,2,4. For machines whose cores all compute, and those that have a part of a core
+    #[arg(long, value_name = "NS", value_delimiter = ',', allow_negative_numbers = true, value_parser = nanoseconds)]
+    pub(crate) worker_move_ns: Vec<f64>,
 }
 
 #[derive(Args, Debug)]

@@ -67,8 +67,23 @@ impl Case {
         }
         // The primary's own threads have no link; what its card carries is said beside.
         numbered[0].link = None;
-        let setting =
-            Setting { loop_s_per_byte: args.move_ns * 1e-9, steals: !args.no_steal, ..Setting::measured() };
+        let workers = numbered.len() - 1;
+        let moves = match args.worker_move_ns[..] {
+            [all] => vec![all; workers],
+            ref each if each.is_empty() || each.len() == workers => each.to_vec(),
+            ref each => {
+                return Err(Failure::usage(format!(
+                    "--worker-move-ns names {} times, and there are {workers} workers; give one for all, or one for each",
+                    each.len()
+                )));
+            }
+        };
+        let setting = Setting {
+            loop_s_per_byte: args.move_ns * 1e-9,
+            moves_s_per_byte: std::iter::once(0.0).chain(moves.into_iter().map(|ns| ns * 1e-9)).collect(),
+            steals: !args.no_steal,
+            ..Setting::measured()
+        };
         Ok(Self { decision, machines: numbered, setting })
     }
 
