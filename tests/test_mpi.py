@@ -19,8 +19,8 @@ LAUNCHERS = {
 }
 RANK = {"openmpi": b"OMPI_COMM_WORLD_RANK=", "mpich": b"PMI_RANK="}
 """How the launcher tells a process its number."""
-LONG = "random:5200x5200:f64:1", "random:5200x5200:f64:2"
-"""Seconds of work."""
+LONG = "random:2000x35000:f64:1", "random:35000x2000:f64:2"
+"""Seconds of work for a small C."""
 STRATEGIES = ["row:3", "reuse", "cuboid:1x1x2", "strassen:1"]
 
 
