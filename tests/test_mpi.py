@@ -1,5 +1,6 @@
 """`--link mpi`: the processes that an mpirun has started are one primary and its workers, with each library that is here."""
 
+import json
 import os
 import re
 import shutil
@@ -18,8 +19,8 @@ LAUNCHERS = {
 }
 RANK = {"openmpi": b"OMPI_COMM_WORLD_RANK=", "mpich": b"PMI_RANK="}
 """How the launcher tells a process its number."""
-LONG = "random:5200x5200:f64:1", "random:5200x5200:f64:2"
-"""Seconds of work."""
+LONG = "random:2000x35000:f64:1", "random:35000x2000:f64:2"
+"""Seconds of work for a small C."""
 STRATEGIES = ["row:3", "reuse", "cuboid:1x1x2", "strassen:1"]
 
 
@@ -164,3 +165,18 @@ def test_without_a_library_it_is_said_what_to_install(tmp_path):
     a = save(tmp_path, "A.npy", matrix(4, 4, "f64", 1))
     result = bramble("multiply", a, a, "--link", "mpi", env={"LD_LIBRARY_PATH": str(tmp_path)})
     assert_refused(result, 1, ["openmpi-bin", "mpich", "BRAMBLE_MPI"])
+
+
+def test_its_link_is_measured_beside_mpi_alone(library):
+    run = start(library, 2, "bench", "link", "--link", "mpi", "--function", "latency,bandwidth,broadcast", "--size", "8,9K",
+                "--ends", "2,4", "--rounds", 1, "--json")
+    result = run.finish(deadline_s=50)
+    assert result.code == 0, result
+    points = [json.loads(line) for line in result.out.splitlines()][1:]
+    seen = {(p["function"], p["bytes"], p["ends"]): p["bare"] for p in points}
+    assert set(seen) == {(f, size, 2) for f in ("latency", "bandwidth", "broadcast") for size in (8, 9 << 10)}, seen
+    assert {p["link"] for p in points} == {"mpi"}
+    # Every run was checked. Four ends are two too many.
+    assert all(bare == (None if f == "broadcast" else "MPI alone") for (f, *_), bare in seen.items()), seen
+    assert [line for line in ours(result) if "started 2 processes" in line], result
+    assert_gone(result.tag)

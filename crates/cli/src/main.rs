@@ -63,11 +63,7 @@ fn run() -> u8 {
         Err(e) => return exit::usage(&e),
     };
     let mut command = cli.command;
-    let role = match team_of(&mut command) {
-        Some(team) => ranks::enter(team).map(|role| (role, team.ranks.clone())),
-        None => Ok((ranks::Role::Primary, ranks::Ranks::default())),
-    };
-    let (result, ranks) = match role {
+    let (result, ranks) = match ranks::enter(&mut command) {
         Ok((ranks::Role::Primary, ranks)) => (done(command, began), ranks),
         Ok((ranks::Role::Worker(exit), _)) => return exit.number(),
         Err(failure) => (Err(failure), ranks::Ranks::default()),
@@ -81,17 +77,6 @@ fn run() -> u8 {
     };
     ranks.leave(code);
     code
-}
-
-/// Who computes, where the verb is about that.
-fn team_of(command: &mut Command) -> Option<&mut args::TeamArgs> {
-    match command {
-        Command::Multiply(args) => Some(&mut args.team),
-        Command::Plan(args) => Some(&mut args.team),
-        Command::Sim(args) => Some(&mut args.product.team),
-        Command::Nodes(args) => Some(&mut args.team),
-        _ => None,
-    }
 }
 
 /// Does what the verb says.

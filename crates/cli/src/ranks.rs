@@ -9,7 +9,8 @@
 //!
 //! Deliberately absent: going on without a process that has died. Whoever has started them ends them all.
 
-use crate::args::{LinkKind, TeamArgs};
+use crate::args::{BenchCommand, Command, LinkKind, TeamArgs};
+use crate::bench::{LinkName, follow};
 use crate::exit::{Exit, Failure};
 use bramble_link::{Launch, Link, LinkError, Order, World};
 use bramble_primary::End;
@@ -43,27 +44,53 @@ pub(crate) struct Allotment {
     pub(crate) pin_from: Option<usize>,
 }
 
-/// Enters the world, where that is asked for. Workers are workers until the end in here.
-pub(crate) fn enter(args: &mut TeamArgs) -> Result<Role, Failure> {
-    if args.link != Some(LinkKind::Mpi) {
-        return Ok(Role::Primary);
+/// Enters the world, where the verb wants it. Workers are workers until the end in here.
+pub(crate) fn enter(command: &mut Command) -> Result<(Role, Ranks), Failure> {
+    let team = match command {
+        Command::Multiply(args) => &mut args.team,
+        Command::Plan(args) => &mut args.team,
+        Command::Sim(args) => &mut args.product.team,
+        Command::Nodes(args) => &mut args.team,
+        Command::Bench(BenchCommand::Link(args)) if args.link.contains(&LinkName::Mpi) => {
+            let (role, ranks) =
+                world(|world| serve(world, None, async { follow(world).await.ok().map(|()| Exit::Done) }))?;
+            args.ranks = ranks.clone();
+            return Ok((role, ranks));
+        }
+        _ => return Ok((Role::Primary, Ranks::default())),
+    };
+    if team.link != Some(LinkKind::Mpi) {
+        return Ok((Role::Primary, Ranks::default()));
     }
     let named = [
-        (args.local.is_some(), "--local"),
-        (args.workers.is_some(), "--workers"),
-        (args.hostfile.is_some(), "--hostfile"),
-        (args.awaited.is_some(), "--await"),
+        (team.local.is_some(), "--local"),
+        (team.workers.is_some(), "--workers"),
+        (team.hostfile.is_some(), "--hostfile"),
+        (team.awaited.is_some(), "--await"),
     ];
     if let Some((_, option)) = named.iter().find(|(is_given, _)| *is_given) {
         let text =
             format!("--link mpi: the workers are the processes that mpirun has started; leave {option} away");
-        return alone_or(Failure::usage(text));
+        // Every process of a job sees that, and one says it.
+        let exit = Exit::Usage;
+        return if is_first() {
+            Err(Failure::usage(text))
+        } else {
+            Ok((Role::Worker(exit), Ranks::default()))
+        };
     }
+    let (role, ranks) = world(|world| serve(world, team.threads, sessions(world, team)))?;
+    team.ranks = ranks.clone();
+    Ok((role, ranks))
+}
+
+/// Enters the world; all but the first process do that `work`.
+fn world(work: impl FnOnce(&World) -> Option<Exit>) -> Result<(Role, Ranks), Failure> {
     let launch = Launch::of_environment();
     let world = match World::enter(launch) {
         Ok(world) => Rc::new(world),
         Err(e) if launch.is_first_of_machine => return Err(Failure::failed(format!("--link mpi: {e}"))),
-        Err(_) => return Ok(Role::Worker(Exit::Failed)),
+        Err(_) => return Ok((Role::Worker(Exit::Failed), Ranks::default())),
     };
     if world.size() == 1 && !launch.is_known() {
         let text = "--link mpi: nobody has started other processes; use mpirun, as in: mpirun -n 4 bramble multiply A.npy B.npy \
@@ -72,19 +99,13 @@ pub(crate) fn enter(args: &mut TeamArgs) -> Result<Role, Failure> {
         let _ = world.leave(Exit::Usage.number());
         return Err(Failure::usage(text));
     }
-    if world.rank() > 0 {
-        let exit = serve(&world, args);
-        // What went wrong is seen by the first one, which says it.
-        let is_left = world.leave(Exit::Failed.number()).is_ok();
-        return Ok(Role::Worker(exit.filter(|_| is_left).unwrap_or(Exit::Failed)));
+    if world.rank() == 0 {
+        return Ok((Role::Primary, Ranks(Some(world))));
     }
-    args.ranks = Ranks(Some(world));
-    Ok(Role::Primary)
-}
-
-/// A command line that nobody can follow: every process of a job sees that, and one says it.
-fn alone_or(failure: Failure) -> Result<Role, Failure> {
-    if is_first() { Err(failure) } else { Ok(Role::Worker(failure.exit)) }
+    let exit = work(&world);
+    // What went wrong is seen by the first one, which says it.
+    let is_left = world.leave(Exit::Failed.number()).is_ok();
+    Ok((Role::Worker(exit.filter(|_| is_left).unwrap_or(Exit::Failed)), Ranks::default()))
 }
 
 /// Whether this process speaks for the job that it is of, if it is of one.
@@ -113,6 +134,11 @@ impl Ranks {
         self.0.clone().filter(|world| world.size() > 1)
     }
 
+    /// Processes of the job.
+    pub(crate) fn size(&self) -> usize {
+        self.0.as_ref().map_or(1, |world| world.size())
+    }
+
     /// Links with all others. Has to run inside a `LocalSet`.
     pub(crate) fn meet(world: &World, threads: Option<u16>) -> Result<Vec<End>, Failure> {
         let failed = |e: LinkError| Failure::failed(format!("--link mpi: {e}"));
@@ -135,7 +161,7 @@ impl Ranks {
 }
 
 /// Moves the world's messages, on the event loop of this thread.
-fn drive(world: &World, threads: Option<u16>) -> Result<(), Failure> {
+pub(crate) fn drive(world: &World, threads: Option<u16>) -> Result<(), Failure> {
     let portion = world.portion();
     // With less than a processor for each process, to look for messages takes time from somebody who computes.
     let has_cores =
@@ -157,12 +183,12 @@ pub(crate) fn allotment(world: &World, threads: Option<u16>, memory_bytes: Optio
     }
 }
 
-/// Computes for the first process until that says that it is over; nothing where that is not to be had any more.
-fn serve(world: &World, args: &TeamArgs) -> Option<Exit> {
+/// Does work for the first process until that says that it is over; nothing where that is not to be had any more.
+fn serve(world: &World, threads: Option<u16>, work: impl Future<Output = Option<Exit>>) -> Option<Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let local = LocalSet::new();
     let exit = local.block_on(&runtime, async {
-        drive(world, args.threads).ok()?;
+        drive(world, threads).ok()?;
         let mut interrupt = signal(SignalKind::interrupt()).ok()?;
         let mut terminate = signal(SignalKind::terminate()).ok()?;
         let signalled = async {
@@ -175,7 +201,7 @@ fn serve(world: &World, args: &TeamArgs) -> Option<Exit> {
             exit
         };
         tokio::select! {
-            exit = sessions(world, args) => exit,
+            exit = work => exit,
             exit = signalled => Some(exit),
         }
     });

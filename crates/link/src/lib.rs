@@ -40,7 +40,7 @@ pub use key::{ClusterKey, KeyError};
 pub use local::{Endpoint, LocalKind, local_pair};
 pub use meter::{Meter, Section, Spent, clock_ns, thread_cpu_ns};
 #[cfg(target_os = "linux")]
-pub use mpi::{Launch, MpiError, Order, Portion, World};
+pub use mpi::{Exchange, Launch, MpiError, Order, Plain, Portion, World};
 pub use secure::{Introduced, Proven, Reach, Security};
 pub use tcp::{tcp_connect, tcp_link};
 pub use thread::thread_pair;

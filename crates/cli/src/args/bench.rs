@@ -12,6 +12,7 @@ pub(crate) use tree::BenchTreeArgs;
 
 use super::product::{element_type, kernel};
 use crate::bench::{Function, LinkName, Spawned};
+use crate::ranks::Ranks;
 use bramble_kernel::Choice;
 use bramble_matrix::DType;
 use clap::{Args, Subcommand, ValueEnum};
@@ -132,9 +133,12 @@ pub(crate) struct BenchThreadsArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchLinkArgs {
-    /// Links, comma-separated (default: all)
+    /// Links, comma-separated (default: all but mpi, which needs an mpirun)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) link: Vec<LinkName>,
+    /// The processes of the link mpi, once this one has met them.
+    #[arg(skip)]
+    pub(crate) ranks: Ranks,
     /// Functions, comma-separated (default: all)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) function: Vec<Function>,

@@ -170,10 +170,10 @@ impl CutArgs {
             Some(link @ (LinkKind::Pipe | LinkKind::Shm | LinkKind::Mpi))
                 if matches!(self.relay, RelayKind::On) =>
             {
+                let way = if link == LinkKind::Mpi { "leave it away" } else { "use --link tcp" };
                 let link = link.name();
-                let text = format!(
-                    "--relay on: workers behind --link {link} have no links with each other; those of TCP have"
-                );
+                let text =
+                    format!("--relay on: workers behind --link {link} have no links with each other; {way}");
                 Err(Failure::usage(text))
             }
             _ => Ok(()),

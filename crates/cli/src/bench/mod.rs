@@ -21,7 +21,7 @@ mod show;
 mod spawn;
 mod tree;
 
-pub(crate) use link::{Function, LinkName};
+pub(crate) use link::{Function, LinkName, follow};
 pub(crate) use spawn::Spawned;
 
 use crate::args::{BenchChild, BenchCommand};

@@ -177,6 +177,13 @@ impl Engine {
         complete
     }
 
+    /// Asks the library once if that message is not complete: its turn may be now, before that of the task that asks.
+    pub(super) fn look_for(&self, ticket: &Ticket) {
+        if !ticket.is_done() {
+            self.poll();
+        }
+    }
+
     fn complete(&self, number: usize, bytes: usize, payload: Payload) {
         let mut slots = self.slots.borrow_mut();
         let Some(slot) = slots.slots[number].as_mut() else { unreachable!("message {number} is nobody's") };

@@ -15,6 +15,7 @@ mod drive;
 mod engine;
 mod held;
 mod library;
+mod plain;
 mod receive;
 mod send;
 mod table;
@@ -23,6 +24,7 @@ use crate::{Link, LinkError, Proven};
 use engine::{Engine, Ticket};
 use held::Payload;
 pub use library::{Launch, MpiError};
+pub use plain::{Exchange, Plain};
 use receive::MpiReceiver;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use send::MpiSender;
@@ -72,15 +74,26 @@ struct Channel {
 pub enum Order {
     /// Open a link with it.
     Serve,
+    /// Exchange messages with it by MPI's functions alone (`World::plain`).
+    Plain(Plain),
     /// It is over.
     Done,
 }
 
 impl Order {
-    fn code(self) -> u8 {
+    fn encode(self) -> Vec<u8> {
         match self {
-            Self::Serve => 1,
-            Self::Done => 2,
+            Self::Serve => vec![1],
+            Self::Plain(plain) => plain.encode().to_vec(),
+            Self::Done => vec![2],
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [1] => Some(Self::Serve),
+            [2] => Some(Self::Done),
+            _ => Plain::decode(bytes).map(Self::Plain),
         }
     }
 }
@@ -206,35 +219,42 @@ impl World {
 
     /// Tells every other rank.
     pub fn tell(&self, order: Order) -> Result<(), LinkError> {
-        for rank in (0..self.size).filter(|rank| *rank != self.rank) {
-            let peer = i32::try_from(rank).unwrap_or(i32::MAX);
-            let message = Message { bytes: 1, peer, tag: ORDER_TAG };
-            // It gets there without anybody who waits for it.
-            drop(
-                self.engine
-                    .send(Payload::Buffer(Box::new([order.code()])), message, false, None)
-                    .map_err(failed)?,
-            );
-        }
-        Ok(())
+        (0..self.size).filter(|rank| *rank != self.rank).try_for_each(|rank| self.tell_one(rank, order))
+    }
+
+    /// Tells one rank. The order gets there without anybody who waits for it.
+    pub fn tell_one(&self, rank: usize, order: Order) -> Result<(), LinkError> {
+        let peer = i32::try_from(rank).unwrap_or(i32::MAX);
+        let order = order.encode();
+        let message = Message { bytes: order.len(), peer, tag: ORDER_TAG };
+        self.engine.send(Payload::Buffer(order.into()), message, false, None).map(drop).map_err(failed)
+    }
+
+    /// Exchanges messages with a rank that does the same, by MPI's functions alone and without anything else meanwhile; the
+    /// one that `leads` waits until the other is ready. Gives the time of all. For measurements.
+    pub fn plain(&self, rank: usize, plain: Plain, leads: bool) -> Result<Duration, LinkError> {
+        let peer = i32::try_from(rank).unwrap_or(i32::MAX);
+        plain.perform(self.engine.calls(), peer, leads).map_err(failed)
     }
 
     /// What the first rank tells this one next. May be given up and asked again.
     pub async fn told(&self) -> Result<Order, LinkError> {
         if self.order.borrow().is_none() {
-            let message = Message { bytes: 1, peer: 0, tag: ORDER_TAG };
-            let expected = self.engine.receive(Payload::Buffer(Box::new([0])), message).map_err(failed)?;
+            let message = Message { bytes: plain::ORDER_BYTES, peer: 0, tag: ORDER_TAG };
+            let buffer = Payload::Buffer(Box::new([0; plain::ORDER_BYTES]));
+            let expected = self.engine.receive(buffer, message).map_err(failed)?;
             self.order.replace(Some(expected));
         }
         let is_there =
             |context: &mut Context<'_>| self.order.borrow().as_ref().is_none_or(|order| order.watch(context));
         poll_fn(|context| if is_there(context) { Poll::Ready(()) } else { Poll::Pending }).await;
         let Some(order) = self.order.take() else { unreachable!("one task waits for orders") };
-        match order.await.map_err(failed)?.1 {
-            Payload::Buffer(code) if *code == [Order::Serve.code()] => Ok(Order::Serve),
-            Payload::Buffer(code) if *code == [Order::Done.code()] => Ok(Order::Done),
-            _ => Err(LinkError::Foreign("an order that nobody here knows".to_owned())),
-        }
+        let (bytes, payload) = order.await.map_err(failed)?;
+        let order = match payload {
+            Payload::Buffer(buffer) => buffer.get(..bytes).and_then(Order::decode),
+            Payload::Region(_) | Payload::Landing(_) => None,
+        };
+        order.ok_or_else(|| LinkError::Foreign("an order that nobody here knows".to_owned()))
     }
 
     /// Ends MPI, once what is under way has been taken; no event loop is needed, and nothing of MPI may be used after it.

@@ -45,6 +45,7 @@ impl Firsts {
     /// The next one, and its bytes; none where the other end has ended.
     async fn next(&mut self) -> Result<Option<(usize, Box<[u8]>)>, Fault> {
         let Some(ticket) = self.expected.front_mut().filter(|_| !self.is_ended) else { return Ok(None) };
+        self.engine.look_for(ticket);
         let (bytes, payload) = ticket.await?;
         self.expected.pop_front();
         if bytes == 0 {
@@ -156,6 +157,7 @@ impl MpiReceiver {
     /// Waits for a message that follows a first one.
     async fn follower(&mut self, payload: Payload, bytes: usize) -> Result<Payload, LinkError> {
         let ticket = self.incoming().followers.prepare(payload, bytes).map_err(failed)?;
+        self.engine().look_for(&ticket);
         let stall = self.limits.stall;
         let Ok(came) = tokio::time::timeout(stall, ticket).await else {
             return Err(LinkError::Stalled(stall));

@@ -57,6 +57,10 @@ pub(super) trait Calls {
     unsafe fn receive(&self, to: *mut u8, message: Message) -> Result<(), Fault>;
     /// A request that is complete, if one is.
     fn test_any(&self) -> Result<Option<Complete>, Fault>;
+    /// How long the list is.
+    fn under_way(&self) -> usize;
+    /// Waits for all requests from that place of the list on, which ends there.
+    fn wait(&self, from: usize) -> Result<(), Fault>;
     /// What every rank says, each as many bytes, in the order of ranks. Waits for all.
     fn gather_all(&self, own: &[u8], ranks: usize) -> Result<Vec<u8>, Fault>;
     /// Waits for all, and ends MPI.
@@ -86,6 +90,7 @@ type Number<H> = unsafe extern "C" fn(H, *mut c_int) -> c_int;
 type Send<H> = unsafe extern "C" fn(*const c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
 type Receive<H> = unsafe extern "C" fn(*mut c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
 type TestAny<H> = unsafe extern "C" fn(c_int, *mut H, *mut c_int, *mut c_int, *mut Status) -> c_int;
+type Wait<H> = unsafe extern "C" fn(*mut H, *mut Status) -> c_int;
 type GetCount<H> = unsafe extern "C" fn(*const Status, H, *mut c_int) -> c_int;
 type AllGather<H> = unsafe extern "C" fn(*const c_void, c_int, H, *mut c_void, c_int, H, H) -> c_int;
 type Finalize = unsafe extern "C" fn() -> c_int;
@@ -108,6 +113,7 @@ struct Table<H> {
     synchronous_send: Send<H>,
     receive: Receive<H>,
     test_any: TestAny<H>,
+    wait: Wait<H>,
     get_count: GetCount<H>,
     all_gather: AllGather<H>,
     finalize: Finalize,
@@ -194,6 +200,7 @@ where
             synchronous_send: *library.get(b"MPI_Issend\0")?,
             receive: *library.get(b"MPI_Irecv\0")?,
             test_any: *library.get(b"MPI_Testany\0")?,
+            wait: *library.get(b"MPI_Wait\0")?,
             get_count: *library.get(b"MPI_Get_count\0")?,
             all_gather: *library.get(b"MPI_Allgather\0")?,
             finalize: *library.get(b"MPI_Finalize\0")?,
@@ -316,6 +323,20 @@ impl<H: Handle> Calls for Table<H> {
             (self.get_count)(&raw const status, self.byte, &raw mut bytes)
         })?;
         Ok(Some(Complete { index: at, bytes: usize::try_from(bytes).unwrap_or(0) }))
+    }
+
+    fn under_way(&self) -> usize {
+        self.requests.borrow().len()
+    }
+
+    fn wait(&self, from: usize) -> Result<(), Fault> {
+        let mut requests = self.requests.borrow_mut();
+        for mut request in requests.drain(from..) {
+            let mut status = Status(MaybeUninit::uninit());
+            // SAFETY: the request is of this library, and the status is large enough.
+            self.checked("MPI_Wait", unsafe { (self.wait)(&raw mut request, &raw mut status) })?;
+        }
+        Ok(())
     }
 
     fn gather_all(&self, own: &[u8], ranks: usize) -> Result<Vec<u8>, Fault> {

@@ -11,6 +11,8 @@ use super::function::Function;
 use super::mesh::{LinkName, connected, hidden, reap};
 use super::pairs::Run;
 use crate::exit::{Exit, Failure};
+use crate::ranks::Ranks;
+use bramble_link::{Exchange, LinkError, Order, Plain};
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, Read, Write};
@@ -37,6 +39,8 @@ pub(crate) enum Bare {
     Tcp,
     /// The same over two pipes.
     Pipe,
+    /// Two processes that call MPI's functions and nothing else: `MPI_Isend`, `MPI_Irecv`, `MPI_Wait`.
+    Mpi,
 }
 
 impl Bare {
@@ -50,6 +54,8 @@ impl Bare {
             (LinkName::Pipe, function) => function.is_of_pairs().then_some(Self::Pipe),
             #[cfg(target_os = "linux")]
             (LinkName::Shm, Function::Bandwidth | Function::TwoWay) => Some(Self::Memcpy),
+            #[cfg(target_os = "linux")]
+            (LinkName::Mpi, Function::Latency | Function::Bandwidth | Function::TwoWay) => Some(Self::Mpi),
             _ => None,
         }
     }
@@ -61,6 +67,7 @@ impl Bare {
             Self::Memcpy => "memcpy",
             Self::Tcp => "std tcp",
             Self::Pipe => "std pipe",
+            Self::Mpi => "MPI alone",
         }
     }
 }
@@ -69,6 +76,7 @@ impl Bare {
 #[derive(Default)]
 pub(crate) struct Bares {
     streams: Vec<(Bare, Peer)>,
+    ranks: Ranks,
 }
 
 /// The other process of a stream.
@@ -86,9 +94,14 @@ impl Drop for Peer {
 }
 
 impl Bares {
+    /// Those beside the links of that job.
+    pub(crate) fn beside(ranks: Ranks) -> Self {
+        Self { streams: Vec::new(), ranks }
+    }
+
     /// Makes what that one needs.
     pub(crate) fn prepare(&mut self, bare: Bare) -> Result<(), Failure> {
-        let is_stream = !matches!(bare, Bare::Channel | Bare::Memcpy);
+        let is_stream = !matches!(bare, Bare::Channel | Bare::Memcpy | Bare::Mpi);
         if is_stream && !self.streams.iter().any(|(known, _)| *known == bare) {
             self.streams.push((bare, peer(bare).map_err(|e| failed(bare, &e))?));
         }
@@ -97,6 +110,9 @@ impl Bares {
 
     /// The time of one message. Whatever waits, waits elsewhere: the event loop goes on.
     pub(crate) async fn run(&mut self, bare: Bare, run: Run) -> Result<Duration, Failure> {
+        if bare == Bare::Mpi {
+            return mpi(&self.ranks, run).map_err(|e| failed(bare, &e));
+        }
         let peer = self.streams.iter_mut().find(|(known, _)| *known == bare).map(|(_, peer)| peer);
         let stream = peer.map(|peer| (peer.stream.take(), peer));
         let (stream, peer) = stream.unzip();
@@ -255,6 +271,20 @@ fn of_a_message(run: Run, all: Duration, held: Duration) -> Duration {
     let all = if run.function == Function::Gap { held } else { all };
     let each_way = if matches!(run.function, Function::Latency | Function::TwoWay) { 2.0 } else { 1.0 };
     all.div_f64((each_way * f64::from(run.repeats) * run.function.window(run.bytes) as f64).max(1.0))
+}
+
+/// Messages between the first two processes of a job. The event loop stands still meanwhile, and with it the links.
+fn mpi(ranks: &Ranks, run: Run) -> Result<Duration, LinkError> {
+    let Some(world) = ranks.others() else { return Err(LinkError::Closed) };
+    let exchange = match run.function {
+        Function::Latency => Exchange::PingPong,
+        Function::TwoWay => Exchange::BothWays,
+        _ => Exchange::OneWay,
+    };
+    let window = run.function.window(run.bytes);
+    let plain = Plain { exchange, bytes: run.bytes, window, repeats: run.repeats };
+    world.tell_one(1, Order::Plain(plain))?;
+    Ok(of_a_message(run, world.plain(1, plain, true)?, Duration::ZERO))
 }
 
 /// Two threads that send each other pointers.

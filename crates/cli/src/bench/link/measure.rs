@@ -11,6 +11,7 @@ use super::function::Function;
 use super::mesh::{LinkName, Mesh};
 use super::pairs::Run;
 use crate::exit::Failure;
+use crate::ranks::Ranks;
 use crate::times::Times;
 use bramble_worker::available_memory;
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub(crate) struct Wanted {
     /// Numbers of ends of the functions that are not of pairs.
     pub(crate) ends: Vec<usize>,
     pub(crate) rounds: u16,
+    /// Other processes that this one was started with.
+    pub(crate) ranks: Ranks,
 }
 
 /// One link with one function at one size.
@@ -74,15 +77,16 @@ pub(crate) async fn all(wanted: &Wanted, tell: &mut dyn Tell) -> Result<(), Fail
     };
     let mut meshes = Vec::new();
     for link in &wanted.links {
-        meshes.push(Mesh::make(*link, most.max(2)).await?);
+        meshes.push(Mesh::make(*link, most.max(2), &wanted.ranks).await?);
     }
-    let mut bares = Bares::default();
+    let mut bares = Bares::beside(wanted.ranks.clone());
     for function in &wanted.functions {
         let counts = if function.is_of_pairs() { &[2][..] } else { &wanted.ends };
         for ends in counts {
             for bytes in sizes(wanted, *function, *ends) {
                 let run = Run { function: *function, bytes, ends: *ends, repeats: 1 };
-                if let Err(why) = fits(run, meshes.len()) {
+                let there = meshes.iter().map(|mesh| mesh.ends).min().unwrap_or(0);
+                if let Err(why) = are_there(run, there).and_then(|()| fits(run, meshes.len())) {
                     tell.left_out(&format!(
                         "{} of {bytes} bytes among {ends} ends is left out: {why}",
                         function.name()
@@ -118,6 +122,11 @@ fn sizes(wanted: &Wanted, function: Function, ends: usize) -> Vec<usize> {
     let most = if function.is_of_pairs() { SIZE_MAX } else { SIZE_MAX / ends };
     let powers = std::iter::successors(Some(1usize), |bytes| Some(bytes * 4));
     powers.take_while(|bytes| *bytes <= most).filter(|bytes| function.takes(*bytes)).collect()
+}
+
+/// Whether there are as many ends.
+fn are_there(run: Run, ends: usize) -> Result<(), String> {
+    if run.ends <= ends { Ok(()) } else { Err(format!("mpirun has started {ends} processes")) }
 }
 
 /// Whether a message can be of that size, and all ends of all links have room for what they give and get.

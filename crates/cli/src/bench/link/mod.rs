@@ -22,7 +22,7 @@ mod show;
 
 pub(crate) use bare::run_bare;
 pub(crate) use function::Function;
-pub(crate) use mesh::{LinkName, run_end};
+pub(crate) use mesh::{LinkName, follow, run_end};
 pub(super) use mesh::{hidden, reap};
 
 use super::machine;
@@ -35,8 +35,10 @@ use measure::{Point, Tell, Wanted};
 /// Runs the verb.
 pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
     let form = Form::of(&args.form.runs);
+    let made_here: Vec<LinkName> = LinkName::ALL.iter().copied().filter(|link| link.is_made_here()).collect();
     let wanted = Wanted {
-        links: once(&args.link, LinkName::ALL),
+        links: once(&args.link, &made_here),
+        ranks: args.ranks.clone(),
         functions: once(&args.function, &Function::ALL),
         sizes: args.size.clone(),
         ends: args.ends.iter().map(|ends| usize::from(*ends)).collect(),

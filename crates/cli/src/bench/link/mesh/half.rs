@@ -70,6 +70,6 @@ fn kind(link: LinkName) -> Option<LocalKind> {
     match link {
         LinkName::Pipe => Some(LocalKind::Pipe),
         LinkName::Shm => Some(LocalKind::Shm),
-        LinkName::Thread | LinkName::Tcp => None,
+        LinkName::Thread | LinkName::Tcp | LinkName::Mpi => None,
     }
 }

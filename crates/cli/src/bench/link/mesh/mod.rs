@@ -4,16 +4,18 @@
 //!
 //! Invariants: end 0 is in this process; the ends of `thread` are tasks of its event loop, as in a product, and those
 //! of all other
-//! links are processes. Nobody else can be an end: processes get both halves of what connects them from their parent.
+//! links are processes, which `mpirun` has started for `mpi`. Nobody else can be an end: processes get both halves of what connects them from their parent.
 //! A link is one
 //! variant of `LinkName` and one file here.
 
 mod half;
 mod handed;
+mod mpi;
 mod process;
 mod tcp;
 mod thread;
 
+pub(crate) use mpi::follow;
 pub(crate) use process::{hidden, reap, run_end};
 pub(crate) use tcp::connected;
 #[cfg(test)]
@@ -22,6 +24,7 @@ pub(crate) use thread::ends as thread_ends;
 use super::conduct::{Leader, serve};
 use super::end::End;
 use crate::exit::Failure;
+use crate::ranks::Ranks;
 use bramble_link::LinkError;
 use clap::ValueEnum;
 use process::Processes;
@@ -40,6 +43,9 @@ pub(crate) enum LinkName {
     /// Processes over memory that they share
     #[cfg(target_os = "linux")]
     Shm,
+    /// The processes that mpirun has started, over MPI; only if it is named
+    #[cfg(target_os = "linux")]
+    Mpi,
 }
 
 impl LinkName {
@@ -51,7 +57,18 @@ impl LinkName {
         Self::Pipe,
         #[cfg(target_os = "linux")]
         Self::Shm,
+        #[cfg(target_os = "linux")]
+        Self::Mpi,
     ];
+
+    /// Whether its ends are made here, so that it can be measured without anything else.
+    pub(crate) fn is_made_here(self) -> bool {
+        #[cfg(target_os = "linux")]
+        if self == Self::Mpi {
+            return false;
+        }
+        true
+    }
 
     /// As on the command line.
     pub(crate) fn name(self) -> &'static str {
@@ -62,6 +79,8 @@ impl LinkName {
             Self::Pipe => "pipe",
             #[cfg(target_os = "linux")]
             Self::Shm => "shm",
+            #[cfg(target_os = "linux")]
+            Self::Mpi => "mpi",
         }
     }
 }
@@ -70,18 +89,28 @@ impl LinkName {
 pub(crate) struct Mesh {
     pub(crate) link: LinkName,
     pub(crate) leader: Leader,
+    /// How many ends there are.
+    pub(crate) ends: usize,
     others: Others,
 }
 
 enum Others {
     Tasks(Vec<tokio::task::JoinHandle<Result<(), LinkError>>>),
     Processes(Processes),
+    /// Processes that somebody else has started, and ends.
+    Ranks,
 }
 
 impl Mesh {
     /// Makes and connects so many ends. Has to run inside a `LocalSet`.
-    pub(crate) async fn make(link: LinkName, ends: usize) -> Result<Self, Failure> {
+    pub(crate) async fn make(link: LinkName, ends: usize, ranks: &Ranks) -> Result<Self, Failure> {
+        let mut ends = ends;
         let (end, others) = match link {
+            link if !link.is_made_here() => {
+                let end = mpi::lead(ranks)?;
+                ends = ranks.size();
+                (end, Others::Ranks)
+            }
             LinkName::Thread => {
                 let mut all = thread::ends(ends);
                 let first = all.remove(0);
@@ -92,7 +121,7 @@ impl Mesh {
                 (end, Others::Processes(processes))
             }
         };
-        Ok(Self { link, leader: Leader::new(end), others })
+        Ok(Self { link, leader: Leader::new(end), ends, others })
     }
 
     /// Ends the others, and waits for them.
@@ -109,13 +138,14 @@ impl Mesh {
                 Ok(())
             }
             Others::Processes(processes) => processes.end(),
+            Others::Ranks => Ok(()),
         }
     }
 
     /// What ended of its own, if anything: the reason why a link broke.
     pub(crate) fn gone(&mut self) -> Option<String> {
         match &mut self.others {
-            Others::Tasks(_) => None,
+            Others::Tasks(_) | Others::Ranks => None,
             Others::Processes(processes) => processes.gone(),
         }
     }
