@@ -76,17 +76,18 @@ deny:
 	@if command -v cargo-deny >/dev/null; then cargo-deny --all-features check; \
 	else echo 'cargo-deny is not installed: licences and sources are not checked'; fi
 
-# The BLAS libraries are opened at run time: without them Bramble works, but their tests are skipped.
+# BLAS and MPI libraries are opened at run time: without them Bramble works, but their tests are skipped.
 libraries:
 	@missing=; \
-	for pair in libopenblas.so.0:libopenblas0-pthread libblis.so.4:libblis4-pthread; do \
+	for pair in libopenblas.so.0:libopenblas0-pthread libblis.so.4:libblis4-pthread \
+			libmpi.so.40:openmpi-bin libmpich.so.12:mpich; do \
 		ldconfig -p 2>/dev/null | grep -q "$${pair%%:*}" || missing="$$missing $${pair##*:}"; \
 	done; \
 	if [ -z "$$missing" ]; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y $$missing >/dev/null \
-		|| echo "could not install$$missing: the tests of those kernels are skipped"; \
-	else echo "not installed:$$missing: the tests of those kernels are skipped"; fi
+		|| echo "could not install$$missing: their tests are skipped"; \
+	else echo "not installed:$$missing: their tests are skipped"; fi
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

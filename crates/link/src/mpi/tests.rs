@@ -5,7 +5,7 @@ use super::*;
 use crate::Limits;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::process::Command;
+use std::process::{Child, Command, Output};
 use std::sync::mpsc;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -37,7 +37,7 @@ fn the_same_over_mpi() {
         (library.to_owned(), command.stdout(std::process::Stdio::piped()).spawn().unwrap())
     };
     for (library, child) in ["libmpi.so.40", "libmpich.so.12"].map(run) {
-        let output = child.wait_with_output().unwrap();
+        let output = ended(child, &library);
         if output.status.code() == Some(MISSING) {
             assert!(
                 std::env::var_os(REQUIRED).is_none(),
@@ -49,6 +49,20 @@ fn the_same_over_mpi() {
         let told = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && told.contains("frames_arrive_whole"), "{library}: {told}");
     }
+}
+
+/// What a process said that has ended; one that hangs is killed, and fails the test.
+fn ended(mut child: Child, library: &str) -> Output {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            let told = child.wait_with_output().unwrap().stdout;
+            panic!("{library}: no end after two minutes: {}", String::from_utf8_lossy(&told));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
 }
 
 /// Runs a check over a link of this process with itself.
