@@ -66,7 +66,8 @@ impl Files {
             let what = format!("it refers to its file {at}, and has handed over {}", taken.len());
             return Err(LinkError::Foreign(what));
         };
-        reference.region(map.clone() as SharedBytes)
+        let map: SharedBytes = map.clone();
+        reference.region(map)
     }
 
     /// Maps the next file that was handed over.

@@ -5,10 +5,11 @@
 //! lost like any other (`life`).
 //!
 //! Invariants: only a link that moves is judged, and only where it alone is waited for: not even what waited in it when a window
-//! began has gone when that ends; or all has been sent, no work gets done, and what comes home does so without a pause. A
-//! machine that stands still or computes slowly is not; silence and stealing are for these. The link has to be slower than it was
-//! measured, or has been, and twice in a row so slow that there is no doubt. There has to be room for its machine's work
-//! elsewhere. One machine is cut at a time: then the others are judged anew. Whoever shares memory has no link to judge.
+//! began has gone when that ends; or all has been sent, all work could have been done twice, none gets done, and what comes
+//! home does so without a pause. A machine that stands still or computes slowly is not; silence and stealing are for these.
+//! The link has to be slower than it was measured, or has been, and twice in a row so slow that there is no doubt. There has
+//! to be room for its machine's work elsewhere. One machine is cut at a time: then the others are judged anew. Whoever shares
+//! memory has no link to judge.
 //!
 //! Deliberately absent: links between workers. A machine whose link is bad is so for the primary, too.
 
@@ -57,8 +58,8 @@ struct Mark {
     gone: u64,
     /// Bytes that waited to go.
     waiting: f64,
-    /// Work that was done, where all had been sent that there was to send.
-    all_but: Option<f64>,
+    /// Where all had been sent that there was to send: work that was done, and since when no more.
+    all_but: Option<(f64, Duration)>,
 }
 
 /// What has come since when, to see pauses.
@@ -105,12 +106,23 @@ impl Flow {
 
 impl Peer {
     fn mark(&self, now: Duration) -> Mark {
+        let done = self.walk.pace.done;
+        let since =
+            self.flow.mark.all_but.filter(|(before, _)| *before == done).map_or(now, |(_, since)| since);
         Mark {
             at: now,
             came: self.flow.came,
             gone: self.flow.gone,
             waiting: self.in_link_bytes() + nearest_f64(self.flow.held),
-            all_but: (self.link_is_empty() && self.walk.has_sent_all()).then_some(self.walk.pace.done),
+            all_but: (self.link_is_empty() && self.walk.has_sent_all()).then_some((done, since)),
+        }
+    }
+
+    /// Work a second, as it was last seen, or else as it was measured before.
+    fn rate_at_work(&self) -> f64 {
+        match self.walk.pace.rate_at_work() {
+            seen if seen > 0.0 => seen,
+            _ => self.info.work_per_s,
         }
     }
 
@@ -125,8 +137,14 @@ impl Peer {
         let of = |bytes: f64, moved: f64| moves.contains(&moved).then(|| bytes * seconds / moved);
         let was_busy = gone < before.waiting;
         let there = if was_busy { of(now.waiting, gone) } else { None };
-        let only_comes =
-            now.all_but.is_some() && now.all_but == before.all_but && self.flow.stretch.pauses == 0;
+        // Work is seen to be done by the operands that come back, and those of a block of one step all come at its end.
+        let is_done = |since: Duration| {
+            let in_flight_s = self.walk.pace.in_flight() / self.rate_at_work();
+            now.at.saturating_sub(since).as_secs_f64() > TIMES * in_flight_s
+        };
+        let only_comes = now.all_but.is_some_and(|(_, since)| is_done(since))
+            && now.all_but == before.all_but
+            && self.flow.stretch.pauses == 0;
         let home = if only_comes { of(owed_bytes, came) } else { None };
         there.into_iter().chain(home).reduce(f64::max)
     }
@@ -180,12 +198,9 @@ impl Primary {
             return None;
         }
         let work: f64 = left.iter().map(|lot| lot.amount(&self.plan)).sum();
-        let rate = |peer: &Peer| match peer.walk.pace.rate_at_work() {
-            seen if seen > 0.0 => seen,
-            _ => peer.info.work_per_s,
-        };
-        let (all, rates) = others()
-            .fold((work, 0.0), |(all, rates), (_, peer)| (all + peer.walk.pace.left(), rates + rate(peer)));
+        let (all, rates) = others().fold((work, 0.0), |(all, rates), (_, peer)| {
+            (all + peer.walk.pace.left(), rates + peer.rate_at_work())
+        });
         (rates > 0.0).then(|| all / rates)
     }
 }

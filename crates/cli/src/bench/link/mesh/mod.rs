@@ -2,11 +2,9 @@
 //!
 //! Place in the flow: `measure` asks for the ends of a link, and gets end 0 and what keeps the others.
 //!
-//! Invariants: end 0 is in this process; the ends of `thread` are tasks of its event loop, as in a product, and those
-//! of all other
-//! links are processes, which `mpirun` has started for `mpi`. Nobody else can be an end: processes get both halves of what connects them from their parent.
-//! A link is one
-//! variant of `LinkName` and one file here.
+//! Invariants: end 0 is in this process; the ends of `thread` are tasks of its event loop, as in a product, and those of all
+//! other links are processes, which `mpirun` has started for `mpi`. Nobody else can be an end: processes get both halves of
+//! what connects them from their parent. A link is one variant of `LinkName` and one file here.
 
 mod half;
 mod handed;
