@@ -81,7 +81,8 @@ def test_the_table_names_links_units_and_sizes():
 
 
 @pytest.mark.parametrize("words, culprits", [
-    (["--link", "mpi"], ["mpi", "thread"]),
+    (["--link", "mail"], ["mail", "thread"]),
+    (["--link", "mpi"], ["--link mpi", "mpirun"]),
     (["--function", "scan"], ["scan", "all-reduce"]),
     (["--size", "0"], ["0"]),
     (["--size", "2G"], ["1G"]),

@@ -238,16 +238,18 @@ class WireWorker(threading.Thread):
 
 
 def agreeing_liars(tiles):
-    """Two workers that make the same wrong tiles: one from the start, the other once all `tiles` of C are there. And a list whose
-    only element is how many both have made."""
-    made, lock = [0], threading.Lock()
+    """Two workers that make the same wrong tiles: who makes the first one from the start, since a plan may leave the other out,
+    and the other once all `tiles` of C are there. And a list whose only element is how many both have made."""
+    made, first, lock = [0], [], threading.Lock()
 
-    def spoil(is_time):
+    def spoil(who):
         def change(tile):
             with lock:
                 made[0] += 1
-                tile += is_time(made[0])
+                first.append(who)
+                # One element: a sum over a row sees that for certain, and all of them in one time of seven not.
+                tile[-1, -1] += first[0] == who or made[0] > tiles
 
         return change
 
-    return [WireWorker(spoil=spoil(lambda _: True)), WireWorker(spoil=spoil(lambda count: count > tiles))], made
+    return [WireWorker(spoil=spoil(who)) for who in range(2)], made
