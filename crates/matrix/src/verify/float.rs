@@ -10,7 +10,7 @@ use super::court::Court;
 use super::judge::{Conviction, judge_rows};
 use super::mixing::{Mixing, Side};
 use super::pass::{Pass, Rows, Size, wild};
-use super::random::{sample, signs};
+use super::random::{LARGEST_REAL, reals, sample};
 use super::recompute::Problem;
 use super::scalar::{Real, add_scaled, within};
 use super::tile::zeros;
@@ -53,7 +53,7 @@ struct Sums {
 pub(super) fn verify<T: Real>(problem: &Problem, effort: Effort, seed: u64) -> Result<Verdict, MatrixError> {
     let (sums, exempt) = passes::<T>(problem, effort.vectors(), seed)?;
     let alarms = Test::of::<T>(problem).alarms(&sums, &exempt.rows);
-    let mut notes = vec![format!("Freivalds, {} vector(s) of ±1", effort.vectors())];
+    let mut notes = vec![format!("Freivalds, {} random vector(s)", effort.vectors())];
     if problem.levels > 0 {
         notes.push(format!("norm-wise bounds for {} level(s) of Strassen–Winograd", problem.levels));
     } else if problem.levels_most() > 0 {
@@ -85,7 +85,7 @@ fn passes<T: Real>(problem: &Problem, vectors: u64, seed: u64) -> Result<(Sums, 
     let mut r = Vec::new();
     for v in 0..vectors {
         let mut vector = zeros(problem.c.shape().cols as usize)?;
-        signs(seed, v, &mut vector);
+        reals(seed, v, &mut vector);
         r.push(vector);
     }
     let threads = problem.threads;
@@ -220,7 +220,7 @@ impl Test {
             cols,
             roundings: depth + 3.0 + q * 12.0 * f64::from(levels) * steps,
             growth_max: GROWTH_MAX.powi(levels as i32),
-            lost: (SAFETY * cols.sqrt() * element, cols * element),
+            lost: (SAFETY * cols.sqrt() * element, LARGEST_REAL * cols * element),
             overflow: T::LARGEST / 4.0,
         }
     }
@@ -245,14 +245,16 @@ impl Test {
         let tolerance = self.tolerance(product, base, c);
         let ratio = residual / tolerance;
         let sizes = self.alpha.abs() * product + self.beta.abs() * base;
-        let most = self.growth_max * self.cols.sqrt() * sizes;
+        // ‖r‖₂ is at most this.
+        let norm = LARGEST_REAL * self.cols.sqrt();
+        let most = self.growth_max * norm * sizes;
         let rigorous = self.roundings * self.unit * most + self.lost.1;
         Alarm {
             row: i as u64,
             // An infinite tolerance has measured nothing.
             ratio: if ratio.is_finite() && tolerance.is_finite() { ratio } else { f64::INFINITY },
             certain: !within(residual, rigorous),
-            may_overflow: !within(self.growth_max * self.cols.sqrt() * sizes.max(product), self.overflow),
+            may_overflow: !within(self.growth_max * norm * sizes.max(product), self.overflow),
         }
     }
 

@@ -25,13 +25,21 @@ impl Random {
     }
 }
 
-/// Fills `out` with the signs of vector number `vector`: each element 1 or -1.
-pub(super) fn signs(seed: u64, vector: u64, out: &mut [f64]) {
+/// The largest element of `reals`.
+pub(super) const LARGEST_REAL: f64 = 1.25;
+
+/// Fills `out` with real vector number `vector`: each element has a random sign and a size uniform in 3/4..5/4, in steps of
+/// 2^-17 (so that a product with an f32 is exact in f64). A fault of one element therefore shows by at least 3/4 of itself,
+/// and equal faults do not cancel as they do under signs alone.
+pub(super) fn reals(seed: u64, vector: u64, out: &mut [f64]) {
+    const STEP: f64 = 1.0 / (1u64 << 17) as f64;
     let mut random = Random::new(seed, vector);
-    for group in out.chunks_mut(64) {
-        let bits = random.next();
-        for (i, x) in group.iter_mut().enumerate() {
-            *x = if bits >> i & 1 == 0 { 1.0 } else { -1.0 };
+    for group in out.chunks_mut(3) {
+        let mut bits = random.next();
+        for x in group {
+            let size = 0.75 + (bits & 0xffff) as f64 * STEP;
+            *x = if bits >> 16 & 1 == 0 { size } else { -size };
+            bits >>= 17;
         }
     }
 }
@@ -78,12 +86,23 @@ mod tests {
     }
 
     #[test]
-    fn signs_are_balanced_and_differ_by_vector() {
+    fn reals_are_balanced_within_their_range_and_differ_by_vector() {
         let (mut a, mut b) = (vec![0.0; 10_000], vec![0.0; 10_000]);
-        signs(1, 0, &mut a);
-        signs(1, 1, &mut b);
+        reals(1, 0, &mut a);
+        reals(1, 1, &mut b);
         let sum: f64 = a.iter().sum();
         let dot: f64 = a.iter().zip(&b).map(|(x, y)| x * y).sum();
         assert!(sum.abs() < 500.0 && dot.abs() < 500.0);
+        assert!(a.iter().all(|x| (0.75..LARGEST_REAL).contains(&x.abs())));
+        let mean: f64 = a.iter().map(|x| x.abs()).sum::<f64>() / 10_000.0;
+        assert!((mean - 1.0).abs() < 0.01, "{mean}");
+        // Neighbours come from one word: their signs and sizes have nothing to do with each other.
+        let next: f64 = a.windows(2).map(|pair| pair[0] * pair[1]).sum();
+        let sizes: f64 = a.windows(2).map(|pair| (pair[0].abs() - 1.0) * (pair[1].abs() - 1.0)).sum();
+        assert!(next.abs() < 500.0 && sizes.abs() < 15.0, "{next} {sizes}");
+        a.iter_mut().for_each(|x| *x = x.abs());
+        a.sort_by(f64::total_cmp);
+        a.dedup();
+        assert!(a.len() > 9_000, "{} sizes of 10,000 differ", a.len());
     }
 }

@@ -84,7 +84,7 @@ impl Scalar for f64 {
     fn widen(self) -> Self {
         self
     }
-    /// The product is rounded (it is exact for x = ±1), its sum is not.
+    /// The product is rounded, its sum is not.
     #[inline(always)]
     fn step(s: &mut Self, c: &mut Self, m: Self, x: Self) {
         let (sum, error) = two_sum(*s, m * x);

@@ -174,6 +174,27 @@ pub(super) fn long_sum_of_tenths(m: usize, k: usize) -> Case<f32> {
 }
 
 /// Far beyond √k, alarmed in every row, and yet right.
+/// At k = 1 the tolerance is smallest beside what the check itself rounds: products of f64 with r.
+#[test]
+fn what_the_check_itself_rounds_is_below_a_third_of_the_tolerance() {
+    let mut worst: f64 = 0.0;
+    for (n, seeds) in [(1, 2000), (2, 1000), (40, 200), (5000, 10)] {
+        for seed in 0..seeds {
+            // Constants that have no short form, and random ones.
+            let constant = uniform::<f64>((20, 1, 1), seed).a;
+            let (mut even, odd) = (uniform::<f64>((20, 1, n), seed), uniform::<f64>((20, 1, n), seed));
+            even.b = vec![constant[0]; n];
+            for case in [even, odd] {
+                let verdict = case.multiplied().verify(Effort::Fast, seed);
+                assert!(verdict.passed, "{verdict:?}");
+                worst = worst.max(verdict.worst_ratio);
+            }
+        }
+    }
+    println!("worst ratio {worst}");
+    assert!(worst > 0.02 && worst < 1.0 / 3.0, "{worst}");
+}
+
 #[test]
 fn long_sums_of_constants_are_acquitted() {
     for k in [60_000, 200_000] {

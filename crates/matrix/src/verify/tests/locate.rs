@@ -38,7 +38,7 @@ proptest! {
         let mut want = BTreeSet::new();
         for (row, col) in wrong {
             let (row, col) = (row as usize % m, col as usize % n);
-            // Faults of one row that would cancel in a sum of ±1 do not: each is another power of two.
+            // Each is another power of two: faults of one row are of different sizes.
             case.c[row * n + col] += f64::powi(2.0, 10 + want.len() as i32);
             want.insert((row as u64 / edge, col as u64 / edge));
         }
