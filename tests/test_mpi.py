@@ -119,6 +119,28 @@ def test_who_ends_early_ends_all_and_leaves_nothing_under_the_name_of_c(library,
                 run.end()
 
 
+def test_one_that_stands_still_in_mid_frame_is_done_without(tmp_path):
+    """MPI cannot be told to stop receiving: what is under way must not land in C, which others make meanwhile."""
+    if not shutil.which(LAUNCHERS["openmpi"][0]):
+        pytest.skip("Open MPI is not installed")
+    # A row of C, whose frames are one run of memory, over TCP with buffers that no frame fits.
+    wide = "random:1x1:f64:1", "random:1x20000000:f64:2"
+    want = succeed("multiply", *wide, "--json").report["digest"]
+    slow = {"OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_btl_tcp_sndbuf": "8192",
+            "OMPI_MCA_btl_tcp_rcvbuf": "8192"}
+    run = start("openmpi", 3, "multiply", *wide, "--link", "mpi", "--threads", 1, "--strategy", "reuse", "--json", env=slow)
+    try:
+        os.kill(rank_of(run, "openmpi", 1), signal.SIGSTOP)
+        result = run.finish(deadline_s=60)
+        assert result.code == 3, result
+        assert [lost["name"] for lost in result.report["faults"]["lost"]] == ["rank 1"], result
+        assert result.report["digest"] == want and result.report["verify"]["passed"], result
+        assert_gone(result.tag, deadline_s=5)
+    finally:
+        if run.process.poll() is None:
+            run.end()
+
+
 CASES = {
     "no operand": (["nobody.npy", "nobody.npy", "--link", "mpi"], 1, "nobody.npy"),
     "no option": (["A.npy", "A.npy", "--link", "mpi", "--wrong"], 2, "--wrong"),

@@ -92,7 +92,7 @@ fn world(work: impl FnOnce(&World) -> Option<Exit>) -> Result<(Role, Ranks), Fai
         Err(e) if launch.is_first_of_machine => return Err(Failure::failed(format!("--link mpi: {e}"))),
         Err(_) => return Ok((Role::Worker(Exit::Failed), Ranks::default())),
     };
-    if world.size() == 1 && !launch.is_known() {
+    if world.size() == 1 && !launch.is_alone() {
         let text = "--link mpi: nobody has started other processes; use mpirun, as in: mpirun -n 4 bramble multiply A.npy B.npy \
                     -o C.npy --link mpi";
         // Alone, there is nothing that could be in the way.

@@ -96,6 +96,11 @@ pub trait Landing: Send + Any {
     }
     /// Appends the writable runs from byte `offset` on, at most `max` of them.
     fn runs_mut<'a>(&'a mut self, offset: usize, max: usize, out: &mut Vec<IoSliceMut<'a>>);
+    /// Whether it may be held after its reader has ended, by a library that cannot be told to stop writing to it: memory of its
+    /// own. A place in something larger has to be free for others by then.
+    fn may_outlive_its_reader(&self) -> bool {
+        false
+    }
     /// For the holder, who knows what it really is.
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
 }
@@ -114,6 +119,9 @@ impl Landing for Vec<u8> {
         if offset < Self::len(self) {
             out.push(IoSliceMut::new(&mut self[offset..]));
         }
+    }
+    fn may_outlive_its_reader(&self) -> bool {
+        true
     }
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
         self

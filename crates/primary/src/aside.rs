@@ -157,6 +157,9 @@ impl Landing for AsideLines {
             out.push(IoSliceMut::new(&mut self.buffer.bytes_mut()[self.from + offset..end]));
         }
     }
+    fn may_outlive_its_reader(&self) -> bool {
+        true
+    }
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
         Box::new(self.buffer)
     }

@@ -136,6 +136,9 @@ impl Landing for Parts {
             skip = skip.saturating_sub(part.len);
         }
     }
+    fn may_outlive_its_reader(&self) -> bool {
+        true
+    }
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
         self
     }

@@ -101,13 +101,14 @@ impl Launch {
             is_first_of_machine: number(&["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"])
                 .is_none_or(|rank| rank == 0),
             rank: number(&["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]),
-            size: number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]),
+            // Slurm's own is that of the step, not of what the batch was given: a batch script is one process.
+            size: number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]),
         }
     }
 
-    /// Whether something has started this process as one of a job.
-    pub fn is_known(self) -> bool {
-        self.rank.is_some()
+    /// Whether something has started this process as the only one of a job.
+    pub fn is_alone(self) -> bool {
+        self.size == Some(1)
     }
 
     /// Names in the order in which they are tried.
@@ -155,9 +156,20 @@ mod tests {
         let mpich = launched(&[("PMI_RANK", "0"), ("PMI_SIZE", "2")]);
         assert_eq!((first(mpich), mpich.rank, mpich.size), ("libmpich.so.12", Some(0), Some(2)));
         let nobody = launched(&[]);
-        assert_eq!((first(nobody), nobody.is_known()), ("libmpi_abi.so.1", false));
+        assert_eq!((first(nobody), nobody.size), ("libmpi_abi.so.1", None));
         for launch in [open_mpi, mpich, nobody] {
             assert_eq!(launch.candidates().len(), 5, "all are tried");
         }
+    }
+
+    #[test]
+    fn a_batch_script_is_no_job_and_a_step_says_how_many_it_is() {
+        let batch = launched(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")]);
+        assert_eq!((batch.size, batch.is_alone()), (None, false));
+        let step = launched(&[("SLURM_PROCID", "2"), ("SLURM_NTASKS", "4"), ("SLURM_STEP_NUM_TASKS", "4")]);
+        assert_eq!((step.rank, step.size, step.is_alone()), (Some(2), Some(4), false));
+        let inside = launched(&[("SLURM_STEP_NUM_TASKS", "1"), ("OMPI_COMM_WORLD_SIZE", "4")]);
+        assert_eq!(inside.size, Some(4), "an mpirun in a step");
+        assert!(launched(&[("PMI_RANK", "0"), ("PMI_SIZE", "1")]).is_alone());
     }
 }

@@ -190,7 +190,8 @@ impl MpiReceiver {
     /// A body that follows, where it belongs.
     async fn land(&mut self, mut landing: Box<dyn Landing>) -> Result<Box<dyn Landing>, LinkError> {
         let bytes = landing.len();
-        if held::is_one_run(&mut *landing) {
+        // What is under way is held until it has come, which may be never: a reader that ends meanwhile cannot call it off.
+        if landing.may_outlive_its_reader() && held::is_one_run(&mut *landing) {
             return match self.follower(Payload::Landing(landing), bytes).await? {
                 Payload::Landing(landing) => Ok(landing),
                 Payload::Buffer(_) | Payload::Region(_) => unreachable!("it was a landing"),

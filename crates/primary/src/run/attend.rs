@@ -56,6 +56,7 @@ pub(super) async fn supervise(core: &Rc<RefCell<Core>>, with: &mut Attendants<'_
     loop {
         tokio::select! {
             biased;
+            why = with.tasks.fault() => core.borrow_mut().fail(why),
             Some(came) = with.came.recv() => with.welcome(core, came),
             _ = tokio::time::timeout(TICK, with.changed.notified()) => {}
         }
@@ -83,6 +84,7 @@ pub(super) async fn while_alive<T>(
         tokio::select! {
             biased;
             done = &mut work => return done,
+            why = with.tasks.fault() => core.borrow_mut().fail(why),
             Some(came) = with.came.recv() => with.welcome(core, came),
             () = tokio::time::sleep(TICK) => core.borrow_mut().tick(),
         }

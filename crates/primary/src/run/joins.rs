@@ -107,6 +107,26 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
+    /// Waits until one of them ends by a fault of this program, and says which. Without it what its machine has would be
+    /// waited for for ever: nobody is left to see that its link is of no use.
+    pub(super) async fn fault(&mut self) -> String {
+        loop {
+            let ended = tokio::select! {
+                Some(ended) = self.writers.join_next() => ended,
+                Some(ended) = self.readers.join_next() => ended,
+                else => std::future::pending().await,
+            };
+            // Writers of machines that are lost are cancelled.
+            if let Err(e) = ended
+                && e.is_panic()
+            {
+                return format!(
+                    "a task of a link has failed ({e}); this is a fault of Bramble, please report it"
+                );
+            }
+        }
+    }
+
     /// A machine gets its number; `is_dead` if its link is of no use any more.
     pub(super) fn enlist(&mut self, core: &Rc<RefCell<Core>>, session: Session, is_dead: bool) {
         // Bounded by who fills it: stores by the link's window, pings by the silence after which a peer is lost.
@@ -156,5 +176,30 @@ impl Tasks {
         }
         self.enlist(core, session, false);
         core.borrow_mut().happened(Event::Joined(info));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_task_that_panics_is_told_and_one_that_ends_or_is_cancelled_is_not() {
+        tokio::task::LocalSet::new().run_until(told()).await;
+    }
+
+    async fn told() {
+        let mut tasks = Tasks::default();
+        let waited = tokio::time::timeout(Duration::from_millis(10), tasks.fault()).await;
+        assert!(waited.is_err(), "without tasks there is nothing to wait for");
+        tasks.writers.spawn_local(async {});
+        tasks.writers.spawn_local(std::future::pending()).abort();
+        tasks.readers.spawn_local(std::future::pending());
+        let waited = tokio::time::timeout(Duration::from_millis(10), tasks.fault()).await;
+        assert!(waited.is_err(), "{waited:?}");
+        tasks.readers.spawn_local(async { panic!("out of its mind") });
+        let told = tasks.fault().await;
+        assert!(told.contains("out of its mind") && told.contains("please report"), "{told}");
     }
 }

@@ -69,6 +69,10 @@ impl Core {
     ) -> Result<(), ProtocolError> {
         let landing = match body {
             ArrivedBody::Landed(landing) | ArrivedBody::Lent(landing) => landing.into_any(),
+            // A file of another process may be cut short while it is read.
+            ArrivedBody::Shared(_) if !self.peers[peer].shares_memory => {
+                return Err(ProtocolError::new("it sent where a result lies instead of the result"));
+            }
             ArrivedBody::Shared(region) => return self.keep_shared(peer, head, &region),
             ArrivedBody::Empty => return Err(ProtocolError::new("it sent a result without rows")),
         };
@@ -107,6 +111,9 @@ impl Core {
             Place::InC | Place::Staged => {
                 return Err(ProtocolError::new("it returned a copy of what was lent to it"));
             }
+        }
+        if region.len() != to_usize(head.lines) * self.line_bytes(destination.rect) {
+            return Err(ProtocolError::new("it returned other than the lines that it said"));
         }
         let mut buffer = self.aside(peer, head, &destination).map_err(ProtocolError::new)?;
         let from = to_usize(head.first_line) * self.line_bytes(destination.rect);
