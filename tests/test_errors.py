@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from helpers import assert_nothing_written, assert_refused, bramble, matrix, save
 from test_files import save_safetensors
+from test_unreachable import free_port
 
 FAILED, USAGE, EITHER = 1, 2, (1, 2)
 
@@ -40,6 +42,8 @@ def folder(tmp_path):
     save_safetensors(tmp_path / "model.safetensors", {"weight": ("F64", np.ones((4, 5))),
                                                       "flags": ("F8_E4M3", np.ones((4, 5), np.uint8))})
     (tmp_path / "cut.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes()[:60])
+    save(tmp_path, "whole.npy", matrix(3, 3, "i64"))
+    os.mkfifo(tmp_path / "pipe.npy")
     (tmp_path / "directory").mkdir()
     return tmp_path
 
@@ -114,6 +118,12 @@ CASES = [
     Case("bad size", "a34.npy b45.npy --memory 12Q", USAGE, ["12Q"]),
     Case("bad number", "a34.npy b45.npy --alpha two", USAGE, ["two"]),
     Case("alpha that is no number", "a34.npy b45.npy --alpha nan", USAGE, ["--alpha"]),
+    Case("alpha that i64 has and f64 has not", "whole.npy whole.npy --alpha 9007199254740993", USAGE, ["--alpha", "whole"]),
+    Case("beta out of reach", "whole.npy whole.npy --beta=-9223372036854775808", USAGE, ["--beta", "nearer to 0"]),
+    Case("a trace over an operand", "a34.npy b45.npy --trace b45.npy", USAGE, ["--trace b45.npy", "another name"]),
+    Case("a trace over an operand by another name", "a34.npy b45.npy --trace directory/../a34.npy", USAGE, ["--trace"]),
+    Case("a trace over a tensor's file", "a34.npy model.safetensors:weight --trace model.safetensors", USAGE, ["--trace"]),
+    Case("a pipe as operand", "a34.npy pipe.npy", FAILED, ["pipe.npy", "regular file"]),
     Case("processes over threads", "a34.npy b45.npy --local 1 --link thread", USAGE, ["--link thread"]),
     Case("link that is not here", "a34.npy b45.npy --local 1 --link mpi", USAGE, ["mpi"]),
     Case("missing hostfile", "a34.npy b45.npy --hostfile nohosts", EITHER, ["nohosts"]),
@@ -157,6 +167,26 @@ def test_workers_that_do_not_listen(address, codes):
     assert_refused(result, codes, [address.replace("[", r"\[").replace("]", r"\]")])
     if address.endswith(":7400"):
         assert "loopback" in result.err or "key" in result.err, result
+
+
+def test_workers_that_nobody_could_use_do_not_begin():
+    assert_refused(bramble("worker", "--listen", "127.0.0.1:0", "--memory", "1M", deadline_s=10), USAGE, ["--memory", "more"])
+    result = bramble("worker", "--listen", "0.0.0.0:0", "--insecure", deadline_s=10)
+    assert result.code == USAGE and "--i-trust-this-network" in result.err.splitlines()[-1], result
+
+
+def test_a_worker_that_finds_no_primary_says_what_is_missing():
+    address = f"127.0.0.1:{free_port()}"
+    assert_refused(bramble("worker", "--join", address, deadline_s=10), FAILED, [address, "begin the product first"])
+
+
+def test_what_might_be_read_before_is_what_may_be_read_after(tmp_path):
+    a, c = save(tmp_path, "A.npy", matrix(9, 9, "f64")), tmp_path / "C.npy"
+    for mode in (0o600, 0o664):
+        c.touch()
+        c.chmod(mode)
+        assert bramble("multiply", a, a, "-o", c).code == 0
+        assert stat.S_IMODE(c.stat().st_mode) == mode and np.load(c).shape == (9, 9)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -71,7 +71,7 @@ fn run() -> u8 {
     let code = match result {
         Ok(exit) => exit.number(),
         Err(failure) => {
-            say(&format!("bramble: {}", failure.text.replace('\n', " ")));
+            say(&format!("bramble: {}{}", failure.text.replace('\n', " "), ranks::hint()));
             failure.exit.number()
         }
     };

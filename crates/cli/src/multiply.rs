@@ -22,7 +22,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// Integer factors are exact up to here.
-const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+const EXACT_LIMIT: f64 = 9_007_199_254_740_992.0;
 
 /// What the operands are, checked and ready.
 struct Operands {
@@ -84,10 +84,26 @@ fn with_way_back(args: &MultiplyArgs, failure: Failure) -> Failure {
 /// The file of `--trace`, and the log that it will be drawn from.
 fn trace(args: &MultiplyArgs, began: Instant) -> Result<Option<(TraceFile, Log)>, Failure> {
     let Some(path) = &args.trace else { return Ok(None) };
-    if args.output.as_ref() == Some(path) {
+    if is_same(path, args.output.as_deref()) {
         return Err(Failure::usage(format!("--trace {}: is the name of C", path.display())));
     }
+    // A tensor of a file is FILE:TENSOR.
+    let files = [&args.a, &args.b]
+        .map(|spec| [Some(Path::new(spec)), spec.rsplit_once(':').map(|(file, _)| Path::new(file))]);
+    let read = files.into_iter().flatten().chain([args.labels.as_deref()]);
+    if read.into_iter().any(|read| is_same(path, read)) {
+        return Err(Failure::usage(format!(
+            "--trace {}: is read for the product; choose another name",
+            path.display()
+        )));
+    }
     TraceFile::create(path, began).map(Some)
+}
+
+/// Whether two names are of one file, or would be.
+fn is_same(one: &Path, other: Option<&Path>) -> bool {
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    other.is_some_and(|other| one == other || real(one) == real(other))
 }
 
 /// A verified C under its final name.
@@ -118,12 +134,13 @@ fn factors(args: &MultiplyArgs, dtype: DType) -> Result<(), Failure> {
         if !x.is_finite() {
             return Err(Failure::usage(format!("--{name} {x}: must be a finite number")));
         }
-        let exact = x.fract() == 0.0 && x.abs() <= EXACT_MAX;
+        let exact = x.fract() == 0.0 && x.abs() < EXACT_LIMIT;
         let fits = dtype != DType::I32 || (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&x);
         let fine = dtype.is_float() || (exact && fits);
         if !fine {
             return Err(Failure::usage(format!(
-                "--{name} {x}: the matrices are {dtype}, so it must be a whole number of that type; or use --dtype f64"
+                "--{name} {x}: the matrices are {dtype}, so it must be a whole number of that type (and nearer to 0 than \
+                 9007199254740992); or use --dtype f64"
             )));
         }
     }

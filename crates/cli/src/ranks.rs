@@ -118,6 +118,19 @@ pub(crate) fn speaks() -> bool {
     is_first() || !wants_mpi(std::env::args())
 }
 
+/// What a product may lack that is one of several, as an mpirun starts them: they get in each other's way.
+pub(crate) fn hint() -> String {
+    let is_product = std::env::args().nth(1).is_some_and(|verb| verb == "multiply");
+    match Launch::of_environment().size.filter(|size| *size > 1) {
+        Some(size) if is_product && !wants_mpi(std::env::args()) => {
+            format!(
+                "; this is one of {size} processes that were started together: --link mpi makes one machine of them"
+            )
+        }
+        _ => String::new(),
+    }
+}
+
 /// Number of processes of the job that this one is of, if it was asked to be of one.
 pub(crate) fn size() -> Option<usize> {
     Launch::of_environment().size.filter(|_| wants_mpi(std::env::args()))

@@ -6,6 +6,7 @@ use crate::trust;
 use bramble_link::{ClusterKey, Endpoint, LinkError, Security};
 use bramble_worker::{Config, Ledger, WorkerError, available_memory, default_threads, host_name, serve_link};
 use std::cell::Cell;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -27,6 +28,11 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
         gives_way: true,
         name: host_name(),
     };
+    // Who was started by a primary tells that one.
+    let is_own = args.join.is_none() && !args.inherited && args.memory.is_some();
+    if let Some(why) = config.is_of_no_use().filter(|_| is_own) {
+        return Err(Failure::usage(why));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -58,6 +64,15 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     let is_once = args.join.is_some() || args.inherited;
     // Whoever was started with its link has no use for a key.
     let security = if args.inherited { None } else { Some(security(args)?) };
+    let is_too_far = |security: &Security| args.join.is_none() && !security.reaches(args.listen.ip());
+    if args.trust.insecure && security.as_ref().is_some_and(is_too_far) {
+        return Err(Failure::usage(format!(
+            "--listen {}: with --insecure anyone on the network could use this machine: add --i-trust-this-network if \
+             that may be, or listen on 127.0.0.1:{}",
+            args.listen,
+            args.listen.port()
+        )));
+    }
     let work = async {
         match (security, &args.join) {
             (None, _) => inherited(&config).await,
@@ -106,6 +121,11 @@ async fn join(host: &str, security: &Security, config: &Config) -> Result<(), Wo
     let mut last = WorkerError::Here(format!("--join {host}: no address"));
     for address in addresses {
         match bramble_worker::join(address, security, config).await {
+            Err(WorkerError::Link(LinkError::Broken(e))) if e.kind() == ErrorKind::ConnectionRefused => {
+                last = WorkerError::Here(format!(
+                    "--join {address}: nobody waits there: begin the product first (bramble multiply … --await N)"
+                ));
+            }
             Err(WorkerError::Link(
                 e @ (LinkError::Broken(_) | LinkError::Untrusted(_) | LinkError::Shut),
             )) => {

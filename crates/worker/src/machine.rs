@@ -29,6 +29,16 @@ impl Config {
     /// What the program, its stack and a link need beside matrices and kernels.
     const PROGRAM_BYTES: u64 = 32 << 20;
 
+    /// Why nobody could use such a worker, and the way out.
+    pub fn is_of_no_use(&self) -> Option<String> {
+        let mib = Self::PROGRAM_BYTES >> 20;
+        (self.capacity_bytes() == 0).then(|| {
+            format!(
+                "--memory: the program alone needs {mib} MiB, so nothing is left for matrices; give it more"
+            )
+        })
+    }
+
     /// What is left for sessions: the memory less what the program needs.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.memory_bytes.saturating_sub(Self::PROGRAM_BYTES)

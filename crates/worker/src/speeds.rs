@@ -1,9 +1,9 @@
-//! What a worker has measured of itself: each thing once, however many sessions ask.
+//! What a worker has measured of itself: each thing once a minute, however many sessions ask.
 //!
 //! Place in the flow: a session's greeting asks here for a kernel and for its speed; what is not known yet is
 //! measured, in the ledger's turn.
 //!
-//! Invariants: a longer measurement is never replaced by a shorter one, and never one that was made while nobody else
+//! Invariants: a longer measurement is never replaced by a shorter one, one as long only after a minute, and never one that was made while nobody else
 //! computed by one that was. What is remembered is bounded: a number for each kernel, element type and count of
 //! threads, and a kernel for each element type. It is in memory only, and gone with the process.
 //!
@@ -13,6 +13,7 @@ use bramble_kernel::{Choice, KernelError, Pick};
 use bramble_matrix::DType;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Speed of some threads together, Gflop/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,15 +55,34 @@ type What<'a> = (&'a str, DType, usize);
 /// Most speeds that are remembered: kernels over others have numbers in their names, and a primary may ask for any.
 const REMEMBERED_MAX: usize = 256;
 
+/// How long a measurement holds for who wants as much effort.
+const FRESH: Duration = Duration::from_secs(60);
+
 /// What a worker has measured of itself. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Speeds {
     known: Arc<Mutex<Known>>,
 }
 
+/// What was measured with which effort, and when.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    effort: Effort,
+    speed: Speed,
+    at: Instant,
+}
+
+impl Measured {
+    /// Whether it answers who asks for that effort. What was measured while the machine started, or did something else for a
+    /// while, must not be held against it for ever: whoever wants as much effort has it measured again.
+    fn answers(&self, effort: Effort, now: Instant) -> bool {
+        self.effort > effort || self.effort == effort && now.duration_since(self.at) < FRESH
+    }
+}
+
 #[derive(Debug, Default)]
 struct Known {
-    speeds: BTreeMap<(String, DType, usize), (Effort, Speed)>,
+    speeds: BTreeMap<(String, DType, usize), Measured>,
     /// What `auto` is for products of a type, and the operations of the largest that it was asked for.
     auto: BTreeMap<DType, (f64, Pick)>,
 }
@@ -82,17 +102,29 @@ impl Speeds {
         alone: bool,
         measure: impl FnOnce() -> Speed,
     ) -> Speed {
+        self.speed_at(Instant::now(), what, effort, alone, measure)
+    }
+
+    fn speed_at(
+        &self,
+        now: Instant,
+        what: What<'_>,
+        effort: Effort,
+        alone: bool,
+        measure: impl FnOnce() -> Speed,
+    ) -> Speed {
         let what = (what.0.to_owned(), what.1, what.2);
         let known = self.known().speeds.get(&what).copied();
         match known {
-            Some((known, speed)) if known >= effort => speed,
+            // Beside others nothing better can be measured.
+            Some(known) if known.answers(effort, now) || !alone && known.effort == effort => known.speed,
             _ => {
                 let speed = measure();
                 let mut known = self.known();
-                let is_better = known.speeds.get(&what).is_none_or(|(known, _)| *known < effort);
+                let is_better = known.speeds.get(&what).is_none_or(|known| !known.answers(effort, now));
                 let has_room = known.speeds.len() < REMEMBERED_MAX || known.speeds.contains_key(&what);
                 if alone && is_better && has_room {
-                    known.speeds.insert(what, (effort, speed));
+                    known.speeds.insert(what, Measured { effort, speed, at: now });
                 }
                 speed
             }
@@ -173,6 +205,21 @@ mod tests {
         assert_eq!(asked(&speeds, WHAT, Effort::All, false, 20.0), 20.0);
         assert_eq!(asked(&speeds, WHAT, Effort::All, true, 50.0), 50.0);
         assert_eq!(asked(&speeds, WHAT, Effort::All, false, 21.0), 50.0);
+    }
+
+    #[test]
+    fn what_was_measured_while_the_machine_started_is_measured_again() {
+        let (speeds, began) = (Speeds::default(), Instant::now());
+        let after = |seconds, effort, alone, measured| {
+            let now = began + Duration::from_secs(seconds);
+            speeds.speed_at(now, WHAT, effort, alone, || speed(measured)).gflops
+        };
+        assert_eq!(after(0, Effort::All, true, 5.0), 5.0);
+        assert_eq!(after(59, Effort::All, true, 45.0), 5.0, "a minute is not over");
+        assert_eq!(after(61, Effort::One, true, 45.0), 5.0, "a shorter measurement says less");
+        assert_eq!(after(61, Effort::All, false, 2.0), 5.0, "beside others");
+        assert_eq!(after(61, Effort::All, true, 45.0), 45.0);
+        assert_eq!(after(62, Effort::All, true, 44.0), 45.0, "a minute from the last time");
     }
 
     #[test]

@@ -8,14 +8,22 @@
 
 use crate::MatrixError;
 use memmap2::{Mmap, MmapOptions};
-use std::fs::File;
+use rustix::fs::OFlags;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Maps a file that is to be read; gives it back beside its map.
 pub(crate) fn map_file(path: &Path) -> Result<(Arc<Mmap>, File), MatrixError> {
     let name = || path.display().to_string();
-    let file = File::open(path).map_err(|e| MatrixError::io(path, "cannot open", e))?;
+    // A pipe would be waited for until somebody writes to it.
+    let at_once = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(at_once)
+        .open(path)
+        .map_err(|e| MatrixError::io(path, "cannot open", e))?;
     let meta = file.metadata().map_err(|e| MatrixError::io(path, "cannot examine", e))?;
     if meta.is_dir() {
         return Err(MatrixError::format(name(), "is a folder; name a matrix file in it"));

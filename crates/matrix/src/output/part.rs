@@ -14,7 +14,7 @@ use rustix::fs::{Access, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -56,11 +56,20 @@ impl PartFile {
             if same_file(&file, &part) {
                 let mut this = Self { file, part, target, renamed: false, kept: AtomicBool::new(true) };
                 this.kept = AtomicBool::new(this.len()? > 0);
+                this.take_mode();
                 return Ok(this);
             }
         }
         let what = "appears and vanishes again and again; is another run writing it?";
         Err(MatrixError::format(part.display().to_string(), what))
+    }
+
+    /// Who might read what was there before may read what comes in its place, and nobody else.
+    fn take_mode(&self) {
+        if let Ok(old) = fs::metadata(&self.target) {
+            // Some filesystems have no modes.
+            let _ = self.file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o777));
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
