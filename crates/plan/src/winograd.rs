@@ -36,6 +36,10 @@ pub struct Side {
     pub sums: Vec<Sum<Term>>,
     /// For each product, its operand.
     pub factors: Vec<Term>,
+    panels: usize,
+    /// For each panel, then each sum: in how many sums, and in how many products. Counted once: the primary asks for each of
+    /// them in every step.
+    uses: Vec<[usize; 2]>,
 }
 
 /// A matrix while results are put together.
@@ -54,6 +58,9 @@ pub struct Results {
     pub sums: Vec<Sum<Part>>,
     /// For each tile of the cell (line of tiles × q + tile in it), which part it is.
     pub tiles: Vec<Part>,
+    products: usize,
+    /// For each product, then each sum: in how many sums.
+    uses: Vec<usize>,
 }
 
 /// How a cell is multiplied.
@@ -76,14 +83,15 @@ impl Recipe {
         let panels = |side: &mut Side, combine: Combine| {
             let all: Vec<Term> = (0..q * q).map(Term::Panel).collect();
             factors(side, combine, &all);
+            side.count();
         };
-        let (mut left, mut right) = (Side::empty(), Side::empty());
+        let (mut left, mut right) = (Side::empty(q * q), Side::empty(q * q));
         panels(&mut left, combine_left);
         panels(&mut right, combine_right);
         let mut sums = Vec::new();
         let mut next = 0;
         let tiles = put_together(&mut sums, &mut next, q);
-        Self { q, left, right, results: Results { sums, tiles } }
+        Self { q, left, right, results: Results::new(sums, tiles, next) }
     }
 
     /// Number of products: 7^levels.
@@ -93,25 +101,59 @@ impl Recipe {
 }
 
 impl Side {
-    const fn empty() -> Self {
-        Self { sums: Vec::new(), factors: Vec::new() }
+    const fn empty(panels: usize) -> Self {
+        Self { sums: Vec::new(), factors: Vec::new(), panels, uses: Vec::new() }
+    }
+
+    fn at(&self, term: Term) -> usize {
+        match term {
+            Term::Panel(panel) => panel,
+            Term::Sum(sum) => self.panels + sum,
+        }
+    }
+
+    /// Counts the uses, when all sums and factors are there.
+    fn count(&mut self) {
+        let mut uses = vec![[0; 2]; self.panels + self.sums.len()];
+        self.sums.iter().flat_map(|s| [s.a, s.b]).for_each(|term| uses[self.at(term)][0] += 1);
+        self.factors.iter().for_each(|term| uses[self.at(*term)][1] += 1);
+        self.uses = uses;
     }
 
     /// How often each panel, and each sum, is used in sums: what a product's uses come on top of.
     pub fn uses_in_sums(&self, term: Term) -> usize {
-        self.sums.iter().map(|s| usize::from(s.a == term) + usize::from(s.b == term)).sum()
+        self.uses[self.at(term)][0]
     }
 
     /// In how many products a panel or sum is the operand.
     pub fn uses_in_products(&self, term: Term) -> usize {
-        self.factors.iter().filter(|f| **f == term).count()
+        self.uses[self.at(term)][1]
     }
 }
 
 impl Results {
+    /// Of so many products.
+    fn new(sums: Vec<Sum<Part>>, tiles: Vec<Part>, products: usize) -> Self {
+        let mut new = Self { uses: vec![0; products + sums.len()], sums, tiles, products };
+        for at in 0..new.sums.len() {
+            for part in [new.sums[at].a, new.sums[at].b] {
+                let of = new.at(part);
+                new.uses[of] += 1;
+            }
+        }
+        new
+    }
+
+    fn at(&self, part: Part) -> usize {
+        match part {
+            Part::Product(product) => product,
+            Part::Sum(sum) => self.products + sum,
+        }
+    }
+
     /// How often a product or sum is used in sums.
     pub fn uses(&self, part: Part) -> usize {
-        self.sums.iter().map(|s| usize::from(s.a == part) + usize::from(s.b == part)).sum()
+        self.uses[self.at(part)]
     }
 }
 
@@ -249,6 +291,11 @@ mod tests {
     #[test]
     fn every_product_and_sum_is_used() {
         let recipe = Recipe::new(2);
+        let sides = [&recipe.left, &recipe.right].map(|s| s.uses.iter().map(|u| u[0]).sum::<usize>());
+        assert_eq!(sides, [2 * recipe.left.sums.len(), 2 * recipe.right.sums.len()]);
+        let in_products: usize = recipe.left.uses.iter().map(|u| u[1]).sum();
+        assert_eq!(in_products, recipe.products());
+        assert_eq!(recipe.results.uses.iter().sum::<usize>(), 2 * recipe.results.sums.len());
         for side in [&recipe.left, &recipe.right] {
             for i in 0..side.sums.len() {
                 let term = Term::Sum(i);

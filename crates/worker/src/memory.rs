@@ -8,7 +8,7 @@
 use bramble_kernel::KernelElement;
 use bramble_link::{Landing, Region};
 use bramble_matrix::number::{to_u64, to_usize};
-use bramble_matrix::{Buffer, Layout, Lent, Lines, MatrixError, View, ViewMut};
+use bramble_matrix::{Buffer, Layout, Lent, Lines, MatrixError, Shape, View, ViewMut};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Generated, MatrixHeader, Source};
 use std::any::Any;
@@ -49,6 +49,13 @@ impl Operand {
         let Region { owner, start, .. } = region;
         let (shape, layout, dtype) = (header.shape(), header.layout, header.dtype);
         Ok(Self::Borrowed(Lines { owner, start, line_bytes, pitch_bytes, lines, shape, layout, dtype }))
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        match self {
+            Self::Borrowed(lines) => lines.shape,
+            Self::Owned(header, _) => header.shape(),
+        }
     }
 
     /// Its elements.

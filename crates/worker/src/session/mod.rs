@@ -301,26 +301,29 @@ async fn write(
 
 /// Takes what the compute threads have done.
 async fn collect(
-    done: &mut mpsc::UnboundedReceiver<Ended<Done>>,
+    done: &mut mpsc::UnboundedReceiver<Vec<Ended<Done>>>,
     core: Rc<RefCell<Core>>,
 ) -> Result<(), WorkerError> {
-    while let Some(ended) = done.recv().await {
+    while let Some(batch) = done.recv().await {
+        // The writer has its turn after all of them, so that what they free is one message of credit.
         let mut core = core.borrow_mut();
-        core.record(&ended);
-        let actions = match ended.result {
-            Ok(Done::Ran(run, target)) => {
-                core.store.put_tile(run.job.c, target);
-                core.decide(Event::Finished(&run.job))?
-            }
-            Ok(Done::Filled(header, buffer)) => {
-                core.store.put_operand(header.id, Operand::Owned(header, buffer));
-                core.decide(Event::Filled(header.id))?
-            }
-            Err(panic) => {
-                return Err(WorkerError::Here(format!("a compute thread failed: {panic}")));
-            }
-        };
-        core.act(actions)?;
+        for ended in batch {
+            core.record(&ended);
+            let actions = match ended.result {
+                Ok(Done::Ran(run, target)) => {
+                    core.store.put_tile(run.job.c, target);
+                    core.decide(Event::Finished(&run.job))?
+                }
+                Ok(Done::Filled(header, buffer)) => {
+                    core.store.put_operand(header.id, Operand::Owned(header, buffer));
+                    core.decide(Event::Filled(header.id))?
+                }
+                Err(panic) => {
+                    return Err(WorkerError::Here(format!("a compute thread failed: {panic}")));
+                }
+            };
+            core.act(actions)?;
+        }
     }
     Ok(())
 }
