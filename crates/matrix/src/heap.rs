@@ -19,7 +19,7 @@ mod gnu {
     }
 }
 
-/// Gives pages that only free memory is on back to the system; what is in use stays as it is. Takes some ten
+/// Gives pages that only free memory is on back to the system; what is in use stays as it is. Takes 10 to 20
 /// milliseconds for each hundred megabytes that are given back, and else hardly anything.
 pub fn give_back_free_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
