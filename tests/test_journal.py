@@ -160,6 +160,60 @@ def test_killed_again_and_again(tmp_path, operands):
     assert_finished(tmp_path, run, expected)
 
 
+def test_killed_several_times_in_a_row_with_the_old_c(tmp_path, operands):
+    old = matrix(420, 440, "f64", 3)
+    product = *operands, "-o", tmp_path / "C.npy", *SLOWLY, *WAYS["from the old C"]
+    save(tmp_path, "C.npy", old)
+    expected = digest(*product)
+    save(tmp_path, "C.npy", old)
+    lives = 0
+    for step in (9, 1, 2, 8):
+        run = die_at(step, *product, *(["--resume"] if lives else []), interval_ms=20)
+        if run.code != KILLED:
+            break
+        lives += 1
+    assert lives >= 3, run
+    if run.code == KILLED:
+        run = bramble("multiply", *product, "--resume", "--json")
+    if run.out == "":
+        assert "complete already" in run.err, run
+        assert digest_of(tmp_path / "C.npy") == expected
+    else:
+        assert_finished(tmp_path, run, expected)
+
+
+def test_an_old_c_is_scaled_once_wherever_a_short_product_is_killed(tmp_path):
+    product = "random:60x50:f64:1", "random:50x70:f64:2", "-o", tmp_path / "C.npy", "--beta", "2", "--kernel", "reference"
+    old = matrix(60, 70, "f64", 3)
+    save(tmp_path, "C.npy", old)
+    expected = digest(*product)
+    complete = 0
+    for step in range(1, 30):
+        save(tmp_path, "C.npy", old)
+        died = bramble("multiply", *product, "--json", env={"BRAMBLE_DIE_AT": str(step)})
+        if died.code == 0:
+            assert complete == 2, "it dies after C has its name, and after that was told"
+            return
+        assert died.code == KILLED, died
+        has_name = not (tmp_path / "C.npy.part").exists()
+        if has_name:
+            # Who asks again without a word is told, and nothing is scaled twice.
+            assert_refused(bramble("multiply", *product), USAGE, ["complete already", "--beta 2", "--resume", "--restart"])
+            # A C that is neither the old nor the new one is nobody's.
+            new = (tmp_path / "C.npy").read_bytes()
+            save(tmp_path, "C.npy", old + 1)
+            refused = bramble("multiply", *product, "--resume")
+            assert_refused(refused, USAGE, ["neither the C that the run before read", "--restart"])
+            (tmp_path / "C.npy").write_bytes(new)
+        resumed = bramble("multiply", *product, "--resume", "--json")
+        assert resumed.code == 0, resumed
+        assert ("complete already" in resumed.err) == has_name, resumed
+        assert digest_of(tmp_path / "C.npy") == expected, step
+        assert sorted(p.name for p in tmp_path.glob("C.npy*")) == ["C.npy"]
+        complete += has_name
+    pytest.fail("no end of steps")
+
+
 @pytest.mark.parametrize(
     "how",
     ["cuboid:3x1x1+small", "naive", "strassen:1+row:1", "row:2+reproducible"],

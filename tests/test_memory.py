@@ -1,10 +1,13 @@
 """Nobody takes more memory than was said: workers keep to --memory, the primary to its mapped files."""
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import matrix, save, succeed, workers
+from helpers import Run, matrix, save, succeed, workers
 
 MIB = 2**20
 
@@ -28,6 +31,48 @@ def test_a_worker_keeps_to_its_memory(tmp_path, limit, m, k, n, dtype):
                 "--strategy", "reuse")
         peak = peak_bytes(runs[0].process.pid)
     assert peak <= limit * MIB, f"{peak / MIB:.0f} MiB of {limit}"
+
+
+def status(pid, field):
+    """A number of /proc/PID/status, in the unit that it has there."""
+    return int(Path(f"/proc/{pid}/status").read_text().split(f"\n{field}:")[1].split()[0])
+
+
+def wait_until(is_so, what, deadline_s=30):
+    end = time.monotonic() + deadline_s
+    while not is_so():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+SMALL_TILES = "--tile", "40", "--panel", "100", "--kernel", "reference", "--strategy", "reuse"
+"""Matrices of a few kilobytes, thousands of them, which lie with the C library's allocator."""
+
+
+@pytest.mark.skipif(os.confstr("CS_GNU_LIBC_VERSION") is None, reason="what other C libraries keep is up to them")
+def test_a_worker_gives_back_what_a_lost_primary_made_it_take_while_others_go_on():
+    with workers(1, "--threads", "1", "--memory", "400M") as (addresses, runs):
+        pid = runs[0].process.pid
+        begin = lambda *operands: Run("multiply", *operands, *SMALL_TILES, "-w", addresses[0], "--json")  # noqa: E731
+        held_kib = lambda: status(pid, "RssAnon")  # noqa: E731
+        first = begin("random:3000x1000:f64:1", "random:1000x3000:f64:2")
+        try:
+            wait_until(lambda: held_kib() > 40 << 10, "the worker never holds much of the first product")
+            first.process.send_signal(signal.SIGSTOP)
+            threads = status(pid, "Threads")
+            # What this one takes lies above what the first has taken.
+            second = begin("random:420x2000:f64:1", "random:2000x440:f64:2")
+            try:
+                wait_until(lambda: status(pid, "Threads") > threads, "the second product never begins")
+                second.process.send_signal(signal.SIGSTOP)
+                first.process.kill()
+                wait_until(lambda: held_kib() < 20 << 10, "the worker keeps what it took for a primary that is gone", 5)
+                second.process.send_signal(signal.SIGCONT)
+                assert second.finish().code == 0
+            finally:
+                second.end()
+        finally:
+            first.end()
 
 
 @pytest.fixture(scope="module")

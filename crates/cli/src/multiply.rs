@@ -40,8 +40,8 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     let team = Team::of(&args.team)?;
     args.cut.check_relay(&args.team)?;
     let mut operands = operands(args)?;
-    if let Some(path) = args.output.as_ref().filter(|_| args.resume)
-        && crate::resume::is_done(args, path, (&operands.a, &operands.b))?
+    if let Some(path) = &args.output
+        && crate::resume::is_done(args, path, (&operands.a, &operands.b, operands.old_c.as_ref()))?
     {
         crate::say(&format!("bramble: {} is complete already", path.display()));
         return Ok(Exit::Done);
@@ -56,7 +56,13 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
             .await
     };
     match done_or_stopped(work, &|| stop.ask()) {
-        Ok(Ended::Done(kept)) => conclude(args, &kept, insight, began),
+        Ok(Ended::Done(mut kept)) => {
+            let journal = kept.journal.take();
+            let exit = conclude(args, &kept, insight, began)?;
+            journal.iter().for_each(JournalFile::step);
+            journal.into_iter().for_each(JournalFile::remove);
+            Ok(exit)
+        }
         Ok(Ended::Signal(exit)) => {
             // A signal while the trace was being written: that goes on in a thread, without its file.
             args.trace.iter().for_each(|path| drop(std::fs::remove_file(part_of(path))));
@@ -111,6 +117,8 @@ struct Kept {
     c: Matrix,
     report: Report,
     digest: Option<String>,
+    /// Where the old C was read for it: until all has been told, it says that this C is the new one.
+    journal: Option<JournalFile>,
 }
 
 /// Opens the operands, and checks all that can be checked before anything is begun.
@@ -236,7 +244,7 @@ async fn keep(
     trace: Option<TraceFile>,
     stop: &Stop,
 ) -> Result<Kept, Failure> {
-    let Finished { sealed, report, mut log, journal } = finished;
+    let Finished { sealed, report, mut log, mut journal } = finished;
     let verdict = &report.verify.verdict;
     if !verdict.passed {
         sealed.discard();
@@ -247,24 +255,31 @@ async fn keep(
         let by = report.suspect.as_ref().map_or_else(String::new, |name| format!(", computed by {name}"));
         return Err(Failure { exit: Exit::Unverified, text: format!("C is wrong: {text}{by}{kept}") });
     }
-    let json = args.json;
+    let (json, reads_c) = (args.json, args.beta != 0.0);
+    let threads = args.team.threads.map_or_else(default_threads, usize::from);
     // A signal now has to wait a little: who is told how to go on must find what he is told of.
     stop.arm(true);
     let keeping = tokio::task::spawn_blocking(move || -> Result<_, Failure> {
         log.iter_mut().for_each(|log| log.phase(Phase::Keeping));
         let digest = json.then(|| digest(sealed.bytes()));
         let c = sealed.matrix()?;
+        if let Some(journal) = journal.as_mut().filter(|_| reads_c) {
+            journal.complete(&c, threads)?;
+        }
         journal.iter().for_each(JournalFile::step);
         sealed.commit()?;
         journal.iter().for_each(JournalFile::step);
-        journal.into_iter().for_each(JournalFile::remove);
+        if reads_c {
+            journal.iter().for_each(JournalFile::is_of_use_until_told);
+        } else {
+            journal.take().into_iter().for_each(JournalFile::remove);
+        }
         if let Some((trace, log)) = trace.zip(log) {
             trace.keep(&log, &report, &host_name())?;
         }
-        Ok((c, report, digest))
+        Ok(Kept { c, report, digest, journal })
     });
-    let (c, report, digest) = keeping.await.map_err(|e| Failure::failed(format!("keeping C: {e}")))??;
-    Ok(Kept { c, report, digest })
+    keeping.await.map_err(|e| Failure::failed(format!("keeping C: {e}")))?
 }
 
 /// Prints the report.

@@ -2,7 +2,7 @@
 
 use crate::args::MultiplyArgs;
 use bramble_plan::Decision;
-use bramble_primary::{PrimaryError, Progress as State, RelayReport, Resumed, Watch};
+use bramble_primary::{PrimaryError, Progress as State, RelayReport, Resumed, Unreachable, Watch};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use tokio::sync::mpsc::UnboundedSender;
@@ -75,6 +75,13 @@ impl Watch for Progress {
                 self.say(&format!("no link: {} and {}: {}", pair.from, pair.to, pair.why));
             }
         }
+    }
+
+    fn parted(&self, pair: &Unreachable) {
+        self.say(&format!(
+            "bramble: the link between {} and {} broke ({}): this machine sent to them itself what they would have passed on",
+            pair.from, pair.to, pair.why
+        ));
     }
 
     fn missing(&self, why: &str) {

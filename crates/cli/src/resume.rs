@@ -8,7 +8,7 @@
 use crate::args::MultiplyArgs;
 use crate::exit::Failure;
 use bramble_matrix::{DType, Digest128, Matrix, Output, Shape, Unfinished};
-use bramble_primary::keeper::{Found, Journaling, Steps, find, journal_of};
+use bramble_primary::keeper::{Found, Journal, Journaling, Steps, find, journal_of, look};
 use bramble_worker::default_threads;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -63,42 +63,73 @@ pub(crate) fn begin(
     Ok((output, Journaling { path: file, before, every, steps }))
 }
 
-/// Whether the run before ended after C got its name, so that only its journal is left; that goes then.
-pub(crate) fn is_done(args: &MultiplyArgs, path: &Path, (a, b): (&Matrix, &Matrix)) -> Result<bool, Failure> {
+/// Whether the run before ended after C got its name, so that only its journal is left; that goes then. A C that was made from
+/// the one that it replaced is not read as that one: neither by who goes on, nor by who says nothing.
+pub(crate) fn is_done(
+    args: &MultiplyArgs,
+    path: &Path,
+    (a, b, old_c): (&Matrix, &Matrix, Option<&Matrix>),
+) -> Result<bool, Failure> {
     let target = target_of(path);
     let file = journal_of(&target);
-    if part_of(&target).exists() || !target.exists() {
+    let is_asked = args.resume || (old_c.is_some() && !args.restart);
+    if !is_asked || part_of(&target).exists() || !target.exists() {
         return Ok(false);
     }
-    let Found::Journal(journal) = find(&file)? else { return Ok(false) };
-    let c = Matrix::open(&target.display().to_string())?;
-    let p = &journal.head.plan.problem;
-    if c.shape() != p.result_shape() || c.dtype() != p.dtype {
+    let Found::Journal(journal) = look(&file)? else { return Ok(false) };
+    let (name, threads) = (target.display(), args.team.threads.map_or_else(default_threads, usize::from));
+    let is_result = is_result(&journal, &Matrix::open(&name.to_string())?, threads)?;
+    if !is_result && old_c.is_none() {
         return Ok(false);
+    }
+    let is_same = |matrix: &Matrix, was| Ok::<_, Failure>(matrix.digest(threads, &|| false)? == Some(was));
+    let factors = [(journal.head.alpha, args.alpha), (journal.head.beta, args.beta)];
+    let same = factors.iter().all(|(was, is)| was.to_bits() == is.to_bits())
+        && is_same(a, journal.head.a)?
+        && is_same(b, journal.head.b)?;
+    match (is_result, same, args.resume) {
+        (true, true, true) => {
+            let _ = fs::remove_file(&file);
+            Ok(true)
+        }
+        (true, false, true) => Err(Failure::usage(format!(
+            "--resume: {name} is complete, but of other operands or factors; begin anew with --restart"
+        ))),
+        (true, true, false) => Err(Failure::usage(format!(
+            "{name} is complete already: a run before ended when it had its name, and --beta {} would scale it once more; \
+             leave it so with --resume, or take it as the old C with --restart",
+            args.beta
+        ))),
+        (false, true, true) => {
+            if let Some((old, was)) = old_c.zip(journal.head.old_c)
+                && !is_same(old, was)?
+            {
+                return Err(Failure::usage(format!(
+                    "--resume: {name} is neither the C that the run before read nor the one that it made; put the old one \
+                     there, or take this one as the old C with --restart"
+                )));
+            }
+            Ok(false)
+        }
+        (_, false, false) | (false, ..) => Ok(false),
+    }
+}
+
+/// Whether a matrix is what the run with that journal has made.
+fn is_result(journal: &Journal, c: &Matrix, threads: usize) -> Result<bool, Failure> {
+    let problem = &journal.head.plan.problem;
+    if c.shape() != problem.result_shape() || c.dtype() != problem.dtype {
+        return Ok(false);
+    }
+    if let Some(whole) = journal.c {
+        return Ok(c.digest(threads, &|| false)? == Some(whole));
     }
     let is_right = |((region, tile), digest): (&(usize, u64), &Digest128)| {
         let rect = journal.head.plan.regions.get(*region).and_then(|region| region.tile_of(*tile));
         let lines = rect.and_then(|rect| c.lines(rect));
         lines.is_some_and(|l| Digest128::of(l.shape, (0..l.lines).map(|i| l.line(i))) == *digest)
     };
-    if !journal.tiles.iter().all(is_right) {
-        return Ok(false);
-    }
-    // The old C is no more, so it is not asked about.
-    let threads = args.team.threads.map_or_else(default_threads, usize::from);
-    let is_same = |matrix: &Matrix, was| Ok::<_, Failure>(matrix.digest(threads, &|| false)? == Some(was));
-    let factors = [(journal.head.alpha, args.alpha), (journal.head.beta, args.beta)];
-    let same = factors.iter().all(|(was, is)| was.to_bits() == is.to_bits())
-        && is_same(a, journal.head.a)?
-        && is_same(b, journal.head.b)?;
-    if !same {
-        return Err(Failure::usage(format!(
-            "--resume: {} is complete, but of other operands or factors; begin anew with --restart",
-            target.display()
-        )));
-    }
-    let _ = fs::remove_file(&file);
-    Ok(true)
+    Ok(!journal.tiles.is_empty() && journal.tiles.iter().all(is_right))
 }
 
 /// After a run without C: what it has left, as a sentence. Where that is nothing, its files are removed.

@@ -142,10 +142,28 @@ pub struct MachineReport {
 /// Which workers could pass panels on to each other.
 #[derive(Clone, Debug, Default)]
 pub struct RelayReport {
-    /// Pairs that have a link.
+    /// Pairs that have a link, to the end.
     pub pairs: usize,
     /// Pairs that have none: the primary serves them itself.
     pub unreachable: Vec<Unreachable>,
+}
+
+impl RelayReport {
+    /// The same after links broke while C was made. Those of machines that were lost are no news.
+    pub(crate) fn after(
+        self,
+        parted: Vec<(usize, usize, String)>,
+        state: &Primary,
+        machines: &[MachineReport],
+    ) -> Self {
+        let Self { pairs, mut unreachable } = self;
+        let before = unreachable.len();
+        let is_lost = |peer: usize| state.losses().iter().any(|lost| lost.peer == peer);
+        let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
+        let broken = parted.into_iter().filter(|(from, to, _)| !is_lost(*from) && !is_lost(*to));
+        unreachable.extend(broken.map(|(from, to, why)| Unreachable { from: name(from), to: name(to), why }));
+        Self { pairs: pairs.saturating_sub(unreachable.len() - before), unreachable }
+    }
 }
 
 /// Two workers that have no link.

@@ -1,7 +1,7 @@
 //! One product, from opened operands to a verified C.
 
 use crate::PrimaryError;
-use crate::account::{Progress, RelayReport, Report, losses, moved};
+use crate::account::{Progress, RelayReport, Report, Unreachable, losses, moved};
 use crate::bodies::Bodies;
 use crate::error::off_loop;
 use crate::gathering::{Gathered, acquainted, chosen, gather};
@@ -104,6 +104,8 @@ pub trait Watch {
     fn decided(&self, decision: &Decision);
     /// Workers have been introduced to each other.
     fn introduced(&self, relay: &RelayReport);
+    /// Two workers that passed panels on to each other had no link any more before C was complete.
+    fn parted(&self, pair: &Unreachable);
     /// A machine that was named could not be had; the product goes on without it.
     fn missing(&self, why: &str);
     /// A run before is gone on with.
@@ -186,6 +188,7 @@ pub async fn multiply(mut request: Request, ends: Ends, watch: &dyn Watch) -> Re
     let bodies = Bodies::new(request.a.clone(), request.b.clone(), request.old_c.clone());
     let plan = decision.plan.clone();
     let relay = decision.plan.relay.then(|| met.report.clone());
+    let introduced = met.report.unreachable.len();
     let members = if before.is_some() { 0 } else { decision.plan.members.len() };
     let subject = || Subject::of(&request, &problem, kernel, &plan);
     let subject = request.journal.is_some().then(subject);
@@ -194,6 +197,9 @@ pub async fn multiply(mut request: Request, ends: Ends, watch: &dyn Watch) -> Re
     let credits = request.credits;
     let terms = Terms { steals, account, credits, comers, recorder, journal, before, stop, inspector };
     let ran = run(plan, operands, bodies, request.output, met, watch, terms).await?;
+    let relay = relay.map(|relay| relay.after(ran.parted, &ran.state, &ran.machines));
+    let broken = relay.as_ref().and_then(|relay| relay.unreachable.get(introduced..));
+    broken.into_iter().flatten().for_each(|pair| watch.parted(pair));
     let sealed = ran.output.seal()?;
     let wire = |f: fn(&crate::MachineReport) -> u64| ran.machines.iter().map(f).sum();
     let grid =

@@ -104,6 +104,8 @@ struct Core {
     /// How long C was looked at before something was made again.
     inspecting: Duration,
     failed: Option<String>,
+    /// Links between workers that broke: whose, and why.
+    parted: Vec<(usize, usize, String)>,
     /// When the user wanted it to end.
     stopped: Option<Duration>,
     /// Keeps the journal.
@@ -129,6 +131,8 @@ pub(crate) struct Ran {
     pub(crate) journal: Option<JournalFile>,
     /// What was found in C.
     pub(crate) inspected: Inspected,
+    /// Links between workers that broke while C was made: whose, and why.
+    pub(crate) parted: Vec<(usize, usize, String)>,
 }
 
 /// Runs a plan on the sessions of its members, in their order, some of which have links with each other.
@@ -187,6 +191,7 @@ pub(crate) async fn run(
         finished: None,
         inspecting: Duration::ZERO,
         failed: None,
+        parted: Vec::new(),
         stopped: None,
         keeper: None,
         changed: changed.clone(),
@@ -411,8 +416,20 @@ impl Core {
         let output = output.ok_or_else(|| PrimaryError::Failed("a hint outlived its product".to_owned()))?;
         let aside_bytes_max = self.asides.bytes_max();
         let (io, log) = (self.meter.spent().map(|spent| IoUse::of(&spent)), self.recorder.into_log());
-        let state = self.state;
-        Ok(Ran { output, seconds, first_job, machines, state, aside_bytes_max, io, log, journal, inspected })
+        let (state, parted) = (self.state, self.parted);
+        Ok(Ran {
+            output,
+            seconds,
+            first_job,
+            machines,
+            state,
+            aside_bytes_max,
+            io,
+            log,
+            journal,
+            inspected,
+            parted,
+        })
     }
 }
 

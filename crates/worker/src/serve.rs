@@ -12,6 +12,7 @@ use crate::machine::Config;
 use crate::meetings::Meetings;
 use crate::session::{Served, WorkerError, serve_arrival, serve_neighbour};
 use bramble_link::{Arrival, Door, DoorLimits, Limits, Link, Security};
+use bramble_matrix::give_back_free_memory;
 use bramble_schedule::limits::{
     ACCEPTS_PER_ADDRESS_PER_S_MAX, ACCEPTS_PER_S_MAX, BYTES_PER_S_MIN, CHUNK_BYTES_MAX, HANDSHAKE_DEADLINE,
     HEAD_BYTES_MAX, HELLO_PATIENCE, NEIGHBOURS_MAX, RATE_WINDOW, STALL_MAX, STRANGER_HEAD_BYTES_MAX,
@@ -79,10 +80,12 @@ pub async fn listen(
         tokio::task::spawn_local(async move {
             let Arrival { link, slot } = arrival;
             match serve_arrival(link, Some(slot), &config, &ledger, Some(&meetings)).await {
-                Ok(Served::Neighbour) => {}
+                Ok(Served::Neighbour) => return,
                 Ok(Served::Session) => ended(peer, Ok(())),
                 Err(e) => ended(peer, Err(e)),
             }
+            // Its matrices are free; others may have come meanwhile whose own keep the allocator from giving them back.
+            give_back_free_memory();
         });
     }
 }

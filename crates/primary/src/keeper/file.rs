@@ -1,6 +1,7 @@
 //! The file `C.npy.journal`, beside the unfinished `C.npy.part`.
 //!
-//! Place in the flow: a run looks for it before it begins (`find`); the keeper writes it; when C has its name it is removed.
+//! Place in the flow: a run looks for it before it begins (`find`); the keeper writes it; when C has its name it is
+//! removed, where an old C was read for it only when all has been told.
 //!
 //! Invariants: whoever writes it holds the lock of the unfinished result. Space for all that will be written is taken before
 //! the product begins. An error leaves what is valid in it valid: bytes are only appended, and what a torn write
@@ -10,8 +11,9 @@
 
 use super::Steps;
 use crate::PrimaryError;
+use bramble_matrix::Matrix;
 use bramble_matrix::number::to_u64;
-use bramble_schedule::journal::{Journal, read};
+use bramble_schedule::journal::{Journal, complete, read};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
@@ -28,12 +30,20 @@ pub enum Found {
     Nothing,
     /// A file that cannot be read, and why.
     Unreadable(String),
-    /// Some of its tiles.
+    /// What it says.
     Journal(Box<Journal>),
 }
 
-/// Looks for the journal of a result.
+/// Looks for a journal with tiles of a result.
 pub fn find(path: &Path) -> Result<Found, PrimaryError> {
+    Ok(match look(path)? {
+        Found::Journal(journal) if journal.tiles.is_empty() => Found::Nothing,
+        found => found,
+    })
+}
+
+/// Looks for the journal of a result, whatever is in it.
+pub fn look(path: &Path) -> Result<Found, PrimaryError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
@@ -44,7 +54,6 @@ pub fn find(path: &Path) -> Result<Found, PrimaryError> {
         return Ok(Found::Nothing);
     }
     Ok(match read(&bytes) {
-        Ok(journal) if journal.tiles.is_empty() => Found::Nothing,
         Ok(journal) => Found::Journal(Box::new(journal)),
         Err(e) => Found::Unreadable(e.0),
     })
@@ -132,12 +141,28 @@ impl JournalFile {
         self.is_of_use.store(true, Ordering::Relaxed);
     }
 
+    /// Notes that C is complete and right: whoever finds it under its name knows it from the C that was read for it. Before
+    /// the disk has that, C must not get its name.
+    pub fn complete(&mut self, c: &Matrix, threads: usize) -> Result<(), PrimaryError> {
+        let digest = c.digest(threads, &|| false)?;
+        if let Some(digest) = digest.filter(|_| self.len > 0) {
+            self.append(&complete(digest))?;
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// C has its name, and nobody has been told yet.
+    pub fn is_of_use_until_told(&self) {
+        self.is_of_use.store(self.len > 0, Ordering::Relaxed);
+    }
+
     /// A point at which a run may end, for those who test that it may.
     pub fn step(&self) {
         self.steps.one();
     }
 
-    /// Removes it: C has its name, or is wrong.
+    /// Removes it: C has its name and that was told, or it is wrong.
     pub fn remove(self) {
         self.is_of_use.store(false, Ordering::Relaxed);
     }

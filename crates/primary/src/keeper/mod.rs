@@ -11,14 +11,15 @@
 
 mod file;
 
-pub use file::{Found, JournalFile, find};
+pub use file::{Found, JournalFile, find, look};
 
 use crate::PrimaryError;
 use crate::product::Request;
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Digest128, Matrix, Output, Rect};
 use bramble_plan::{Plan, Problem};
-use bramble_schedule::journal::{Action, Event, Head, Journal, Log, RECORD_BYTES};
+pub use bramble_schedule::journal::Journal;
+use bramble_schedule::journal::{Action, Event, Head, Log, RECORD_BYTES};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,6 +70,8 @@ pub(crate) struct Subject {
     pub(crate) beta: f64,
     pub(crate) kernel: String,
     pub(crate) plan: Plan,
+    /// How many may digest the operands when nobody computes.
+    pub(crate) threads: usize,
 }
 
 impl Subject {
@@ -81,6 +84,7 @@ impl Subject {
             beta: request.beta,
             kernel,
             plan: plan.clone(),
+            threads: request.threads,
         }
     }
 }
@@ -92,6 +96,8 @@ pub(crate) enum Ending {
     Last = 1,
     /// At once.
     Now = 2,
+    /// At once, but not without a head: C is complete, and has to be known from the C that was read for it.
+    Complete = 3,
 }
 
 /// What the event loop and the keeper's thread share.
@@ -114,6 +120,11 @@ impl Shared {
         self.ending.load(Ordering::Relaxed) >= how as u8
     }
 
+    /// Whether a head is no use any more.
+    fn needs_no_head(&self) -> bool {
+        self.is_ending(Ending::Last) && !self.is_ending(Ending::Complete)
+    }
+
     /// A tile that waits, from some number on and around.
     fn next(&self, from: usize) -> Option<usize> {
         let mut words = self.tiles();
@@ -131,6 +142,7 @@ pub(crate) struct Keeper {
     thread: Thread,
     ended: oneshot::Receiver<Result<JournalFile, PrimaryError>>,
     numbers: Numbers,
+    reads_c: bool,
 }
 
 /// Tiles of all regions in one row.
@@ -197,6 +209,7 @@ impl Keeper {
             is_writing: AtomicBool::new(before.is_some()),
             failed: AtomicBool::new(false),
         });
+        let reads_c = subject.old_c.is_some();
         let (says, ended) = oneshot::channel();
         let mut work = Work {
             shared: shared.clone(),
@@ -216,7 +229,7 @@ impl Keeper {
         };
         let thread = std::thread::Builder::new().name("keeper".to_owned()).spawn(work);
         let thread = thread.map_err(|e| PrimaryError::Failed(format!("cannot start a thread: {e}")))?;
-        Ok(Self { shared, thread: thread.thread().clone(), ended, numbers })
+        Ok(Self { shared, thread: thread.thread().clone(), ended, numbers, reads_c })
     }
 
     /// A tile is complete, and nobody else has it.
@@ -234,6 +247,11 @@ impl Keeper {
     /// Whether it has ended with an error.
     pub(crate) fn has_failed(&self) -> bool {
         self.shared.failed.load(Ordering::Relaxed)
+    }
+
+    /// How it is to end when C is complete.
+    pub(crate) fn ending_with_c(&self) -> Ending {
+        if self.reads_c { Ending::Complete } else { Ending::Now }
     }
 
     /// Ends it, and gives the file back.
@@ -312,15 +330,17 @@ impl Work {
 
     /// Digests the operands and writes the head; `None` where the product was over before.
     fn begin(&mut self, subject: &Subject) -> Result<Option<Log>, PrimaryError> {
-        // A product that is over before an interval needs no journal, and pays nothing for one.
-        while self.began.elapsed() < self.every / 2 {
+        // A product that is over before an interval needs no journal, and pays nothing for one, unless it reads the old C.
+        while self.began.elapsed() < self.every / 2 && !self.shared.is_ending(Ending::Complete) {
             std::thread::park_timeout((self.every / 2).saturating_sub(self.began.elapsed()));
-            if self.shared.is_ending(Ending::Last) {
+            if self.shared.needs_no_head() {
                 return Ok(None);
             }
         }
-        let stop = || self.shared.is_ending(Ending::Last);
-        let digest = |matrix: &Matrix| matrix.digest(1, &stop);
+        let stop = || self.shared.needs_no_head();
+        // When C is complete nobody else computes.
+        let threads = if self.shared.is_ending(Ending::Complete) { subject.threads } else { 1 };
+        let digest = |matrix: &Matrix| matrix.digest(threads, &stop);
         let (a, b) = (digest(&subject.a)?, digest(&subject.b)?);
         let old_c = subject.old_c.as_ref().map(digest).transpose()?;
         let (Some(a), Some(b), false) = (a, b, old_c == Some(None)) else { return Ok(None) };

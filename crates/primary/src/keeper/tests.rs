@@ -26,7 +26,7 @@ fn subject() -> Subject {
         Matrix::generated("r", Generator::random(seed), Shape::new(rows, cols), DType::F64).unwrap()
     };
     let (a, b) = (random(1, 30, 8), random(2, 8, 20));
-    Subject { a, b, old_c: None, alpha: 2.0, beta: 0.0, kernel: "simd".to_owned(), plan: plan() }
+    Subject { a, b, old_c: None, alpha: 2.0, beta: 0.0, kernel: "simd".to_owned(), plan: plan(), threads: 1 }
 }
 
 /// Tile (i, j).

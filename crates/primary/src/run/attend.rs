@@ -104,7 +104,7 @@ pub(super) async fn ended(
         goodbyes(core, with.changed).await;
         return Ok((None, end_keeper(core).await));
     }
-    // What is on the disk does not matter any more, and its thread reads C.
+    // Which tiles are on the disk does not matter any more, and its thread reads C.
     let journal = while_alive(core, with, end_keeper(core)).await;
     let inspected = inspect(core, with, inspector).await?;
     core.borrow_mut().happened(Event::Accepted);

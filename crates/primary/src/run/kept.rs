@@ -87,5 +87,6 @@ pub(super) async fn end_keeper(core: &Rc<RefCell<Core>>) -> Result<Option<Journa
     let keeper = core.borrow_mut().keeper.take();
     let is_finished = core.borrow().finished.is_some();
     let Some(keeper) = keeper else { return Ok(None) };
-    keeper.end(if is_finished { Ending::Now } else { Ending::Last }).await.map(Some)
+    let how = if is_finished { keeper.ending_with_c() } else { Ending::Last };
+    keeper.end(how).await.map(Some)
 }

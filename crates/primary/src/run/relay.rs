@@ -20,6 +20,18 @@ impl Core {
         }
     }
 
+    /// Remembers for the report that two workers have no link any more, once for both of them. When C is there links end
+    /// with their sessions.
+    fn note_parted(&mut self, peer: usize, other: u32, why: String) {
+        let other = usize::try_from(other).ok().filter(|other| *other < self.machines.len());
+        let Some(other) = other.filter(|_| self.finished.is_none()) else { return };
+        let is_known =
+            |(a, b, _): &(usize, usize, String)| (*a, *b) == (peer, other) || (*b, *a) == (peer, other);
+        if !self.parted.iter().any(is_known) {
+            self.parted.push((peer, other, why));
+        }
+    }
+
     /// A worker misses a matrix, or a neighbour.
     pub(super) fn relayed(&mut self, peer: usize, arrived: &Arrived) -> Result<(), ProtocolError> {
         if arrived.kind == Kind::Missing.code() {
@@ -27,9 +39,10 @@ impl Core {
             self.happened(Event::Missing { peer, missing });
             return Ok(());
         }
-        let Reached { peer: other, is_there, .. } = Reached::decode(&arrived.head)?;
+        let Reached { peer: other, is_there, why } = Reached::decode(&arrived.head)?;
         // That a link is there was said before the product began.
         if !is_there {
+            self.note_parted(peer, other, why);
             self.happened(Event::Parted { peer, other });
         }
         Ok(())

@@ -25,6 +25,7 @@ pub const RECORD_BYTES: usize = 32;
 /// Kinds of records.
 const TILE: u8 = 1;
 const END: u8 = 2;
+const COMPLETE: u8 = 3;
 
 /// What a product is: who goes on with it has to have the same.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,6 +127,17 @@ pub(super) fn append(digester: &mut Digester, tiles: &[Record], interval: u32, r
     bytes
 }
 
+/// What stands after all else when C is complete and about to get its name: the digest of all of C.
+pub fn complete(c: Digest128) -> [u8; RECORD_BYTES] {
+    encode(COMPLETE, 0, &Record { region: 0, tile: 0, digest: c })
+}
+
+/// What `complete` wrote, if that is it.
+fn completed(bytes: &[u8; RECORD_BYTES]) -> Option<Digest128> {
+    let c = Digest128(*bytes.last_chunk()?);
+    (*bytes == complete(c)).then_some(c)
+}
+
 /// A journal as far as it is valid.
 #[derive(Clone, Debug)]
 pub struct Journal {
@@ -133,7 +145,9 @@ pub struct Journal {
     pub head: Head,
     /// Tiles that are complete, by region and number, with the digest of their elements.
     pub tiles: BTreeMap<(usize, u64), Digest128>,
-    /// Bytes of the file that count: a run that goes on cuts off the rest.
+    /// Of all of C, where that was complete and about to get its name.
+    pub c: Option<Digest128>,
+    /// Bytes of the file that count for a run that goes on: it cuts off the rest.
     pub valid_bytes: u64,
     pub(super) digester: Digester,
     pub(super) intervals: u32,
@@ -164,6 +178,7 @@ pub fn read(bytes: &[u8]) -> Result<Journal, ProtocolError> {
     let mut journal = Journal {
         head: Head::decode(head)?,
         tiles: BTreeMap::new(),
+        c: None,
         valid_bytes: to_u64(begins.len()),
         digester,
         intervals: 0,
@@ -180,8 +195,11 @@ impl Journal {
         let mut digester = self.digester.clone();
         let mut tiles = Vec::new();
         for bytes in records {
-            let Some((kind, record)) = self.record(bytes) else { return };
             let count = to_u64(tiles.len());
+            let Some((kind, record)) = self.record(bytes) else {
+                self.c = completed(bytes).filter(|_| count == 0);
+                return;
+            };
             if kind == TILE {
                 tiles.push(((usize::from(record.region), record.tile), record.digest));
             } else if record.digest != digester.digest() || record.tile != self.records + count {

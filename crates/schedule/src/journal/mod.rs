@@ -13,7 +13,7 @@
 
 mod bytes;
 
-pub use bytes::{Head, Journal, RECORD_BYTES, read, seal};
+pub use bytes::{Head, Journal, RECORD_BYTES, complete, read, seal};
 
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Digest128, Digester};

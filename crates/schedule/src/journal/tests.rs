@@ -282,6 +282,30 @@ fn what_is_read_is_what_was_written() {
 }
 
 #[test]
+fn a_c_that_is_complete_is_noted_whole_or_not_and_a_run_that_goes_on_does_not_count_it() {
+    let c = Digest128([7; 16]);
+    for counts in [&[][..], &[3, 2]] {
+        let (bytes, _) = written(counts);
+        let noted = [&bytes[..], &complete(c)].concat();
+        let journal = read(&noted).unwrap();
+        assert_eq!((journal.c, journal.valid_bytes), (Some(c), bytes.len() as u64));
+        assert_eq!(journal.tiles.len() as u64, counts.iter().sum::<u64>());
+        for cut in bytes.len()..noted.len() {
+            assert_eq!(read(&noted[..cut]).unwrap().c, None);
+        }
+        for at in 0..16 {
+            let mut damaged = noted.clone();
+            damaged[bytes.len() + at] ^= 4;
+            assert_eq!(read(&damaged).unwrap().c, None, "byte {at}");
+        }
+    }
+    // Not in the middle of an interval.
+    let (bytes, _) = written(&[3]);
+    let torn = [&bytes[..bytes.len() - RECORD_BYTES], &complete(c)].concat();
+    assert_eq!(read(&torn).unwrap().c, None);
+}
+
+#[test]
 fn intervals_are_twenty_syncs_long_and_two_seconds_at_least() {
     let s = Duration::from_secs;
     let (mut log, _) = Log::new(&head("reuse"), s(10));
