@@ -7,6 +7,7 @@
 
 use crate::args::MultiplyArgs;
 use crate::exit::Failure;
+use bramble_kernel::Choice;
 use bramble_matrix::{DType, Digest128, Matrix, Output, Shape, Unfinished};
 use bramble_primary::keeper::{Found, Journal, Journaling, Steps, find, journal_of, look};
 use bramble_worker::default_threads;
@@ -33,7 +34,10 @@ pub(crate) fn begin(
         }
     };
     let before = match found {
-        Found::Journal(before) if args.resume => Some(before),
+        Found::Journal(before) if args.resume => {
+            same_kernel(args, &before.head.kernel)?;
+            Some(before)
+        }
         Found::Journal(before) if !args.restart => {
             let (there, tiles) = (before.tiles.len(), before.head.plan.tiles());
             return Err(Failure::usage(format!(
@@ -61,6 +65,19 @@ pub(crate) fn begin(
     let every = Duration::from_millis(args.journal_ms);
     let steps = args.die_at.map_or_else(Steps::default, Steps::die_at);
     Ok((output, Journaling { path: file, before, every, steps }))
+}
+
+/// A kernel that is asked for by name is that of the run before, which is used in any case: tiles of one C are of one kernel.
+fn same_kernel(args: &MultiplyArgs, was: &str) -> Result<(), Failure> {
+    let was = was.split(' ').next().unwrap_or_default().trim_end_matches(',');
+    match args.cut.kernel() {
+        Choice::Named(wanted) if !was.is_empty() && wanted.to_string() != was => {
+            Err(Failure::usage(format!(
+                "--resume: --kernel was {was}, and is {wanted} now; give what the run before was given, or begin anew with --restart"
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether the run before ended after C got its name, so that only its journal is left; that goes then. A C that was made from
