@@ -434,7 +434,7 @@ mod tests {
         // Rows of 768 KiB: one in each body.
         let (rows, cols) = (3, 3 << 15);
         let header = MatrixHeader { rows, cols, lines: rows, ..header(Layout::RowMajor) };
-        let mut buffer = Buffer::zeroed(to_usize(header.bytes())).unwrap();
+        let mut buffer = Buffer::zeroed(in_memory(header.bytes()).unwrap()).unwrap();
         buffer.elements_mut::<f64>().iter_mut().enumerate().for_each(|(i, x)| *x = i as f64);
         let want = buffer.bytes().to_vec();
         let Tile::Whole(whole) = Tile::Owned(header, buffer).whole(true) else {
