@@ -15,8 +15,8 @@ use bramble_schedule::message::{Operation, Then};
 use bramble_schedule::worker::Run;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Bytes of tiles that may be ahead of the link: an eighth of a second of 1 Gbit/s, and what a cache of three levels may still have
-/// when it leaves.
+/// Bytes of tiles that may be ahead of the link: an eighth of a second of 1 Gbit/s, and what a large cache may still have when it
+/// leaves.
 const AHEAD_BYTES: u64 = 16 << 20;
 /// Tiles for each compute thread that may be, however large they are.
 const AHEAD_TILES: usize = 4;
