@@ -182,3 +182,28 @@ impl Body {
         self.len() == 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_region_has_the_sum_of_its_runs_one_after_another(
+            run_bytes in 0usize..3000,
+            gap in 0usize..3000,
+            runs in 0usize..40,
+            start in 0usize..100,
+        ) {
+            let pitch_bytes = run_bytes + gap;
+            let len = start + pitch_bytes * runs.saturating_sub(1) + run_bytes;
+            let bytes: Vec<u8> =
+                (0u32..).take(len).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
+            let lines = (0..runs).flat_map(|i| &bytes[start + i * pitch_bytes..][..run_bytes]);
+            let want = crc32c::crc32c(&lines.copied().collect::<Vec<u8>>());
+            let region = Region::new(Arc::new(bytes.clone()), start, run_bytes, pitch_bytes, runs);
+            prop_assert_eq!(region.checksum(), want);
+        }
+    }
+}

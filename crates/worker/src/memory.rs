@@ -10,6 +10,7 @@ use bramble_link::{Landing, Region};
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Buffer, Layout, Lent, Lines, MatrixError, Shape, View, ViewMut};
 use bramble_schedule::ProtocolError;
+use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{Generated, MatrixHeader, Source};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -87,6 +88,8 @@ impl AsRef<[u8]> for Operand {
 pub(crate) enum Tile {
     /// In a buffer of ours, by rows.
     Owned(MatrixHeader, Buffer),
+    /// The same after its last job, when nobody writes it any more.
+    Whole(Whole),
     /// In the output itself, lent by the primary of the same process.
     Lent(Lent),
 }
@@ -99,8 +102,37 @@ impl Tile {
             Self::Owned(header, buffer) => {
                 ViewMut::row_major(buffer.elements_mut(), to_usize(header.rows), to_usize(header.cols))
             }
+            Self::Whole(_) => unreachable!("no job comes after a tile's last"),
         }
     }
+
+    /// What it is after its last job: in the bodies in which it is going to leave, each with its checksum if the link wants
+    /// one. Who has just written the elements makes it while a cache still has some of them.
+    pub(crate) fn whole(self, with_checksums: bool) -> Self {
+        let Self::Owned(header, buffer) = self else { return self };
+        let (lines, line_bytes) = header.lines_total();
+        let (buffer, per_frame) = (Arc::new(buffer), lines_per_frame(line_bytes));
+        let (mut bodies, mut first) = (Vec::new(), 0);
+        while first < lines {
+            let count = per_frame.min(lines - first);
+            let (start, len) = (to_usize(first) * line_bytes, to_usize(count) * line_bytes);
+            let body = Region::new(buffer.clone(), start, len, len, 1);
+            if with_checksums {
+                body.checksum();
+            }
+            bodies.push((first, count, body));
+            first += count;
+        }
+        Self::Whole(Whole { header, buffer, bodies })
+    }
+}
+
+/// A tile that is going to leave.
+pub(crate) struct Whole {
+    pub(crate) header: MatrixHeader,
+    pub(crate) buffer: Arc<Buffer>,
+    /// In their order: the first row of each, how many, and their bytes.
+    pub(crate) bodies: Vec<(u32, u32, Region)>,
 }
 
 /// Lent memory on its way back.
@@ -404,6 +436,27 @@ mod tests {
                 };
                 assert_eq!([at(0, 0), at(1, 1), at(2, 1)], want, "{layout:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_whole_tile_is_its_bodies_in_their_order_each_with_its_own_sum() {
+        // Rows of 768 KiB: one in each body.
+        let (rows, cols) = (3, 3 << 15);
+        let header = MatrixHeader { rows, cols, lines: rows, ..header(Layout::RowMajor) };
+        let mut buffer = Buffer::zeroed(in_memory(header.bytes()).unwrap()).unwrap();
+        buffer.elements_mut::<f64>().iter_mut().enumerate().for_each(|(i, x)| *x = i as f64);
+        let want = buffer.bytes().to_vec();
+        let Tile::Whole(whole) = Tile::Owned(header, buffer).whole(true) else {
+            panic!("it is not on its way")
+        };
+        let placed: Vec<_> = whole.bodies.iter().map(|(first, count, _)| (*first, *count)).collect();
+        assert_eq!(placed, [(0, 1), (1, 1), (2, 1)]);
+        let bodies: Vec<&[u8]> = whole.bodies.iter().map(|(.., body)| body.run(0)).collect();
+        assert_eq!(bodies.concat(), want);
+        for (_, _, body) in &whole.bodies {
+            let sum_of = Region::whole(Arc::new(body.run(0).to_vec())).checksum();
+            assert_eq!(body.checksum(), sum_of);
         }
     }
 

@@ -15,8 +15,9 @@ use bramble_schedule::message::{Operation, Then};
 use bramble_schedule::worker::Run;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Bytes of tiles that may be ahead of the link: half a second of 1 Gbit/s.
-const AHEAD_BYTES: u64 = 64 << 20;
+/// Bytes of tiles that may be ahead of the link: an eighth of a second of 1 Gbit/s, and what a large cache may still have when it
+/// leaves.
+const AHEAD_BYTES: u64 = 16 << 20;
 /// Tiles for each compute thread that may be, however large they are.
 const AHEAD_TILES: usize = 4;
 
@@ -88,15 +89,15 @@ mod tests {
     fn jobs_wait_for_the_link_and_go_in_their_order() {
         let mut ahead = Ahead::new(2);
         let started: Vec<bool> = (0..100).map(|c| ahead.admit(run(c), MIB).is_some()).collect();
-        assert_eq!(started.iter().filter(|started| **started).count(), 64);
-        assert!(started[..64].iter().all(|started| *started));
-        for c in 0..36 {
+        assert_eq!(started.iter().filter(|started| **started).count(), 16);
+        assert!(started[..16].iter().all(|started| *started));
+        for c in 0..84 {
             assert_eq!(ahead.next(), None);
             ahead.leaves(c, MIB);
             ahead.left(c);
-            assert_eq!(ahead.next().map(|run| run.job.c), Some(64 + c));
+            assert_eq!(ahead.next().map(|run| run.job.c), Some(16 + c));
         }
-        (36..100).for_each(|c| ahead.left(c));
+        (84..100).for_each(|c| ahead.left(c));
         assert_eq!((ahead.bytes, ahead.tiles.len(), ahead.next()), (0, 0, None));
     }
 

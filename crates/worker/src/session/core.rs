@@ -10,13 +10,11 @@ use crate::memory::{Operand, Parts, Returning, Store, Tile};
 use crate::pool::{Length, Pool, Task};
 use crate::record::{Recorder, io_report};
 use bramble_kernel::{Kernel, KernelElement, Product, Sign, combine};
-use bramble_link::{Arrived, ArrivedBody, Body, Frame, Meter, Region, Section};
-use bramble_matrix::number::to_usize;
+use bramble_link::{Arrived, ArrivedBody, Body, Frame, Meter, Section};
 use bramble_matrix::{Buffer, DType, Generator, Lent, Rect, Span};
 use bramble_schedule::ProtocolError;
-use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{
-    Bye, Generated, Hello, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, encode_number,
+    Bye, Generated, Hello, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then, encode_number,
 };
 use bramble_schedule::worker::{Action, Event, Run, Turn, Worker};
 use std::cell::Cell;
@@ -59,6 +57,8 @@ pub(super) struct Core {
     pub(super) reserved: Option<StoreHead>,
     /// The primary was heard, or took something, since that was last asked.
     pub(super) is_heard: bool,
+    /// The link wants checksums of the bodies that leave.
+    pub(super) sums_bodies: bool,
     pub(super) neighbours: Neighbours,
     /// What the processor time of this thread goes to, if the primary wants to know.
     pub(super) meter: Rc<Meter>,
@@ -252,6 +252,7 @@ impl Core {
         let (kernel, operation) = (self.kernel.clone(), run.job.operation);
         let length = length(operation, &a, &b);
         let (dtype, alpha) = (self.hello.dtype, self.hello.alpha);
+        let with_checksums = self.sums_bodies;
         let task = move || {
             let (mut target, kernel) = (target, &*kernel);
             match dtype {
@@ -260,6 +261,7 @@ impl Core {
                 DType::I32 => compute::<i32>(operation, kernel, alpha, &a, &b, beta, &mut target),
                 DType::I64 => compute::<i64>(operation, kernel, alpha, &a, &b, beta, &mut target),
             }
+            let target = if run.job.then == Then::Return { target.whole(with_checksums) } else { target };
             Done::Ran(run, target)
         };
         self.submit(Box::new(task), Turn::of(&run.job), length)
@@ -281,11 +283,8 @@ impl Core {
         let tile = self.store.take_tile(id).map_err(|e| WorkerError::Here(e.to_string()))?;
         let Some(tile) = tile else { return Err(WorkerError::Here(format!("tile {id} was lost"))) };
         let kind = Kind::Result.code();
-        let (header, buffer) = match tile {
-            Tile::Owned(header, buffer) => {
-                self.ahead.leaves(id, header.bytes());
-                (header, Arc::new(buffer))
-            }
+        let mut whole = match tile {
+            Tile::Whole(whole) => whole,
             Tile::Lent(lent) => {
                 let lines = u32::try_from(lent.lines());
                 let lines = lines.map_err(|_| WorkerError::Here(format!("tile {id} has 2^32 rows")))?;
@@ -294,22 +293,18 @@ impl Core {
                 self.leave(Leaving { frame: Some(frame), last_of: Some((id, None)) });
                 return Ok(());
             }
+            Tile::Owned(..) => unreachable!("a tile is sent back after its last job"),
         };
-        let (lines, line_bytes) = header.lines_total();
-        let per_frame = lines_per_frame(line_bytes);
-        let mut first_line = 0;
-        while first_line < lines {
-            let count = per_frame.min(lines - first_line);
-            let (start, len) = (to_usize(first_line) * line_bytes, to_usize(count) * line_bytes);
-            let region = Region::new(buffer.clone(), start, len, len, 1);
-            let frame = Frame::new(
-                kind,
-                ResultHead { first_line, lines: count, ..head }.encode(),
-                Body::Shared(region),
-            );
-            first_line += count;
-            let last_of = (first_line == lines).then(|| (id, Some(buffer.clone())));
-            self.leave(Leaving { frame: Some(frame), last_of });
+        self.ahead.leaves(id, whole.header.bytes());
+        let last = whole.bodies.pop();
+        for (first_line, lines, region) in whole.bodies {
+            let head = ResultHead { first_line, lines, ..head };
+            self.send(Kind::Result, head.encode(), Body::Shared(region));
+        }
+        if let Some((first_line, lines, region)) = last {
+            let head = ResultHead { first_line, lines, ..head };
+            let frame = Frame::new(kind, head.encode(), Body::Shared(region));
+            self.leave(Leaving { frame: Some(frame), last_of: Some((id, Some(whole.buffer))) });
         }
         Ok(())
     }

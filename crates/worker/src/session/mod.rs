@@ -164,6 +164,7 @@ async fn run(
         credit: Cell::new(0),
         reserved: None,
         is_heard: true,
+        sums_bodies: link.sender.sums_bodies(),
         neighbours: Neighbours::new(introduced),
         meter: meter.clone(),
         recorder: Recorder::new(wants.log),
