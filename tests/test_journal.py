@@ -283,6 +283,7 @@ def test_another_product_is_refused_with_what_differs(tmp_path, operands):
         ((*product[:-1], "row:3"), [r"--strategy was row:1, and is row:3 now"]),
         ((*product[:4], *SLOW[:4], "--tile", "41"), [r"--tile was 40"]),
         ((*product, "--dtype", "f32"), ["f32"]),
+        ((*product[:4], "--kernel", "simd", *SLOW[2:]), [r"--kernel was reference, and is simd now"]),
     ]:
         refused = bramble("multiply", *changed, "--resume")
         assert_refused(refused, FAILED, [*names, "--restart"], begun=True)

@@ -72,7 +72,7 @@ fn same_kernel(args: &MultiplyArgs, was: &str) -> Result<(), Failure> {
     let was = was.split(' ').next().unwrap_or_default().trim_end_matches(',');
     match args.cut.kernel() {
         Choice::Named(wanted) if !was.is_empty() && wanted.to_string() != was => {
-            Err(Failure::usage(format!(
+            Err(Failure::failed(format!(
                 "--resume: --kernel was {was}, and is {wanted} now; give what the run before was given, or begin anew with --restart"
             )))
         }
