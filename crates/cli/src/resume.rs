@@ -73,7 +73,8 @@ fn same_kernel(args: &MultiplyArgs, was: &str) -> Result<(), Failure> {
     match args.cut.kernel() {
         Choice::Named(wanted) if !was.is_empty() && wanted.to_string() != was => {
             Err(Failure::failed(format!(
-                "--resume: --kernel was {was}, and is {wanted} now; give what the run before was given, or begin anew with --restart"
+                "--resume: --kernel was {was}, and is {wanted} now; give what the run before was given, or begin anew \
+                 with --restart"
             )))
         }
         _ => Ok(()),

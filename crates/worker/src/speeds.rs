@@ -3,9 +3,9 @@
 //! Place in the flow: a session's greeting asks here for a kernel and for its speed; what is not known yet is
 //! measured, in the ledger's turn.
 //!
-//! Invariants: a longer measurement is never replaced by a shorter one, one as long only after a minute, and never one that was made while nobody else
-//! computed by one that was. What is remembered is bounded: a number for each kernel, element type and count of
-//! threads, and a kernel for each element type. It is in memory only, and gone with the process.
+//! Invariants: a longer measurement is never replaced by a shorter one, one as long only after a minute, and never one that
+//! was made while nobody else computed by one that was. What is remembered is bounded: a number for each kernel, element type
+//! and count of threads, and a kernel for each element type. It is in memory only, and gone with the process.
 //!
 //! Deliberately absent: the measurements themselves, and the processors' quota, which may change meanwhile.
 
