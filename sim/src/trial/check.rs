@@ -24,7 +24,7 @@ const EVENTS_MAX: u64 = 3_000_000;
 
 /// What faults make of machines.
 pub(super) struct Checks {
-    /// When a machine, or its link, was taken away.
+    /// When a machine, or its link, was taken away, or the last that it had sent moved.
     died: Vec<Option<Duration>>,
     /// Machines that something happened to that can have them taken for dead.
     suffered: Vec<bool>,
@@ -55,6 +55,11 @@ impl Checks {
     pub(super) fn dies(&mut self, peer: usize, now: Duration) {
         self.died[peer].get_or_insert(now);
         self.suffered[peer] = true;
+    }
+
+    /// What a machine that is gone has sent is still on its way now.
+    fn speaks(&mut self, peer: usize, now: Duration) {
+        self.died[peer] = self.died[peer].map(|_| now);
     }
 
     /// The primary's clock is not what it should be.
@@ -183,13 +188,18 @@ impl Trial {
     }
 
     /// (8) Something gets on, losses are noticed, and it ends.
-    pub(super) fn check_time(&self) {
+    pub(super) fn check_time(&mut self) {
         let now = self.agenda.now();
         assert!(now.seconds() < SECONDS_MAX && self.events < EVENTS_MAX, "it does not end");
-        for (peer, died) in self.checks.died.iter().enumerate() {
-            let is_known = self.shell.sessions[peer].is_gone || self.lanes[self.back(peer)].moves();
-            let Some(died) = died.filter(|_| !is_known) else { continue };
-            let seconds = self.clock.passed().saturating_sub(died).as_secs_f64();
+        let passed = self.clock.passed();
+        for peer in 0..self.checks.died.len() {
+            // The silence begins with the end of its last words, which a slow link may carry for seconds.
+            if self.lanes[self.back(peer)].moves() {
+                self.checks.speaks(peer, passed);
+            }
+            let is_known = self.shell.sessions[peer].is_gone;
+            let Some(died) = self.checks.died[peer].filter(|_| !is_known) else { continue };
+            let seconds = passed.saturating_sub(died).as_secs_f64();
             assert!(
                 self.is_over() || seconds < SILENCE_MAX.as_secs_f64() + NOTICED_S,
                 "w{peer} has been gone for {seconds} s, and nobody has noticed"

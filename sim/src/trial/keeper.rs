@@ -60,6 +60,9 @@ pub(super) struct Keeper {
     writing: Option<Duration>,
     /// How it is to die, and after how many steps more.
     dies: Option<(FaultKind, u64)>,
+    /// All tiles are there: it ends what it is at, and then is over.
+    is_ending: bool,
+    is_over: bool,
 }
 
 impl Keeper {
@@ -82,7 +85,20 @@ impl Keeper {
             began: Duration::ZERO,
             longest_sync: Duration::ZERO,
             dies: None,
+            is_ending: false,
+            is_over: false,
         }
+    }
+
+    /// Whether an end that is asked for is at once: what is on its way to the disk has to be there first, and where an old C
+    /// is read there has to be a head.
+    fn ends_at_once(&self) -> bool {
+        let is_idle = match self.step {
+            Step::Begins => self.head.old_c.is_none(),
+            Step::Waits => true,
+            _ => false,
+        };
+        is_idle && self.actions.is_empty()
     }
 
     /// How long a step takes, in seconds: those with the disk long enough that something happens meanwhile.
@@ -123,6 +139,9 @@ impl Trial {
         let now = self.watch.shows(self.agenda.now());
         let tile = self.primary.plan().tile_at(rect.rows.start, rect.cols.start);
         let (Some(keeper), Some(tile)) = (&mut self.keeper, tile) else { return };
+        if keeper.is_ending {
+            return;
+        }
         keeper.tiles.insert(tile);
         keeper.since.insert(tile, now);
     }
@@ -138,7 +157,7 @@ impl Trial {
     /// The keeper's thread is done with a step, and begins the next; unless the primary dies between the two.
     pub(super) fn kept(&mut self) {
         let now = self.watch.shows(self.agenda.now());
-        let Some(mut keeper) = self.keeper.take() else { return };
+        let Some(mut keeper) = self.keeper.take_if(|keeper| !keeper.is_over) else { return };
         let waited = matches!(keeper.step, Step::Waits);
         keeper.end_step(&self.shell.c, (self.primary.plan(), self.matter.p.n), now);
         keeper.next_step(&self.shell.c, now);
@@ -146,9 +165,11 @@ impl Trial {
             *left = left.saturating_sub(1);
             (*left == 0).then_some(*kind)
         });
+        let is_over = keeper.is_ending && keeper.ends_at_once();
         self.keeper = Some(keeper);
         match dies {
             Some(kind) => self.die(kind),
+            None if is_over => self.keeper_is_over(),
             None => self.begin_step(),
         }
     }
@@ -157,18 +178,31 @@ impl Trial {
     pub(super) fn begin_to_die(&mut self, kind: FaultKind) {
         let (is_now, steps) = (self.random.chance(0.4), 1 + self.random.below(6));
         match &mut self.keeper {
-            Some(keeper) if !is_now && keeper.writing.is_some() => keeper.dies = Some((kind, steps)),
+            Some(keeper) if !is_now && keeper.writing.is_some() && !keeper.is_over => {
+                keeper.dies = Some((kind, steps));
+            }
             _ => self.die(kind),
         }
     }
 
-    /// All tiles are there: from here on the journal stays as it is.
+    /// All tiles are there: the keeper ends what it is at, and then C is looked at. From there on the journal stays as it is.
     pub(super) fn end_keeper(&mut self) {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.tiles.clear();
-            keeper.actions.clear();
-            keeper.step = Step::Waits;
-            keeper.since.clear();
+        let Some(keeper) = &mut self.keeper else { return self.begin_to_look() };
+        keeper.is_ending = true;
+        keeper.tiles.clear();
+        keeper.since.clear();
+        if keeper.is_over || keeper.ends_at_once() {
+            self.keeper_is_over();
+        }
+    }
+
+    /// Where the primary was to die a few steps later it dies now.
+    fn keeper_is_over(&mut self) {
+        let Some(keeper) = &mut self.keeper else { return };
+        keeper.is_over = true;
+        match keeper.dies.take() {
+            Some((kind, _)) => self.die(kind),
+            None => self.begin_to_look(),
         }
     }
 

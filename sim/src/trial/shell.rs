@@ -146,10 +146,7 @@ impl Trial {
                 to.for_each(|(place, element)| self.shell.c[place] += element);
             }
             Action::Committed(rect) => self.committed(rect),
-            Action::Finished => {
-                self.end_keeper();
-                self.begin_to_look();
-            }
+            Action::Finished => self.end_keeper(),
             Action::Fail(why) => self.shell.failed = Some(why),
         }
     }
