@@ -75,6 +75,7 @@ fn whatever_goes_wrong_c_is_the_product_or_nobody_could_make_it() {
         ("too slow", sum(&|t| t.seen.too_slow), 0),
         ("joined", sum(&|t| t.seen.joined), SEEDS / 4),
         ("comers worked", sum(&|t| t.seen.comers_worked), SEEDS / 10),
+        ("left out", sum(&|t| t.seen.left_out), 0),
         ("mended", sum(&|t| t.seen.mended), SEEDS / 2),
         ("deaths of the primary", sum(&|t| t.seen.deaths), SEEDS / 20),
         ("of them while the journal was written", sum(&|t| t.seen.died_torn), SEEDS / 100),

@@ -13,7 +13,7 @@ use crate::account::VerifyReport;
 use crate::error::off_loop;
 use crate::product::Request;
 use bramble_matrix::{
-    Check, Digest128, Effort, Fault, Matrix, MatrixError, Rect, TileLevels, verify, wrong_tiles,
+    Check, Digest128, Effort, Fault, Matrix, MatrixError, Rect, Span, TileLevels, verify, wrong_tiles,
 };
 use bramble_plan::Plan;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +22,9 @@ use std::time::Instant;
 
 /// Matrices smaller than this are checked at once: threads would take longer to start.
 const INLINE_ELEMENTS: u64 = 1 << 18;
+
+/// Between the seeds of two looks at tiles.
+const LOOKS_STEP: u64 = 0xd1b5_4a32_d192_ed03;
 
 /// Tiles by region and number, and what is in them.
 pub(crate) type Tiles = BTreeMap<(usize, u64), Digest128>;
@@ -59,6 +62,11 @@ impl Inspector {
         })
     }
 
+    /// Whether anything is looked at.
+    pub(crate) fn looks(&self) -> bool {
+        self.effort != Effort::Off
+    }
+
     /// Checks C, on threads of its own where it takes long.
     pub(crate) async fn look(self: &Arc<Self>, c: Matrix, round: u64) -> Result<VerifyReport, PrimaryError> {
         let began = Instant::now();
@@ -93,6 +101,18 @@ impl Inspector {
             Ok((contents(&c, &plan, tiles)?, shown))
         };
         Ok(off_loop("verification", find).await??)
+    }
+
+    /// Whether a tile is surely wrong, looked at by itself, on this thread. For plans without levels of Strassen's method.
+    pub(crate) fn is_wrong(&self, rect: Rect, tile: &Matrix, look: u64) -> Result<bool, MatrixError> {
+        let depth = Span::new(0, self.a.shape().cols);
+        let a = self.a.part(Rect::new(rect.rows, depth));
+        let b = self.b.part(Rect::new(depth, rect.cols));
+        let c0 = self.old_c.as_ref().map(|c0| c0.part(rect));
+        let of_c = self.check(tile, 0);
+        let seed = self.seed.wrapping_add(look.wrapping_mul(LOOKS_STEP));
+        let check = Check { a: &a, b: &b, c0: c0.as_ref(), seed, effort: Effort::Fast, threads: 1, ..of_c };
+        Ok(!verify(&check)?.passed)
     }
 
     /// What is in some tiles.

@@ -12,6 +12,7 @@ mod land;
 mod loss;
 mod notes;
 mod relay;
+mod spots;
 
 use crate::PrimaryError;
 use crate::account::{IoUse, MachineReport, Progress, report_stubs, take_account};
@@ -33,6 +34,7 @@ pub(crate) use joins::{Comers, Kernels};
 use joins::{Tasks, admit};
 pub(crate) use kept::Before;
 pub(crate) use notes::Terms;
+use spots::{Look, Looking, ROWS_MIN};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -110,6 +112,8 @@ struct Core {
     stopped: Option<Duration>,
     /// Keeps the journal.
     keeper: Option<Keeper>,
+    /// A tile that is to be looked at.
+    look: Option<Look>,
     changed: Rc<Notify>,
     meter: Rc<Meter>,
     recorder: Recorder,
@@ -175,6 +179,7 @@ pub(crate) async fn run(
     // Without hints for a product that goes on: the journal brings C to the disk, too.
     let tiles_left_in_row = if before.is_some() { Vec::new() } else { tiles_by_row(&plan)? };
     let state = kept::state(plan, operands, infos, before.as_ref(), terms.steals)?;
+    let state = if terms.inspector.looks() { state.looking(ROWS_MIN) } else { state };
     let core = Rc::new(RefCell::new(Core {
         tiles_left_in_row,
         state,
@@ -194,6 +199,7 @@ pub(crate) async fn run(
         parted: Vec::new(),
         stopped: None,
         keeper: None,
+        look: None,
         changed: changed.clone(),
         meter: Rc::new(Meter::new(terms.account)),
         recorder: terms.recorder,
@@ -211,7 +217,10 @@ pub(crate) async fn run(
     let (admitted, came) = mpsc::channel(1);
     let admission = terms.comers.take().map(|comers| tokio::task::spawn_local(admit(comers, admitted)));
     let stop = terms.stop.clone();
-    let mut with = Attendants { changed: &changed, watch, stop: &stop, tasks, came, told: 0 };
+    let inspector = terms.inspector.clone();
+    let looking = Looking::default();
+    let mut with =
+        Attendants { changed: &changed, watch, stop: &stop, tasks, came, told: 0, inspector, looking };
     supervise(&core, &mut with).await;
     let (inspected, journal) = ended(&core, &mut with, &terms.inspector).await?;
     admission.iter().for_each(JoinHandle::abort);
@@ -258,6 +267,7 @@ impl Core {
                         "tile {tile} of peer {peer} was not put aside"
                     );
                 }
+                Action::Look(rect) => self.take_look(rect),
                 Action::Committed(rect) => self.committed(rect),
                 Action::Finished => {
                     self.finished = Some(Instant::now());

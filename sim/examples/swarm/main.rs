@@ -75,7 +75,7 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let next = AtomicU64::new(from);
     let failed: Mutex<Vec<Outcome>> = Mutex::new(Vec::new());
-    let sums: Mutex<[u64; 13]> = Mutex::new([0; 13]);
+    let sums: Mutex<[u64; 14]> = Mutex::new([0; 14]);
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -88,7 +88,8 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
                     let few = u64::from(tried.failed.is_some());
                     let (seen, losses, moves) = (tried.seen, tried.losses as u64, tried.moves as u64);
                     let (came, events) = ([seen.joined, seen.comers_worked], tried.events);
-                    let lives = [seen.deaths, seen.died_torn, seen.tiles_kept, seen.odd_clocks];
+                    let lives =
+                        [seen.deaths, seen.died_torn, seen.tiles_kept, seen.odd_clocks, seen.left_out];
                     let new = [1, losses, events, seen.relayed, moves, few, came[0], came[1], seen.too_slow];
                     let new = new.into_iter().chain(lives);
                     let mut sums = sums.lock().unwrap_or_else(|e| e.into_inner());
@@ -109,10 +110,10 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
     let sums = sums.into_inner().unwrap_or_else(|e| e.into_inner());
     let mut failed = failed.into_inner().unwrap_or_else(|e| e.into_inner());
     failed.sort_by_key(|f| f.scenario.seed);
-    let [right, losses, events, relayed, moves, without, joined, worked, slow, deaths, torn, kept, odd] =
+    let [right, losses, events, relayed, moves, without, joined, worked, slow, deaths, torn, kept, odd, out] =
         sums;
     println!(
-        "{right} right ({without} without C), {losses} losses ({slow} of links that were too slow), {events} events, \
+        "{right} right ({without} without C), {losses} losses ({slow} of links that were too slow, {out} since their results were wrong), {events} events, \
          {relayed} pieces relayed, {moves} moves, {joined} joined and {worked} of them worked, \
          {deaths} deaths of the primary ({torn} while the journal was written), {kept} tiles kept, {odd} odd clocks"
     );

@@ -229,7 +229,7 @@ impl Trial {
         };
         self.stands > 0
             && match happening {
-                Happening::Reader(_) | Happening::Looked | Happening::Kept => true,
+                Happening::Reader(_) | Happening::Looked | Happening::Kept | Happening::Spotted(_) => true,
                 Happening::Broken(lane) => self.receiver(*lane).is_none(),
                 // Only a primary that runs lets machines in.
                 Happening::Fault(number) => at_the_primary(*number, FaultKind::Join),

@@ -64,7 +64,10 @@ pub(super) fn begun(
     let Some((left, journal)) = left.and_then(|left| Some((left, left.journal.as_ref()?))) else {
         let peers = scenario.peers();
         let infos = peers.iter().map(|(_, info)| info.clone()).collect();
-        return (peers, Ok(Primary::new(scenario.plan.clone(), operands, infos).recovering().inspected()));
+        return (
+            peers,
+            Ok(Primary::new(scenario.plan.clone(), operands, infos).recovering().inspected().looking(1)),
+        );
     };
     let own = |is_reserve| {
         let is = &scenario.machines[0];
@@ -83,7 +86,7 @@ pub(super) fn begun(
     let infos = peers.iter().map(|(_, info)| info.clone()).collect();
     let is_there = |region, tile| journal.tiles.contains_key(&(region, tile));
     let primary = Primary::resumed(scenario.plan.clone(), operands, infos, &is_there);
-    (peers, primary.map(Primary::inspected))
+    (peers, primary.map(|primary| primary.inspected().looking(1)))
 }
 
 impl Trial {

@@ -16,6 +16,9 @@ pub(super) const NOBODY_ELSE: &str = "C is wrong, and nobody else is here";
 /// Longest that looking takes, in seconds.
 const LOOKING_MAX_S: f64 = 12.0;
 
+/// Longest that looking at one tile takes.
+const SPOT_MAX_S: f64 = 2.0;
+
 /// What was found.
 #[derive(Default)]
 pub(super) struct Looks {
@@ -75,6 +78,20 @@ impl Trial {
         assert!(is_lie, "{rect} is wrong, and none of {makers:?} has lied");
         self.looks.wrong.insert(tile, rect);
         true
+    }
+
+    /// A tile is looked at by itself, while the product runs: what lies there now counts.
+    pub(super) fn begin_a_spot(&mut self, rect: Rect) {
+        let is_wrong =
+            places(rect, self.matter.p.n).any(|at| self.shell.c[at].to_bits() != self.expected[at].to_bits());
+        let seconds = self.random.between(0.0, 1.0).powi(4) * SPOT_MAX_S;
+        self.agenda.add(seconds, Happening::Spotted(is_wrong));
+    }
+
+    /// Only who has sent something wrong is left out for that.
+    pub(super) fn check_liar(&mut self, peer: usize) {
+        assert!(self.looks.liars.contains(&peer), "w{peer} is left out, and has sent nothing wrong");
+        self.checks.suffers(peer);
     }
 
     fn all_of_c(&self) -> Rect {

@@ -65,6 +65,8 @@ enum Happening {
     Looked,
     /// The keeper of the journal is done with a step.
     Kept,
+    /// A tile has been looked at, and is wrong or not.
+    Spotted(bool),
 }
 
 impl From<(usize, Signal)> for Happening {
@@ -111,6 +113,8 @@ pub struct Seen {
     pub silent: u64,
     /// Machines whose links were too slow.
     pub too_slow: u64,
+    /// Machines that were left out since what they sent was wrong, before all of C was there.
+    pub left_out: u64,
     /// Machines that came in, and those of them that gave work back.
     pub joined: u64,
     /// See `joined`.
@@ -329,7 +333,8 @@ impl Trial {
                 | Happening::Reader(_)
                 | Happening::Tick
                 | Happening::Looked
-                | Happening::Kept => {}
+                | Happening::Kept
+                | Happening::Spotted(_) => {}
             }
         }
     }
@@ -363,6 +368,7 @@ impl Trial {
                 Happening::Tick => self.tick(),
                 Happening::Looked => self.look(),
                 Happening::Kept => self.kept(),
+                Happening::Spotted(is_wrong) => self.tell(Event::Looked(Some(is_wrong))),
             }
         }
     }
@@ -385,6 +391,7 @@ impl Trial {
             Happening::Tick => (9, 0),
             Happening::Looked => (10, 0),
             Happening::Kept => (11, 0),
+            Happening::Spotted(is_wrong) => (12, usize::from(*is_wrong)),
         };
         let time = self.agenda.now().picoseconds();
         self.hash = mixed(self.hash ^ mixed(time) ^ (what.0 << 16) ^ what.1 as u64);

@@ -145,6 +145,7 @@ impl Trial {
                 let to = places(rect, self.matter.p.n).zip(aside.elements);
                 to.for_each(|(place, element)| self.shell.c[place] += element);
             }
+            Action::Look(rect) => self.begin_a_spot(rect),
             Action::Committed(rect) => self.committed(rect),
             Action::Finished => self.end_keeper(),
             Action::Fail(why) => self.shell.failed = Some(why),
@@ -210,6 +211,10 @@ impl Trial {
         if why.contains("too slow") {
             self.seen.too_slow += 1;
             self.checks.too_slow(peer);
+        }
+        if why.contains("looked at") {
+            self.seen.left_out += 1;
+            self.check_liar(peer);
         }
         let session = &mut self.shell.sessions[peer];
         session.is_closed = true;

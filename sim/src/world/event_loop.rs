@@ -137,6 +137,8 @@ impl World<'_> {
                 }
                 Action::Merge { peer, tile, rect } => self.add_aside(peer, tile, rect, false),
                 Action::Put { peer, tile, rect } => self.add_aside(peer, tile, rect, true),
+                // What is looked at is not timed.
+                Action::Look(_) => {}
                 Action::Committed(rect) => {
                     let first = self.committed.insert((rect.rows.start, rect.cols.start));
                     assert!(first, "{rect} is committed twice");

@@ -7,6 +7,7 @@
 use super::inspection::{Inspected, inspect};
 use super::joins::{Came, Tasks};
 use super::kept::end_keeper;
+use super::spots::Looking;
 use super::{Core, GOODBYE, TICK};
 use crate::PrimaryError;
 use crate::inspector::Inspector;
@@ -28,6 +29,9 @@ pub(super) struct Attendants<'a> {
     pub(super) came: mpsc::Receiver<Came>,
     /// Losses that were told.
     pub(super) told: usize,
+    /// Who looks at C, and at tiles before.
+    pub(super) inspector: Arc<Inspector>,
+    pub(super) looking: Looking,
 }
 
 impl Attendants<'_> {
@@ -45,7 +49,8 @@ impl Attendants<'_> {
     /// Says what was lost since.
     fn tell(&mut self, core: &Core) {
         for lost in &core.state.losses()[self.told..] {
-            self.watch.lost(&core.peers[lost.peer].name, &lost.why, !lost.too_slow);
+            let helps = !lost.too_slow && !lost.is_wrong;
+            self.watch.lost(&core.peers[lost.peer].name, &lost.why, helps);
             self.told += 1;
         }
     }
@@ -58,9 +63,13 @@ pub(super) async fn supervise(core: &Rc<RefCell<Core>>, with: &mut Attendants<'_
             biased;
             why = with.tasks.fault() => core.borrow_mut().fail(why),
             Some(came) = with.came.recv() => with.welcome(core, came),
+            is_wrong = with.looking.over() => core.borrow_mut().happened(Event::Looked(is_wrong)),
             _ = tokio::time::timeout(TICK, with.changed.notified()) => {}
         }
         let mut core = core.borrow_mut();
+        if let Some(look) = core.look.take() {
+            with.looking.begin(look, &with.inspector, &core);
+        }
         with.tell(&core);
         if core.finished.is_some() || core.failed.is_some() {
             return with.watch.progress(&core.progress());

@@ -166,7 +166,7 @@ fn run(mut primary: Primary, late: bool) -> Cost {
                 Action::Fail(why) => panic!("{why}"),
                 Action::Relay(..) | Action::Parted { .. } => unreachable!("nobody has neighbours here"),
                 Action::Cut { .. } | Action::Put { .. } => unreachable!("nobody is lost here"),
-                Action::Merge { .. } | Action::Committed(_) | Action::Ping(..) => {}
+                Action::Merge { .. } | Action::Look(_) | Action::Committed(_) | Action::Ping(..) => {}
             }
         }
     }

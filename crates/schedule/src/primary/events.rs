@@ -135,6 +135,8 @@ pub enum Event {
         /// Who is given nothing more.
         makers: Vec<usize>,
     },
+    /// A tile was looked at (`Action::Look`): whether it is wrong, or nothing where that could not be found out.
+    Looked(Option<bool>),
     /// C is what is wanted: the product is over.
     Accepted,
     /// Time has passed.
@@ -182,6 +184,9 @@ pub enum Action {
         /// Where it belongs.
         rect: Rect,
     },
+    /// Look at a tile that one machine made, which is complete, and say `Looked`. What lies there now counts: others have it
+    /// next.
+    Look(Rect),
     /// A tile of C is complete.
     Committed(Rect),
     /// Every tile of C is there. With `Primary::inspected` it may be `Wrong`, and then come once more.

@@ -66,6 +66,8 @@ pub struct Lost {
     pub part: f64,
     /// It is there, and its link too slow: it would not help if it came back.
     pub too_slow: bool,
+    /// Its results were wrong: it must not come back.
+    pub is_wrong: bool,
 }
 
 impl Primary {
@@ -90,6 +92,7 @@ impl Primary {
             | Event::Tick
             | Event::Joined(_)
             | Event::Wrong { .. }
+            | Event::Looked(_)
             | Event::Accepted => false,
             Event::Lost { peer, .. } => life(peer) == Life::Gone,
             Event::Sent { peer, .. }
@@ -152,8 +155,8 @@ impl Primary {
         let neighbours = self.board.gone(peer).into_iter().filter(|o| self.peers[*o].life.is_heard());
         actions.extend(neighbours.map(|other| Action::Parted { peer: other, other: peer }));
         send_orders(&mut self.board, &mut self.peers, self.next_peer, actions);
-        let too_slow = self.peers[peer].flow.is_too_slow();
-        self.losses.push(Lost { peer, why, at: now, lots: 0, part: 0.0, too_slow });
+        let (too_slow, is_wrong) = (self.peers[peer].flow.is_too_slow(), self.peers[peer].seen.is_wrong);
+        self.losses.push(Lost { peer, why, at: now, lots: 0, part: 0.0, too_slow, is_wrong });
         for other in &mut self.peers {
             other.walk.pace.pass(now);
         }

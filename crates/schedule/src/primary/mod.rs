@@ -24,6 +24,7 @@ mod peer;
 mod relay;
 mod resume;
 mod slow;
+mod spots;
 mod standing;
 mod steal;
 mod sums;
@@ -44,6 +45,7 @@ use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::{Plan, Recipe, Sums};
 use peer::{Owed, Peer};
 use relay::Board;
+use spots::Spots;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use steal::Stealing;
@@ -61,6 +63,7 @@ pub struct Primary {
     /// Panels that several members need.
     board: Board,
     stealing: Stealing,
+    spots: Spots,
     tiles_left: u64,
     /// What workers have given back, of the `stored_bytes` that all they will have had counts for.
     freed_bytes: u64,
@@ -97,6 +100,7 @@ impl Primary {
             sums: PartialSums::default(),
             board,
             stealing: Stealing::default(),
+            spots: Spots::default(),
             tiles_left,
             freed_bytes: 0,
             stored_bytes,
@@ -188,6 +192,7 @@ impl Primary {
             Event::Lost { peer, why } => self.lose(peer, why, now, &mut actions),
             Event::Stop => self.stops = true,
             Event::Wrong { tiles, makers } => self.reopen(&tiles, &makers, now, &mut actions),
+            Event::Looked(is_wrong) => self.looked(is_wrong, now, &mut actions),
             Event::Accepted => self.over = true,
             Event::Tick => {
                 self.tick(now, &mut actions);
@@ -218,7 +223,7 @@ impl Primary {
                 actions.push(Action::Put { peer, tile: head.c, rect: owed.rect });
             }
             if owed.place != Place::Nowhere {
-                self.returned(Came { peer, id: head.c }, &owed, actions);
+                self.returned(Came { peer, id: head.c }, &owed, now, actions);
             }
             // What is back makes room for more, and others may go on from it.
             if self.plan.sums == Sums::Chained || self.stealing.has_moved() {
@@ -230,7 +235,7 @@ impl Primary {
     }
 
     /// A tile, or a sum of some of its steps, has come back whole.
-    fn returned(&mut self, came: Came, owed: &Owed, actions: &mut Vec<Action>) {
+    fn returned(&mut self, came: Came, owed: &Owed, now: Duration, actions: &mut Vec<Action>) {
         let all = self.plan.regions[owed.region].steps();
         let whole = owed.steps.start == 0 && owed.steps.end == all;
         let complete = if whole {
@@ -245,6 +250,7 @@ impl Primary {
             !added.is_empty() && !self.sums.is_begun(tile)
         };
         if complete {
+            self.spot(came.peer, owed, now, actions);
             self.tiles_left -= 1;
             actions.push(Action::Committed(owed.rect));
             if self.tiles_left == 0 {

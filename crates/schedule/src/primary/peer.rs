@@ -4,6 +4,7 @@ use super::life::Life;
 use super::outgoing::{Outgoing, small};
 use super::relay::Board;
 use super::slow::Flow;
+use super::spots::Seen;
 use super::standing::Standing;
 use super::walk::{Course, Walk, tile_number};
 use super::work::Lot;
@@ -40,6 +41,7 @@ pub(super) struct Peer {
     last_credit: Duration,
     /// What its link carries.
     pub(super) flow: Flow,
+    pub(super) seen: Seen,
     /// Since the start: jobs that it was given, and tiles that it gave back whole.
     jobs_given: u32,
     tiles_back: u32,
@@ -83,6 +85,7 @@ impl Peer {
             orders: Vec::new(),
             last_credit: Duration::ZERO,
             flow: Flow::default(),
+            seen: Seen::default(),
             jobs_given: 0,
             tiles_back: 0,
             info,

@@ -189,7 +189,7 @@ impl Primary {
     }
 
     /// Seconds in which the others would do what they have, and what this one has not given back; `None` where nobody has room.
-    fn again_s(&self, at: usize) -> Option<f64> {
+    pub(super) fn again_s(&self, at: usize) -> Option<f64> {
         let left = self.peers[at].walk.left(&self.plan);
         let others =
             || self.peers.iter().enumerate().filter(|(other, p)| *other != at && p.life.is_trusted());

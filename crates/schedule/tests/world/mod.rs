@@ -353,6 +353,7 @@ impl World {
                 }
                 Action::Finished => self.finished = true,
                 Action::Fail(why) => self.failed = Some(why),
+                Action::Look(_) => {}
                 Action::Committed(rect) => {
                     let tile = (rect.rows.start, rect.cols.start);
                     assert!(self.committed.insert(tile), "{rect} is complete twice");
