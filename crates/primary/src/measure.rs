@@ -4,8 +4,9 @@
 //!
 //! Invariants: bytes travel as those of a product do, in frames of the session, over the same cipher. Every wait has a
 //! deadline that names the machine. What a shaper on the way lets through at once after a pause (a token bucket) does not
-//! count: a measurement follows directly on as much that is not measured. A rate is never more than a few times what was timed: where the
-//! bytes take no longer than the way there and back (an end that was asleep takes long to wake for a ping that is empty), more are sent.
+//! count: a measurement follows directly on as much that is not measured. A rate is never more than a few
+//! times what was timed: where the bytes take no longer than the way there and back (an end that was asleep takes long to
+//! wake for a ping that is empty), more are sent.
 //!
 //! Deliberately absent: the way back, which is taken to be as fast.
 
@@ -176,8 +177,8 @@ fn says_little(took: Duration, round_trip: Duration) -> bool {
     took < round_trip * 2
 }
 
-/// Seconds that the bytes of a ping took which was answered after so long. The difference of two times is no better than they are, so at
-/// least a quarter of what was timed, and of the least that a clock can be trusted with.
+/// Seconds that the bytes of a ping took which was answered after so long. The difference of two times is no better than
+/// they are, so at least a quarter of what was timed, and of the least that a clock can be trusted with.
 fn seconds(took: Duration, round_trip: Duration) -> f64 {
     took.saturating_sub(round_trip).max(took / 4).max(Duration::from_micros(1)).as_secs_f64()
 }
