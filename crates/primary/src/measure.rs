@@ -4,7 +4,9 @@
 //!
 //! Invariants: bytes travel as those of a product do, in frames of the session, over the same cipher. Every wait has a
 //! deadline that names the machine. What a shaper on the way lets through at once after a pause (a token bucket) does not
-//! count: a measurement follows directly on as much that is not measured.
+//! count: a measurement follows directly on as much that is not measured. A rate is never more than a few
+//! times what was timed: where the bytes take no longer than the way there and back (an end that was asleep takes long to
+//! wake for a ping that is empty), more are sent.
 //!
 //! Deliberately absent: the way back, which is taken to be as fast.
 
@@ -28,6 +30,8 @@ const QUICK: Duration = Duration::from_millis(20);
 const FIRST_BYTES: usize = 64 << 10;
 /// On a link that takes longer than this for those one look has to do.
 const SLOW: Duration = Duration::from_secs(1);
+/// Bodies in a row on a link that one says too little of.
+const ROW: u64 = 8;
 /// What all links together carry, about, when they are measured at once.
 const TOGETHER: Duration = Duration::from_millis(40);
 /// Links that are measured by themselves in the same moment: one, unless there are so many that turns take too long.
@@ -160,9 +164,35 @@ async fn rate(link: &mut Link) -> Result<(LinkRate, ClockSample), String> {
         over if over > QUICK => (FIRST_BYTES, steady(link, FIRST_BYTES).await?),
         _ => (CHUNK_BYTES_MAX, steady(link, CHUNK_BYTES_MAX).await?),
     };
-    let seconds = best.saturating_sub(round_trip).as_secs_f64().max(1e-6);
-    let bytes_per_s = nearest_f64(to_u64(bytes)) / seconds;
+    let (bytes, best) = match bytes == CHUNK_BYTES_MAX && says_little(best, round_trip) {
+        true => (to_u64(bytes) * ROW, row(link, 16).await?.min(row(link, 16 + ROW).await?)),
+        false => (to_u64(bytes), best),
+    };
+    let bytes_per_s = nearest_f64(bytes) / seconds(best, round_trip);
     Ok((LinkRate { bytes_per_s, round_trip_s: round_trip.as_secs_f64() }, clock))
+}
+
+/// Whether bytes are the smaller part of what a ping with them takes.
+fn says_little(took: Duration, round_trip: Duration) -> bool {
+    took < round_trip * 2
+}
+
+/// Seconds that the bytes of a ping took which was answered after so long. The difference of two times is no better than
+/// they are, so at least a quarter of what was timed, and of the least that a clock can be trusted with.
+fn seconds(took: Duration, round_trip: Duration) -> f64 {
+    took.saturating_sub(round_trip).max(took / 4).max(Duration::from_micros(1)).as_secs_f64()
+}
+
+/// How long several bodies in a row take, until the last is answered.
+async fn row(link: &mut Link, first: u64) -> Result<Duration, String> {
+    let began = Instant::now();
+    for nonce in first..first + ROW {
+        ask(link, nonce, CHUNK_BYTES_MAX).await?;
+    }
+    for nonce in first..first + ROW {
+        answer(link, nonce).await?;
+    }
+    Ok(began.elapsed())
 }
 
 /// The better of two pings after another of the same size.
@@ -177,13 +207,25 @@ async fn ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<Duration, Str
 
 /// How long a ping takes, and what its answer says of the other clock.
 async fn asked(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Duration, ClockSample), String> {
+    let (began, asked_ns) = ask(link, nonce, bytes).await?;
+    let pong = answer(link, nonce).await?;
+    Ok((began.elapsed(), ClockSample::of(asked_ns, clock_ns(), pong.clock_ns)))
+}
+
+/// Sends a ping; when that began, on both clocks.
+async fn ask(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Instant, u64), String> {
     let body = match bytes {
         0 => Body::Empty,
         _ => Body::Shared(Region::whole(Arc::new(vec![0u8; bytes]))),
     };
-    let (began, asked_ns) = (Instant::now(), clock_ns());
+    let began = (Instant::now(), clock_ns());
     let frame = Frame::new(Kind::Ping.code(), encode_number(nonce), body);
     link.sender.send(frame).await.map_err(|e| e.to_string())?;
+    Ok(began)
+}
+
+/// Waits for the answer to it.
+async fn answer(link: &mut Link, nonce: u64) -> Result<Pong, String> {
     let answer = link.receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
     let kind = Kind::from_code(answer.kind).map_err(|e| e.0)?;
     let wrong = || format!("it answered a ping with {kind:?}");
@@ -194,5 +236,25 @@ async fn asked(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Duration, C
     if pong.nonce != nonce {
         return Err(wrong());
     }
-    Ok((began.elapsed(), ClockSample::of(asked_ns, clock_ns(), pong.clock_ns)))
+    Ok(pong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_bounded_by_what_was_timed() {
+        let us = Duration::from_micros;
+        // What is left of a long time counts as it is.
+        assert_eq!(seconds(us(1000), us(100)), 900e-6);
+        // Empty pings that took longer than a megabyte: four times what was timed, not a megabyte in a microsecond.
+        assert_eq!(seconds(us(100), us(150)), 25e-6);
+        assert_eq!(seconds(us(160), us(150)), 40e-6);
+        assert_eq!(seconds(Duration::ZERO, us(1)), 1e-6);
+        // Then a megabyte says too little.
+        assert!(
+            says_little(us(100), us(150)) && says_little(us(299), us(150)) && !says_little(us(300), us(150))
+        );
+    }
 }
