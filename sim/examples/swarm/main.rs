@@ -75,7 +75,7 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let next = AtomicU64::new(from);
     let failed: Mutex<Vec<Outcome>> = Mutex::new(Vec::new());
-    let sums: Mutex<[u64; 13]> = Mutex::new([0; 13]);
+    let sums: Mutex<[u64; 14]> = Mutex::new([0; 14]);
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +90,7 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
                     let (came, events) = ([seen.joined, seen.comers_worked], tried.events);
                     let lives = [seen.deaths, seen.died_torn, seen.tiles_kept, seen.odd_clocks];
                     let new = [1, losses, events, seen.relayed, moves, few, came[0], came[1], seen.too_slow];
-                    let new = new.into_iter().chain(lives);
+                    let new = new.into_iter().chain(lives).chain([seen.parted]);
                     let mut sums = sums.lock().unwrap_or_else(|e| e.into_inner());
                     sums.iter_mut().zip(new).for_each(|(sum, new)| *sum += new);
                 }
@@ -109,11 +109,25 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
     let sums = sums.into_inner().unwrap_or_else(|e| e.into_inner());
     let mut failed = failed.into_inner().unwrap_or_else(|e| e.into_inner());
     failed.sort_by_key(|f| f.scenario.seed);
-    let [right, losses, events, relayed, moves, without, joined, worked, slow, deaths, torn, kept, odd] =
-        sums;
+    let [
+        right,
+        losses,
+        events,
+        relayed,
+        moves,
+        without,
+        joined,
+        worked,
+        slow,
+        deaths,
+        torn,
+        kept,
+        odd,
+        parted,
+    ] = sums;
     println!(
         "{right} right ({without} without C), {losses} losses ({slow} of links that were too slow), {events} events, \
-         {relayed} pieces relayed, {moves} moves, {joined} joined and {worked} of them worked, \
+         {relayed} pieces relayed ({parted} silent neighbours), {moves} moves, {joined} joined and {worked} of them worked, \
          {deaths} deaths of the primary ({torn} while the journal was written), {kept} tiles kept, {odd} odd clocks"
     );
     let count = failed.len();
