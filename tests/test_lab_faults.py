@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from helpers import Run, succeed
+from helpers import Run, matrix, save, succeed
 from test_lab import inside, lab, why_not
 from test_loss import wait_for_work
 
@@ -38,12 +38,12 @@ def digest(folder, operands):
     return succeed("multiply", *operands, *CUT, "--strategy", "reuse", "-o", folder / "alone.npy").report["digest"]
 
 
-def begin(lab, folder, operands, seconds):
+def begin(lab, folder, operands, seconds, *options):
     """The product in that lab, whose workers have computed for so long, all together. All of it is some 3 s."""
     name, made = lab
     pids = [machine["worker"]["pid"] for machine in made["machines"]]
     run = Run("lab", "run", "--name", name, "--", "multiply", *operands, *CUT, "--strategy", "reuse", "-w", "pi[1-3]", "-o",
-              folder / "C.npy")
+              folder / "C.npy", *options)
     assert wait_for_work(pids, run, seconds), run.finish()
     return run
 
@@ -133,3 +133,24 @@ def test_one_whose_link_becomes_slow_is_waited_for_unless_others_are_done_sooner
 def test_one_that_has_much_behind_a_link_that_becomes_slow_is_given_up(tmp_path, number, after):
     """Twenty megabytes of C would take some minutes."""
     becomes_slow(tmp_path, MIDDLE, number, after, 3)
+
+
+def test_two_workers_whose_link_swallows_everything_part_and_the_primary_sends(tmp_path):
+    """What they send each other goes to a card that there is not; all else is as it was, and nobody is lost."""
+    # What is generated nobody has to pass on.
+    operands = [save(tmp_path, f"{of}.npy", matrix(2000, 2000, "f64", seed)) for of, seed in (("A", 1), ("B", 2))]
+    with lab(tmp_path, THREE) as (name, made):
+        run = begin((name, made), tmp_path, operands, 0.2, "--relay", "on")
+        try:
+            address = {machine["name"]: machine["address"] for machine in made["machines"]}
+            for one, other in (("pi1", "pi2"), ("pi2", "pi1")):
+                nowhere = "ip", "neigh", "replace", address[other], "lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent"
+                assert inside(name, *nowhere, at=one).code == 0
+            result, report = ends(run, 0, digest(tmp_path, operands))
+        finally:
+            run.end()
+    assert not report["faults"]["lost"], report["faults"]
+    assert report["relay"]["pairs"] == 2 and len(report["relay"]["unreachable"]) == 1, report["relay"]
+    pair = report["relay"]["unreachable"][0]
+    assert {pair["from"].split(":")[0], pair["to"].split(":")[0]} == {address["pi1"], address["pi2"]}, pair
+    assert "nothing has come over it for 10 s" in pair["why"] and pair["why"] in result.err, result

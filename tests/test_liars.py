@@ -8,19 +8,22 @@ import pytest
 from helpers import assert_gone, assert_nothing_written, bramble, matrix, save, workers
 from wire_worker import WireWorker, agreeing_liars
 
-CUT = "--kernel", "simd", "--tile", 16, "--panel", 24
+CUT = "--kernel", "simd", "--tile", 15, "--panel", 24
+"""Tiles of so few rows are not looked at before C is complete."""
+TALL = "--kernel", "simd", "--tile", 16, "--panel", 24
+"""These are."""
 A, B = matrix(70, 50, "i8", 1), matrix(50, 81, "i8", 2)
 """Integers: what is right is right to the bit."""
 
 
-def multiply(tmp_path, liars, addresses=(), a=A, b=B, strategy="reuse", options=()):
+def multiply(tmp_path, liars, addresses=(), a=A, b=B, strategy="reuse", options=(), cut=CUT):
     for liar in liars:
         # As fast as any, as it says: it gets a part of the work, and nobody takes that before it has lied (`--no-steal`).
         liar.gflops = 1000.0
         liar.start()
     team = ",".join([*addresses, *(liar.address for liar in liars)])
     left, right = save(tmp_path, "A.npy", a), save(tmp_path, "B.npy", b)
-    result = bramble("multiply", left, right, "-o", tmp_path / "C.npy", "-w", team, "--strategy", strategy, *CUT, *options,
+    result = bramble("multiply", left, right, "-o", tmp_path / "C.npy", "-w", team, "--strategy", strategy, *cut, *options,
                      "--no-steal", "--json")
     for liar in liars:
         liar.join(30)
@@ -32,17 +35,12 @@ def multiply(tmp_path, liars, addresses=(), a=A, b=B, strategy="reuse", options=
 
 
 def assert_mended(result, tmp_path, names, tiles, want=None):
-    """C is right, who lied is named on stderr and in the report with so many tiles, and did no part of them. Of one that was
-    left out before the end not all tiles came."""
+    """C is right, who lied is named on stderr and in the report with so many tiles, and did no part of them."""
     assert result.code == 3, result
     assert np.array_equal(np.load(tmp_path / "C.npy"), A @ B if want is None else want)
     report = result.report
-    (wrong,) = report["faults"]["wrong"]
-    assert wrong["names"] == names, report["faults"]
-    assert wrong["tiles"] == tiles or report["faults"]["lost"] and 0 < wrong["tiles"] <= tiles, report["faults"]
-    # Where the product takes long enough for two looks at what it makes, a machine is left out before the end.
-    assert report["verify"]["passed"] is True
-    assert all(lost["name"] in names and "looked at and wrong" in lost["why"] for lost in report["faults"]["lost"]), report["faults"]
+    assert [(wrong["names"], wrong["tiles"]) for wrong in report["faults"]["wrong"]] == [(names, tiles)], report["faults"]
+    assert report["verify"]["passed"] is True and not report["faults"]["lost"]
     assert re.search(r"C\[\d+, \d+\] is ", report["faults"]["wrong"][0]["text"])
     for name in names:
         assert re.search(rf"of C that .*{re.escape(name)}.* made .*(was|were) wrong, and others made that again", result.err), result
@@ -93,7 +91,7 @@ def test_a_machine_that_is_always_wrong_is_left_out_before_the_end(tmp_path, str
 
     with workers(1, "--threads", "1") as (addresses, _):
         liar = WireWorker(spoil=spoil)
-        result = multiply(tmp_path, [liar], addresses, a, b, strategy)
+        result = multiply(tmp_path, [liar], addresses, a, b, strategy, cut=TALL)
     assert result.code == 3 and np.array_equal(np.load(tmp_path / "C.npy"), a @ b), result
     faults = result.report["faults"]
     (lost,), wrong = faults["lost"], faults["wrong"]
@@ -109,7 +107,7 @@ def test_who_is_right_is_looked_at_and_stays(tmp_path):
     a, b = matrix(480, 50, "i8", 1), matrix(50, 480, "i8", 2)
     left, right = save(tmp_path, "A.npy", a), save(tmp_path, "B.npy", b)
     with workers(2, "--threads", "1") as (addresses, _):
-        result = bramble("multiply", left, right, "-o", tmp_path / "C.npy", "-w", ",".join(addresses), *CUT, "--strategy",
+        result = bramble("multiply", left, right, "-o", tmp_path / "C.npy", "-w", ",".join(addresses), *TALL, "--strategy",
                          "square:2", "--json")
     assert result.code == 0 and np.array_equal(np.load(tmp_path / "C.npy"), a @ b), result
     assert not result.report["faults"]["lost"] and not result.report["faults"]["wrong"]

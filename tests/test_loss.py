@@ -256,6 +256,9 @@ def test_one_that_dials_in_late_takes_part(tmp_path):
     report = result.report
     assert report["digest"] == alone["digest"] and not report["faults"]["lost"]
     assert len(report["workers"]) == 2 and report["workers"][1]["share"] > 0.05, report["workers"]
+    name = report["workers"][1]["name"]
+    assert [machine["name"] for machine in report["joined"]] == [name] and report["joined"][0]["at_s"] > 0, report["joined"]
+    assert f"worker {name} has joined" in result.err, result
 
 
 def free_port():

@@ -177,3 +177,22 @@ def test_the_variable_names_workers_unless_a_flag_does(tmp_path):
     result = bramble("multiply", a, a, env=env)
     assert result.code == 5 and "127.0.0.1:1" in result.err, result
     assert bramble("multiply", a, a, "--local", "1", env=env).code == 0
+
+
+@pytest.mark.parametrize("variable, value", [("BRAMBLE_THREADS", "many"), ("BRAMBLE_KERNEL", "magic")])
+def test_what_is_wrong_in_a_variable_is_said_of_the_variable(tmp_path, variable, value):
+    a = save(tmp_path, "A.npy", matrix(20, 20, "f8", 1))
+    wrong = bramble("multiply", a, a, env={variable: value})
+    assert wrong.code == 2 and f"{variable} in the environment" in wrong.err and value in wrong.err, wrong
+    option = "--" + variable.removeprefix("BRAMBLE_").lower()
+    for words in ((option, value), (f"{option}={value}",)):
+        wrong = bramble("multiply", a, a, *words, env={variable: value})
+        assert wrong.code == 2 and variable not in wrong.err and value in wrong.err, wrong
+
+
+@pytest.mark.parametrize("verb", ["kernel", "threads", "product", "accumulate", "tree", "link"])
+def test_a_drawing_that_cannot_be_written_is_said_before_anything_is_measured(tmp_path, verb):
+    (tmp_path / "folder.svg").mkdir()
+    for name, code, why in (("rates.png", 2, ".svg"), ("none/rates.svg", 1, "there is no folder"), ("folder.svg", 1, "is a folder")):
+        refused = bramble("bench", verb, "--plot", tmp_path / name)
+        assert refused.code == code and why in refused.err and name in refused.err and not refused.out, refused

@@ -148,6 +148,7 @@ impl Faults {
         // From numbers of their own: the others stay what they were before there were these.
         let mut random = Random::new(seed ^ 0xc10c);
         faults.extend(drawn_at_the_primary(workers.max(1), seconds, &mut random));
+        faults.extend(drawn_between_workers(workers, seconds, &mut Random::new(seed ^ 0xd0af)));
         Self(faults)
     }
 
@@ -262,10 +263,21 @@ fn drawn(kind: FaultKind, (workers, comers): (usize, usize), seconds: f64, rando
     let from = micros(random.between(0.0, 1.2 * seconds));
     // Shorter and longer than an end is silent before it is given up.
     let long = if random.chance(0.3) { random.between(15.0, 40.0) } else { random.between(0.05, seconds) };
-    // Nobody notices yet that a worker does not get what another should pass on to it.
+    // A link between workers that never carries anything again is drawn later.
     let for_ever = kind == FaultKind::Stall && !is_across && random.chance(0.4);
     let to = (!kind.is_sudden() && !for_ever).then(|| from + micros(long));
     Fault { kind, site, from, to }
+}
+
+/// Sometimes a link of two workers that carries nothing any more, one way or both.
+fn drawn_between_workers(workers: usize, seconds: f64, random: &mut Random) -> Option<Fault> {
+    if workers < 2 || !random.chance(0.15) {
+        return None;
+    }
+    let from = 1 + random.index(workers);
+    let to = 1 + (from + random.index(workers - 1)) % workers;
+    let site = Site::Link { from: At::Worker(from), to: At::Worker(to), both: random.chance(0.5) };
+    Some(Fault { kind: FaultKind::Stall, site, from: micros(random.between(0.0, 0.7 * seconds)), to: None })
 }
 
 /// Clocks that leap and stand still, a primary that is suspended, and the death of the primary, once or twice.

@@ -67,6 +67,7 @@ fn whatever_goes_wrong_c_is_the_product_or_nobody_could_make_it() {
         ("moves", sum(&|t| t.moves as u64), SEEDS),
         ("pieces relayed", sum(&|t| t.seen.relayed), 10 * SEEDS),
         ("missed", sum(&|t| t.seen.missed), SEEDS / 10),
+        ("silent neighbours", sum(&|t| t.seen.parted), SEEDS / 50),
         ("staged", sum(&|t| t.seen.staged), SEEDS),
         ("thrown away", sum(&|t| t.seen.thrown_away), SEEDS / 50),
         ("left behind", sum(&|t| t.seen.left_behind), SEEDS / 50),

@@ -5,7 +5,7 @@ mod lab;
 mod product;
 
 pub(crate) use bench::{
-    BenchAccumulateArgs, BenchArgs, BenchChild, BenchCommand, BenchKernelArgs, BenchLinkArgs,
+    BenchAccumulateArgs, BenchArgs, BenchChild, BenchCommand, BenchForm, BenchKernelArgs, BenchLinkArgs,
     BenchProductArgs, BenchReportArgs, BenchRuns, BenchSize, BenchSpawnArgs, BenchThreadsArgs, BenchTreeArgs,
 };
 pub(crate) use lab::{

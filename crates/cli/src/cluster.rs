@@ -13,6 +13,7 @@ pub(crate) use later::Later;
 
 use crate::exit::Failure;
 use crate::hosts::Host;
+use crate::quantity::counted;
 use bramble_link::{Door, DoorLimits, LinkError, Security};
 use bramble_primary::End;
 use bramble_worker::DOOR;
@@ -141,9 +142,8 @@ async fn wait_for(
             }
             Ok((peer, Err(e))) => refused = format!("; last came {peer}, but {e}"),
             Err(_) => {
-                let (came, seconds) = (met.ends.len(), AWAIT_DEADLINE.as_secs());
-                let text =
-                    format!("--await {awaited}: {came} workers dialled in within {seconds} s{refused}");
+                let (came, seconds) = (counted(met.ends.len() as u64, "worker"), AWAIT_DEADLINE.as_secs());
+                let text = format!("--await {awaited}: {came} dialled in within {seconds} s{refused}");
                 met.missing.push(Failure::unreachable(text));
                 break;
             }

@@ -3,6 +3,8 @@
 use bramble_matrix::MatrixError;
 use bramble_plan::PlanError;
 use bramble_primary::PrimaryError;
+use clap::CommandFactory;
+use std::ffi::OsString;
 
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +85,29 @@ impl From<PrimaryError> for Failure {
     }
 }
 
+/// The variable that gave an option its value, where that is what is wrong: nobody has written the option.
+fn variable_behind(e: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue};
+    let Some(ContextValue::String(named)) = e.get(ContextKind::InvalidArg) else { return None };
+    let option = named.split_whitespace().next()?.strip_prefix("--")?.to_owned();
+    let is_it = |word: &OsString| {
+        let word = word.to_string_lossy();
+        word.strip_prefix("--").is_some_and(|word| word.split('=').next() == Some(&option))
+    };
+    if std::env::args_os().any(|word| is_it(&word)) {
+        return None;
+    }
+    let variable = variable_of(&crate::args::Cli::command(), &option)?;
+    std::env::var_os(&variable).map(|_| variable)
+}
+
+/// The variable that an option of a verb, or of one below it, takes its value from.
+fn variable_of(command: &clap::Command, option: &str) -> Option<String> {
+    let here = command.get_arguments().find(|arg| arg.get_long() == Some(option) && arg.get_env().is_some());
+    let name = here.and_then(|arg| arg.get_env()).map(|name| name.to_string_lossy().into_owned());
+    name.or_else(|| command.get_subcommands().find_map(|verb| variable_of(verb, option)))
+}
+
 /// Help and version as they are; anything else as one line.
 pub(crate) fn usage(e: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
@@ -105,6 +130,10 @@ pub(crate) fn usage(e: &clap::Error) -> u8 {
         .collect();
     let line = words.join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
+    let line = match variable_behind(e) {
+        Some(variable) => format!("{variable} in the environment: {line}"),
+        None => line.to_owned(),
+    };
     if !crate::ranks::speaks() {
         return Exit::Usage.number();
     }

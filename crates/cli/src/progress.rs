@@ -1,6 +1,7 @@
 //! What a person sees while a product runs: one sentence that says who computes, and on a terminal a bar.
 
 use crate::args::MultiplyArgs;
+use crate::quantity::counted;
 use bramble_plan::Decision;
 use bramble_primary::{PrimaryError, Progress as State, RelayReport, Resumed, Unreachable, Watch};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,6 +12,8 @@ use tokio::sync::mpsc::UnboundedSender;
 pub(crate) struct Progress {
     bar: ProgressBar,
     quiet: bool,
+    /// Whether machines that come in are named.
+    names_comers: bool,
     verbose: bool,
     /// Told the name of each link that was lost.
     lost: UnboundedSender<String>,
@@ -26,7 +29,7 @@ impl Progress {
         if let Ok(style) = style {
             bar.set_style(style);
         }
-        Self { bar, quiet, verbose: args.verbose, lost }
+        Self { bar, quiet, names_comers: !args.quiet, verbose: args.verbose, lost }
     }
 
     /// Takes the bar away.
@@ -54,7 +57,8 @@ impl Watch for Progress {
                 let grid = &region.grid;
                 let (tiles, steps) = (grid.tiles(), grid.steps());
                 let (rows, cols, depth) = (grid.tile_rows, grid.tile_cols, grid.depth);
-                self.say(&format!("{tiles} tiles of {rows}x{cols}, {steps} steps of {depth}"));
+                let (tiles, steps) = (counted(tiles, "tile"), counted(steps, "step"));
+                self.say(&format!("{tiles} of {rows}x{cols}, {steps} of {depth}"));
             }
             let memory = plan.predicted.worker_memory_bytes as f64 / 1e6;
             self.say(&format!("at most {memory:.0} MB of matrices at any one machine"));
@@ -92,9 +96,8 @@ impl Watch for Progress {
         if resumed.tiles_damaged > 0 {
             // Said in any case: the result will be right, and the disk still needs somebody to look at it.
             let (damaged, all) = (resumed.tiles_damaged, resumed.tiles_there + resumed.tiles_damaged);
-            self.say(&format!(
-                "bramble: {damaged} of {all} tiles are not what they were, and are made again"
-            ));
+            let all = counted(all, "tile");
+            self.say(&format!("bramble: {damaged} of {all} are not what they were, and are made again"));
         }
     }
 
@@ -120,7 +123,7 @@ impl Watch for Progress {
     }
 
     fn joined(&self, name: &str) {
-        if !self.quiet {
+        if self.names_comers {
             self.say(&format!("worker {name} has joined"));
         }
     }

@@ -23,6 +23,11 @@ pub(crate) fn size_text(bytes: u64) -> String {
     unit.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
+/// "1 tile", "2 tiles".
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Slowest rate of a link, bits a second.
 const RATE_MIN: f64 = 64e3;
 /// Fastest.

@@ -3,7 +3,7 @@
 use crate::account;
 use crate::args::MultiplyArgs;
 use crate::plan::{json as plan_json, text as plan_text};
-use crate::quantity::{bytes, seconds};
+use crate::quantity::{bytes, counted, seconds};
 use bramble_plan::Sums;
 use bramble_primary::{Loss, MachineReport, Moved, RelayReport, Report, Unreachable, Wrong};
 use serde_json::{Value, json};
@@ -45,9 +45,10 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
         let relayed = bytes(report.machines.iter().map(|m| m.relayed_bytes_in as f64).sum());
         let without = match relay.unreachable.len() {
             0 => String::new(),
-            n => format!("; {n} pairs without a link"),
+            n => format!("; {} without a link", counted(n as u64, "pair")),
         };
-        out.push(format!("relayed   {relayed} from worker to worker, {} pairs{without}", relay.pairs));
+        let pairs = counted(relay.pairs as u64, "pair");
+        out.push(format!("relayed   {relayed} from worker to worker, {pairs}{without}"));
     }
     let verify = &report.verify;
     out.push(match report.unverified() {
@@ -85,11 +86,11 @@ fn machine(m: &MachineReport, run_seconds: f64) -> String {
         format!(", link{cipher} {}/s and {trip:.0} us there and back", bytes(rate))
     });
     format!(
-        "  {}: {:.0} % of C with {}, {} threads busy {percent:.0} % of the time, {} of matrices{link}",
+        "  {}: {:.0} % of C with {}, {} busy {percent:.0} % of the time, {} of matrices{link}",
         m.name,
         m.share * 100.0,
         m.kernel,
-        m.threads.len(),
+        counted(m.threads.len() as u64, "thread"),
         bytes(m.memory_bytes as f64)
     )
 }
@@ -147,6 +148,7 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
             "retried": report.lost.iter().map(|l| l.parts).sum::<u64>(),
             "excluded": report.left_out.iter().map(|l| json!({"name": l.name, "reason": l.reason})).collect::<Vec<_>>(),
         },
+        "joined": report.joined.iter().map(|j| json!({"name": j.name, "at_s": j.at_s})).collect::<Vec<_>>(),
         "relay": report.relay.as_ref().map(relay_json),
         "digest": digest,
     })
@@ -182,7 +184,8 @@ fn machine_json(m: &MachineReport) -> Value {
         "bytes_out": m.bytes_out,
         "relayed_bytes_in": m.relayed_bytes_in,
         "relayed_bytes_out": m.relayed_bytes_out,
-        "busy_s": m.threads.iter().map(|t| t.busy_s).sum::<f64>(),
+        // A sum of nothing is -0.
+        "busy_s": m.threads.iter().map(|t| t.busy_s).sum::<f64>() + 0.0,
         "jobs": m.threads.iter().map(|t| t.jobs).sum::<u64>(),
         "memory_bytes": m.memory_bytes,
         "link_bytes_per_s": m.link_bytes_per_s,

@@ -7,6 +7,7 @@
 
 use crate::args::MultiplyArgs;
 use crate::exit::Failure;
+use crate::quantity::counted;
 use bramble_kernel::Choice;
 use bramble_matrix::{DType, Digest128, Matrix, Output, Shape, Unfinished};
 use bramble_primary::keeper::{Found, Journal, Journaling, Steps, find, journal_of, look};
@@ -39,9 +40,9 @@ pub(crate) fn begin(
             Some(before)
         }
         Found::Journal(before) if !args.restart => {
-            let (there, tiles) = (before.tiles.len(), before.head.plan.tiles());
+            let (there, tiles) = (before.tiles.len(), counted(before.head.plan.tiles(), "tile"));
             return Err(Failure::usage(format!(
-                "{name}: a run before has left {there} of {tiles} tiles; go on with --resume, or begin anew with --restart"
+                "{name}: a run before has left {there} of {tiles}; go on with --resume, or begin anew with --restart"
             )));
         }
         Found::Journal(_) => None,
@@ -167,8 +168,8 @@ pub(crate) fn left(path: &Path) -> Option<String> {
 pub(crate) fn kept(path: &Path) -> Option<String> {
     let target = target_of(path);
     let Ok(Found::Journal(journal)) = find(&journal_of(&target)) else { return None };
-    let (there, tiles) = (journal.tiles.len(), journal.head.plan.tiles());
-    let text = || format!("{there} of {tiles} tiles are kept; resume with: {}", command());
+    let (there, tiles) = (journal.tiles.len(), counted(journal.head.plan.tiles(), "tile"));
+    let text = || format!("{there} of {tiles} are kept; resume with: {}", command());
     part_of(&target).exists().then(text)
 }
 

@@ -2,6 +2,7 @@
 
 use crate::args::WorkerArgs;
 use crate::exit::{Exit, Failure};
+use crate::quantity::counted;
 use crate::trust;
 use bramble_link::{ClusterKey, Endpoint, LinkError, Security};
 use bramble_worker::{Config, Ledger, WorkerError, available_memory, default_threads, host_name, serve_link};
@@ -84,7 +85,8 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
                     // Scripts wait for this line.
                     let _ = crate::out(format!("listening on {address}\n").as_bytes());
                     if !quiet {
-                        crate::say(&format!("{threads} threads, {memory} MiB; {trusted}; stop with Ctrl-C"));
+                        let threads = counted(threads as u64, "thread");
+                        crate::say(&format!("{threads}, {memory} MiB; {trusted}; stop with Ctrl-C"));
                     }
                 };
                 let log = Rc::new(Log::new(quiet));

@@ -207,6 +207,15 @@ pub struct Loss {
     pub part: f64,
 }
 
+/// A machine that came in while the product ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Joined {
+    /// Its name.
+    pub name: String,
+    /// When, seconds since the first job could be given.
+    pub at_s: f64,
+}
+
 /// Tiles that were wrong. Others have made them again, and now C is right.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wrong {
@@ -272,6 +281,8 @@ pub struct Report {
     pub moved: Vec<Moved>,
     /// Machines that were lost.
     pub lost: Vec<Loss>,
+    /// Machines that came in.
+    pub joined: Vec<Joined>,
     /// Tiles that were wrong and were made again, by who made them first.
     pub wrong: Vec<Wrong>,
     /// Machines that were named and could not be had, one sentence each.
@@ -329,6 +340,12 @@ pub(crate) fn losses(state: &Primary, machines: &[MachineReport]) -> Vec<Loss> {
         part: l.part,
     };
     state.losses().iter().map(named).collect()
+}
+
+/// Machines that came in, with their names.
+pub(crate) fn joined(came: &[(usize, Duration)], machines: &[MachineReport]) -> Vec<Joined> {
+    let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
+    came.iter().map(|(at, when)| Joined { name: name(*at), at_s: when.as_secs_f64() }).collect()
 }
 
 /// What is known of the machines before they have done anything.

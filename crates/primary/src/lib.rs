@@ -30,8 +30,8 @@ mod stop;
 mod survey;
 
 pub use account::{
-    IoUse, Loss, MachineReport, Moved, Progress, RelayReport, Report, ThreadUse, Unreachable, VerifyReport,
-    Wrong,
+    IoUse, Joined, Loss, MachineReport, Moved, Progress, RelayReport, Report, ThreadUse, Unreachable,
+    VerifyReport, Wrong,
 };
 pub use error::PrimaryError;
 pub use neighbours::Random;

@@ -15,7 +15,7 @@ mod relay;
 mod spots;
 
 use crate::PrimaryError;
-use crate::account::{IoUse, MachineReport, Progress, report_stubs, take_account};
+use crate::account::{IoUse, Joined, MachineReport, Progress, joined, report_stubs, take_account};
 use crate::aside::Asides;
 use crate::bodies::Bodies;
 use crate::keeper::{JournalFile, Keeper};
@@ -47,6 +47,8 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 const TICK: Duration = Duration::from_millis(100);
 /// How long workers have for their goodbyes; what they computed is here already.
 const GOODBYE: Duration = Duration::from_secs(2);
+/// Of the work; less than a tile of any product, and more than what rounding leaves of a share that went to others.
+const SHARE_MIN: f64 = 1e-12;
 /// Links may take this long to close.
 const CLOSING: Duration = Duration::from_millis(200);
 
@@ -108,6 +110,8 @@ struct Core {
     failed: Option<String>,
     /// Links between workers that broke: whose, and why.
     parted: Vec<(usize, usize, String)>,
+    /// Machines that came in, and when.
+    joined: Vec<(usize, Duration)>,
     /// When the user wanted it to end.
     stopped: Option<Duration>,
     /// Keeps the journal.
@@ -137,6 +141,8 @@ pub(crate) struct Ran {
     pub(crate) inspected: Inspected,
     /// Links between workers that broke while C was made: whose, and why.
     pub(crate) parted: Vec<(usize, usize, String)>,
+    /// Machines that came in meanwhile.
+    pub(crate) joined: Vec<Joined>,
 }
 
 /// Runs a plan on the sessions of its members, in their order, some of which have links with each other.
@@ -197,6 +203,7 @@ pub(crate) async fn run(
         inspecting: Duration::ZERO,
         failed: None,
         parted: Vec::new(),
+        joined: Vec::new(),
         stopped: None,
         keeper: None,
         look: None,
@@ -415,6 +422,9 @@ impl Core {
             machines.iter_mut().for_each(|machine| machine.share /= all);
         }
         for (machine, peer) in machines.iter_mut().zip(self.peers) {
+            if machine.share < SHARE_MIN {
+                machine.share = 0.0;
+            }
             if !peer.shares_memory {
                 (machine.bytes_in, machine.bytes_out) = (peer.sent(), peer.received());
             }
@@ -427,6 +437,7 @@ impl Core {
         let aside_bytes_max = self.asides.bytes_max();
         let (io, log) = (self.meter.spent().map(|spent| IoUse::of(&spent)), self.recorder.into_log());
         let (state, parted) = (self.state, self.parted);
+        let joined = joined(&self.joined, &machines);
         Ok(Ran {
             output,
             seconds,
@@ -439,6 +450,7 @@ impl Core {
             journal,
             inspected,
             parted,
+            joined,
         })
     }
 }

@@ -13,6 +13,8 @@ use std::time::Duration;
 pub const PRIMARY_STEP: Duration = Duration::from_millis(500);
 /// Longest step of a worker's watch, which looks every two seconds.
 pub const WORKER_STEP: Duration = Duration::from_secs(4);
+/// Longest step of who listens to another worker, and looks every second.
+pub const NEIGHBOUR_STEP: Duration = Duration::from_secs(2);
 
 /// See the head of this file.
 #[derive(Clone, Copy, Debug)]

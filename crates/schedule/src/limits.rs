@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Version of the protocol. Both ends must have the same.
-pub const PROTOCOL: u16 = 4;
+pub const PROTOCOL: u16 = 5;
 /// Longest body of a frame: control is never stuck behind more than this.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// Longest head of a frame.
@@ -86,6 +86,11 @@ pub const WELCOME_DEADLINE: Duration = Duration::from_secs(10);
 pub const PING_AFTER: Duration = Duration::from_secs(2);
 /// Silence after which the primary gives a worker up: it was asked four times, and others wait for what it has.
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
+/// A worker that has nothing for another one says that often that it is there.
+pub const NEIGHBOUR_BEAT: Duration = Duration::from_secs(1);
+/// Silence after which a worker gives its link with another one up: the primary sends what would have come. A machine that is
+/// gone the primary has found before, so that it is named as lost, and not the links with it.
+pub const NEIGHBOUR_SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Silence after which a worker gives its primary up, and another worker whose announced panel does not come. Nothing is
 /// gained by doing so soon: the primary may wait for its disk.
 pub const PRIMARY_SILENCE_MAX: Duration = Duration::from_secs(22);
@@ -111,5 +116,7 @@ const _: () = {
     assert!(LOG_BYTES + LOG_RECORDS_MAX * LOG_RECORD_BYTES <= HEAD_BYTES_MAX);
     assert!(LOG_WAITING_MAX >= LOG_RECORDS_MAX && LOG_RECORDS_MAX < 1 << 16);
     assert!(SILENCE_MAX.as_secs() >= 4 * PING_AFTER.as_secs());
+    assert!(NEIGHBOUR_SILENCE_MAX.as_secs() >= SILENCE_MAX.as_secs() + 2 * NEIGHBOUR_BEAT.as_secs());
+    assert!(NEIGHBOUR_SILENCE_MAX.as_secs() < STALL_MAX.as_secs());
     assert!(PRIMARY_SILENCE_MAX.as_secs() > SILENCE_MAX.as_secs() + PING_AFTER.as_secs());
 };

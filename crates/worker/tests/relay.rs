@@ -8,7 +8,7 @@ use bramble_link::{
     Security, tcp_connect,
 };
 use bramble_matrix::{DType, Layout};
-use bramble_schedule::limits::{PROTOCOL, lines_per_frame};
+use bramble_schedule::limits::{NEIGHBOUR_SILENCE_MAX, PROTOCOL, lines_per_frame};
 use bramble_schedule::message::{
     Forward, Hello, Job, Join, Kind, MatrixHeader, Missing, Neighbour, Operation, PieceHead, Reached, Source,
     StoreHead, Then, Wants, Welcome, decode_error, decode_number, encode_forwards,
@@ -321,6 +321,60 @@ fn a_link_that_breaks_in_the_middle_of_lines_leaves_those_that_came_and_the_prim
         assert!(!lost.is_there && lost.peer == 0, "{lost:?}");
         assert_eq!(one.missing().await, Missing { id: THERE, lines: 100 });
         one.lines(matrix(THERE, 1), 100).await;
+        assert_eq!(one.product().await, elements());
+    });
+}
+
+/// A second later, without waiting for it; what that wakes has its turn.
+async fn a_second_later() {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    tokio::time::resume();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+}
+
+#[test]
+fn a_neighbour_that_says_that_it_is_there_keeps_its_link_and_one_that_says_nothing_does_not() {
+    run(async {
+        let (mut one, mut link) = with_test().await;
+        one.announce().await;
+        let max = NEIGHBOUR_SILENCE_MAX.as_secs();
+        for _ in 0..max + 3 {
+            a_second_later().await;
+            let ping = Frame::new(Kind::Ping.code(), 0u64.to_le_bytes().to_vec(), Body::Empty);
+            link.sender.send(ping).await.unwrap();
+            // So does this end.
+            assert_eq!(link.receiver.receive(&mut NoBodies).await.unwrap().kind, Kind::Ping.code());
+        }
+        link.sender.send(piece(0, 100)).await.unwrap();
+        for _ in 0..max + 3 {
+            a_second_later().await;
+        }
+        let lost = one.reached().await;
+        assert!(
+            !lost.is_there && lost.peer == 0 && lost.why.contains("nothing has come over it"),
+            "{lost:?}"
+        );
+        assert_eq!(one.missing().await, Missing { id: THERE, lines: 100 });
+        one.lines(matrix(THERE, 1), 100).await;
+        assert_eq!(one.product().await, elements());
+    });
+}
+
+#[test]
+fn lines_that_wait_for_their_announcement_are_no_silence() {
+    run(async {
+        let (mut one, mut link) = with_test().await;
+        link.sender.send(piece(0, 100)).await.unwrap();
+        for _ in 0..NEIGHBOUR_SILENCE_MAX.as_secs() + 3 {
+            a_second_later().await;
+        }
+        one.announce().await;
+        let mut first_line = 100;
+        while first_line < ROWS {
+            link.sender.send(piece(first_line, 100)).await.unwrap();
+            first_line += 100;
+        }
         assert_eq!(one.product().await, elements());
     });
 }

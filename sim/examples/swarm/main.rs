@@ -75,7 +75,7 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let next = AtomicU64::new(from);
     let failed: Mutex<Vec<Outcome>> = Mutex::new(Vec::new());
-    let sums: Mutex<[u64; 14]> = Mutex::new([0; 14]);
+    let sums: Mutex<[u64; 15]> = Mutex::new([0; 15]);
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -91,7 +91,7 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
                     let lives =
                         [seen.deaths, seen.died_torn, seen.tiles_kept, seen.odd_clocks, seen.left_out];
                     let new = [1, losses, events, seen.relayed, moves, few, came[0], came[1], seen.too_slow];
-                    let new = new.into_iter().chain(lives);
+                    let new = new.into_iter().chain(lives).chain([seen.parted]);
                     let mut sums = sums.lock().unwrap_or_else(|e| e.into_inner());
                     sums.iter_mut().zip(new).for_each(|(sum, new)| *sum += new);
                 }
@@ -110,11 +110,12 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
     let sums = sums.into_inner().unwrap_or_else(|e| e.into_inner());
     let mut failed = failed.into_inner().unwrap_or_else(|e| e.into_inner());
     failed.sort_by_key(|f| f.scenario.seed);
-    let [right, losses, events, relayed, moves, without, joined, worked, slow, deaths, torn, kept, odd, out] =
-        sums;
+    let [right, losses, events, relayed, moves, without, joined, worked, slow, rest @ ..] = sums;
+    let [deaths, torn, kept, odd, out, parted] = rest;
     println!(
-        "{right} right ({without} without C), {losses} losses ({slow} of links that were too slow, {out} since their results were wrong), {events} events, \
-         {relayed} pieces relayed, {moves} moves, {joined} joined and {worked} of them worked, \
+        "{right} right ({without} without C), {losses} losses ({slow} of links that were too slow, {out} of machines that were \
+         wrong), {events} events, \
+         {relayed} pieces relayed ({parted} silent neighbours), {moves} moves, {joined} joined and {worked} of them worked, \
          {deaths} deaths of the primary ({torn} while the journal was written), {kept} tiles kept, {odd} odd clocks"
     );
     let count = failed.len();

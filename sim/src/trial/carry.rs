@@ -119,7 +119,9 @@ impl Trial {
                 }
                 true
             }
-            (Some(from), Some(to)) => !self.nodes[to].lives || self.begin_piece(from, to, head),
+            (Some(from), Some(to)) => {
+                !self.nodes[to].lives || kind == Kind::Ping || self.begin_piece(from, to, head)
+            }
             (None, None) => unreachable!("the primary has no link with itself"),
         }
     }
@@ -144,7 +146,7 @@ impl Trial {
             },
             (Some(from), Some(to)) => match item {
                 _ if !self.nodes[to].lives => {}
-                Item::Frame(frame) if frame.is_whole => self.take_piece(to, frame),
+                Item::Frame(frame) if frame.is_whole => self.take_of_a_neighbour((from, to), frame),
                 Item::Frame(_) | Item::End => self.part(to, from, true),
                 Item::Credit => unreachable!("workers give each other no credit"),
             },

@@ -6,7 +6,9 @@ use super::joins::comer;
 use super::looks;
 use super::matter::wrong_digits;
 use super::{Scenario, Trial, Values};
-use bramble_schedule::limits::{CHUNK_BYTES_MAX, LINK_WINDOW_BYTES, PRIMARY_SILENCE_MAX, SILENCE_MAX};
+use bramble_schedule::limits::{
+    CHUNK_BYTES_MAX, LINK_WINDOW_BYTES, NEIGHBOUR_SILENCE_MAX, PRIMARY_SILENCE_MAX, SILENCE_MAX,
+};
 use bramble_schedule::message::{Missing, ResultHead};
 use bramble_schedule::primary::Event;
 use std::time::Duration;
@@ -185,6 +187,15 @@ impl Trial {
         let is_gone = lane.is_over() || self.shell.sessions[peer].is_gone;
         let held = held || self.stands > 0 || self.watch.stands();
         assert!(held || is_gone, "w{peer} gives up the primary, which has just not said anything to it");
+    }
+
+    /// (8) A worker gives its link with another one up for a reason: nothing could come over it.
+    pub(super) fn check_silence(&self, from: usize, to: usize) {
+        let longest = NEIGHBOUR_SILENCE_MAX.as_secs_f64() + NOTICED_S;
+        let held = self.lanes[self.across(from, to)].held_last;
+        let held = held.is_some_and(|last| self.agenda.now().seconds_from(last) < longest);
+        let is_well = !self.checks.suffered[from] && !self.checks.suffered[to];
+        assert!(held || !is_well, "w{to} gives up w{from}, and nothing is wrong with them or their link");
     }
 
     /// (8) Something gets on, losses are noticed, and it ends.

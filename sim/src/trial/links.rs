@@ -154,7 +154,12 @@ impl Lane {
         self.is_over
     }
 
-    fn is_stalled(&self) -> bool {
+    /// Whether nothing waits, and nothing leaves.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.leaving.is_none()
+    }
+
+    pub(super) fn is_stalled(&self) -> bool {
         self.effects.values().any(|kind| *kind == FaultKind::Stall)
     }
 

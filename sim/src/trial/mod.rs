@@ -115,6 +115,8 @@ pub struct Seen {
     pub too_slow: u64,
     /// Machines that were left out since what they sent was wrong, before all of C was there.
     pub left_out: u64,
+    /// Links between workers that one of them gave up because nothing came over it.
+    pub parted: u64,
     /// Machines that came in, and those of them that gave work back.
     pub joined: u64,
     /// See `joined`.
@@ -156,6 +158,8 @@ struct Trial {
     random: Random,
     hash: u64,
     events: u64,
+    /// How often ends have looked at the time.
+    ticks: u64,
     seen: Seen,
     /// When something happened last that gets the product on.
     moved_last: Time,
@@ -263,6 +267,7 @@ impl Trial {
             random: Random::new(scenario.seed ^ 0x7ea1 ^ life),
             hash: mixed(scenario.seed),
             events: 0,
+            ticks: 0,
             seen: Seen::default(),
             moved_last: Time::default(),
             drains: false,
@@ -316,6 +321,7 @@ impl Trial {
     /// What is on its way when the product is over still arrives at workers; the primary says nothing any more.
     fn drain(&mut self) {
         self.drains = true;
+        self.part_where_nothing_moves();
         for lane in 0..self.lanes.len() {
             self.pump(lane);
         }

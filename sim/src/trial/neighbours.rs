@@ -3,14 +3,14 @@
 //! Place in the flow: does what the worker's shell does (crates/worker/src/session/neighbours.rs, relay.rs), with elements.
 //!
 //! Invariants: each order to pass something on is followed by one `Passed`, whether there is a link or not. Lines that are faster
-//! than their announcement stay in the link.
+//! than their announcement stay in the link. Who hears nothing for too long, by the schedule's own measure, gives the link up.
 
 use super::Trial;
 use super::links::{After, Body, Frame};
 use super::matter::{GARBAGE, line_places};
 use super::node::decoded;
 use bramble_matrix::Span;
-use bramble_schedule::message::{Forward, Kind, MatrixHeader, PieceHead, Reached};
+use bramble_schedule::message::{Forward, Kind, MatrixHeader, PieceHead, Reached, encode_number};
 use bramble_schedule::worker::Event;
 
 impl Trial {
@@ -48,8 +48,53 @@ impl Trial {
         is_expected
     }
 
+    /// Something from another worker is there.
+    pub(super) fn take_of_a_neighbour(&mut self, (from, to): (usize, usize), frame: Frame) {
+        self.nodes[to].ears.entry(from).and_modify(|(_, heard)| *heard += 1);
+        if frame.kind != Kind::Ping {
+            self.take_piece(to, frame);
+        }
+    }
+
+    /// A worker says to the others that it is there, and gives those up of whom it hears nothing.
+    pub(super) fn listen(&mut self, peer: usize) {
+        let now = self.agenda.now();
+        let others: Vec<usize> = self.nodes[peer].ears.keys().copied().collect();
+        for other in others {
+            let node = &mut self.nodes[peer];
+            if !node.lives || node.stands > 0 || node.lost.contains(&other) {
+                continue;
+            }
+            let (to, from) = (self.across(peer, other), self.across(other, peer));
+            if self.lanes[to].is_idle() {
+                self.send(to, Kind::Ping, encode_number(0), Body::Empty, After::Nothing);
+            }
+            let (reads, moves) = (!self.lanes[from].is_refused(), self.lanes[from].moves());
+            let node = &mut self.nodes[peer];
+            let shown = node.shown(now);
+            let Some((silence, heard)) = node.ears.get_mut(&other) else { continue };
+            *heard += u64::from(reads && moves);
+            if silence.look(shown, *heard, reads).is_some() {
+                self.check_silence(other, peer);
+                self.seen.parted += 1;
+                self.part(peer, other, true);
+            }
+        }
+    }
+
+    /// Links between workers that carry nothing any more, and nobody has noticed before the product was over.
+    pub(super) fn part_where_nothing_moves(&mut self) {
+        let count = self.count;
+        for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
+            if from != to && self.lanes[self.across(from, to)].is_stalled() {
+                self.part(from, to, false);
+                self.part(to, from, false);
+            }
+        }
+    }
+
     /// Lines from another worker are there.
-    pub(super) fn take_piece(&mut self, to: usize, frame: Frame) {
+    fn take_piece(&mut self, to: usize, frame: Frame) {
         let piece = decoded(PieceHead::decode(&frame.head));
         let Body::Elements(elements) = frame.body else { panic!("lines without elements") };
         self.put_lines(to, &piece, Some(&elements));

@@ -17,7 +17,7 @@ use bramble_schedule::message::{
     Generated, Kind, MatrixHeader, Operation, Reached, ResultHead, StoreHead, decode_forwards, encode_number,
 };
 use bramble_schedule::primary::PeerInfo;
-use bramble_schedule::worker::{Action, Event, Run, Turn, Turns, Worker};
+use bramble_schedule::worker::{Action, Event, Run, Silence, Turn, Turns, Worker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -50,6 +50,8 @@ pub(super) struct Node {
     credit_waits: bool,
     /// Neighbours to whom there is no link any more.
     pub(super) lost: BTreeSet<usize>,
+    /// What it hears of those to whom there was one when it began, and how often it heard something.
+    pub(super) ears: BTreeMap<usize, (Silence, u64)>,
     /// It runs, however slowly.
     pub(super) lives: bool,
     /// How many faults have it stand still, and what was done meanwhile.
@@ -83,6 +85,7 @@ impl Node {
             credit: 0,
             credit_waits: false,
             lost: BTreeSet::new(),
+            ears: info.neighbours.iter().map(|other| (*other, (Silence::new(0), 0))).collect(),
             lives: true,
             stands: 0,
             deferred: Vec::new(),
@@ -107,9 +110,15 @@ impl Node {
         self.began = now;
     }
 
+    /// What the session's clock shows, which counts from when it began.
+    pub(super) fn shown(&self, now: Time) -> Duration {
+        self.watch.shows(now) - self.began.duration()
+    }
+
     /// For how long the primary has been silent, when its bytes move now or not.
     pub(super) fn silence(&mut self, now: Time, moves: bool) -> Duration {
-        let time = self.clock.look(self.watch.shows(now) - self.began.duration());
+        let shown = self.shown(now);
+        let time = self.clock.look(shown);
         if std::mem::take(&mut self.is_heard) || moves {
             self.heard = time;
         }

@@ -3,13 +3,17 @@
 //! Invariants: silences are those of `schedule/src/limits.rs`, and what the real ends hear counts here: any byte that moves.
 
 use super::{Happening, TICK_S, Trial};
-use bramble_schedule::limits::{PRIMARY_SILENCE_MAX, STALL_MAX};
+use bramble_schedule::limits::{NEIGHBOUR_BEAT, PRIMARY_SILENCE_MAX, STALL_MAX};
 use bramble_schedule::primary::Event;
+
+/// How often ends look at the time before workers say something to each other.
+const TICKS_A_BEAT: u64 = (NEIGHBOUR_BEAT.as_millis() as f64 / 1e3 / TICK_S) as u64;
 
 impl Trial {
     /// Time has passed, at all ends.
     pub(super) fn tick(&mut self) {
         self.agenda.add(TICK_S, Happening::Tick);
+        self.ticks += 1;
         let now = self.agenda.now();
         for peer in 0..self.nodes.len() {
             // A worker whose bytes come, or that takes those of a body, is alive, also in the middle of a long frame.
@@ -26,6 +30,9 @@ impl Trial {
             if !is_patient && node.silence(now, moves) > PRIMARY_SILENCE_MAX {
                 self.check_patience(peer);
                 self.stop(peer, Some("the primary has been silent".into()));
+            }
+            if self.ticks.is_multiple_of(TICKS_A_BEAT) {
+                self.listen(peer);
             }
         }
         for lane in 0..self.lanes.len() {

@@ -107,6 +107,7 @@ fn measured(
     contestants: impl Fn(DType) -> Vec<Contestant>,
     table: fn(&[Point]) -> Vec<String>,
 ) -> Result<Exit, Failure> {
+    args.form.check_plot()?;
     let form = Form::of(&args.form.runs);
     let (mut points, mut peaks) = (Vec::new(), BTreeMap::new());
     crate::out(machine::head(form, show::CSV_HEAD).as_bytes())?;

@@ -2,8 +2,38 @@
 
 use super::chart::{Chart, Ground, Series, drawing};
 use super::kernel::Point;
+use crate::args::BenchForm;
+use crate::exit::Failure;
 use bramble_matrix::DType;
+use rustix::fs::{Access, access};
 use std::collections::BTreeMap;
+use std::path::Path;
+
+impl BenchForm {
+    /// Refuses a file for the drawing that could not be written, before hours are spent on what would be drawn.
+    ///
+    /// # Errors
+    ///
+    /// Where it is no `.svg`, a folder, in a folder that there is not, or where this user may not write.
+    pub(crate) fn check_plot(&self) -> Result<(), Failure> {
+        let Some(path) = &self.plot else { return Ok(()) };
+        let refused = |what: String| Failure::failed(format!("--plot {}: {what}", path.display()));
+        if !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg")) {
+            let what = "drawings are SVG; give the file a name that ends in .svg";
+            return Err(Failure::usage(format!("--plot {}: {what}", path.display())));
+        }
+        if path.is_dir() {
+            return Err(refused("is a folder".to_owned()));
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or_else(|| Path::new("."));
+        if !folder.is_dir() {
+            return Err(refused(format!("there is no folder {}; make it first", folder.display())));
+        }
+        let written = if path.exists() { path } else { folder };
+        access(written, Access::WRITE_OK).map_err(|e| refused(format!("cannot be written: {e}")))
+    }
+}
 
 /// The edge of the cube of as many operations.
 fn edge(p: &Point) -> f64 {

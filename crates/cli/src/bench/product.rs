@@ -90,6 +90,7 @@ impl Point {
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchProductArgs) -> Result<Exit, Failure> {
+    args.form.check_plot()?;
     let form = Form::of(&args.form.runs);
     crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let mut points = Vec::new();

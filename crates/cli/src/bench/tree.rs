@@ -15,6 +15,7 @@ use super::multiply::{Said, Verb};
 use super::show::{Form, values};
 use crate::args::{BenchTreeArgs, LinkKind};
 use crate::exit::{Exit, Failure};
+use crate::quantity::counted;
 use crate::table;
 use crate::times::Times;
 use crate::until::{Ended, done_or_signal};
@@ -50,6 +51,7 @@ impl Point {
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchTreeArgs) -> Result<Exit, Failure> {
+    args.form.check_plot()?;
     let form = Form::of(&args.form.runs);
     crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let mut points = Vec::new();
@@ -199,7 +201,7 @@ fn svg(points: &[Point]) -> String {
     let panel = |workers: &u16| {
         let mut series: Vec<Series> = Vec::new();
         for p in points.iter().filter(|p| p.case.workers == *workers) {
-            let name = format!("{}, {} levels", p.case.link.name(), p.case.levels);
+            let name = format!("{}, {}", p.case.link.name(), counted(p.case.levels.into(), "level"));
             let at = series.iter().position(|s| s.name == name).unwrap_or_else(|| {
                 let colour = usize::from(p.case.levels);
                 let is_dashed = p.case.link == LinkKind::Pipe;

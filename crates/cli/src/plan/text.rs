@@ -165,13 +165,14 @@ fn figures(view: &View) -> Vec<String> {
 
 /// What machines and the primary hold, for a line of a report.
 pub(crate) fn memory(worker_bytes: u64, primary_bytes: u64) -> String {
-    let worker = bytes(worker_bytes as f64);
+    let worker = match worker_bytes {
+        0 => "nothing beside A, B and C themselves".to_owned(),
+        held => format!("{} of matrices at most at one machine", bytes(held as f64)),
+    };
     match primary_bytes {
-        0 => format!("{worker} of matrices at most at one machine; the primary only maps A, B and C"),
-        _ => format!(
-            "{worker} of matrices at most at one machine; {} of sums at the primary",
-            bytes(primary_bytes as f64)
-        ),
+        0 if worker_bytes == 0 => worker,
+        0 => format!("{worker}; the primary only maps A, B and C"),
+        held => format!("{worker}; {} of sums at the primary", bytes(held as f64)),
     }
 }
 

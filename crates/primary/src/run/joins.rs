@@ -172,6 +172,9 @@ impl Tasks {
         {
             let mut core = core.borrow_mut();
             core.recorder.peers(std::slice::from_ref(&session), 1);
+            let (number, began) = (core.machines.len(), core.began);
+            let at = core.clock.look(began.elapsed());
+            core.joined.push((number, at));
             core.machines.push(report_stub(&session, 0.0));
         }
         self.enlist(core, session, false);

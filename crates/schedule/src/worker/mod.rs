@@ -10,13 +10,15 @@
 //! job for `USE_BYTES` at both of its operands. Jobs that wait for each other wait, and cost nothing but their
 //! session's own grant.
 //!
-//! Deliberately absent: plans (a worker sees jobs only), memory itself, time.
+//! Deliberately absent: plans (a worker sees jobs only), memory itself; time, but in `Silence`, which knows nothing else.
 
 mod relay;
+mod silence;
 mod stored;
 mod turns;
 mod validate;
 
+pub use self::silence::Silence;
 use self::stored::Stored;
 pub use self::turns::{Turn, Turns};
 use crate::ProtocolError;

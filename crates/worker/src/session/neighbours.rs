@@ -4,7 +4,8 @@
 //! the operand's own memory, and lands in the matrix's own buffer at the other end.
 //!
 //! Invariants: whatever a neighbour does ends its own link and no more: the primary is told and sends what is missing.
-//! Lines that are faster than their announcement stay in the link. All links end with the session.
+//! Lines that are faster than their announcement stay in the link. A neighbour that says nothing for
+//! `NEIGHBOUR_SILENCE_MAX` loses its link, so each end says something every `NEIGHBOUR_BEAT`. All links end with the session.
 //!
 //! Deliberately absent: flow control. TCP has it, and whoever receives has reserved the memory already.
 
@@ -18,10 +19,10 @@ use bramble_link::{
     Region, Section, Sender, Until,
 };
 use bramble_matrix::number::{to_u64, to_usize};
-use bramble_schedule::limits::{NEIGHBOURS_DEADLINE, PRIMARY_SILENCE_MAX, lines_per_frame};
-use bramble_schedule::message::{Forward, Join, Kind, Neighbour, PieceHead};
-use bramble_schedule::worker::Event;
-use std::cell::RefCell;
+use bramble_schedule::limits::{NEIGHBOUR_BEAT, NEIGHBOURS_DEADLINE, PRIMARY_SILENCE_MAX, lines_per_frame};
+use bramble_schedule::message::{Forward, Join, Kind, Neighbour, PieceHead, encode_number};
+use bramble_schedule::worker::{Event, Silence};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -137,8 +138,11 @@ async fn carry(
 ) -> Result<Option<String>, WorkerError> {
     let Link { mut sender, mut receiver, .. } = link;
     let out = Out::default();
+    let (arriving, reads) = (receiver.arriving(), Rc::new(Cell::new(true)));
+    let placer = Placer { core: core.clone(), peer, out: out.clone(), reads: reads.clone() };
     let ended = tokio::select! {
-        ended = read(&mut *receiver, peer, core, &out) => ended.map(Some),
+        ended = read(&mut *receiver, placer, core) => ended.map(Some),
+        silent = listen(&arriving, &reads) => Ok(Some(silent)),
         ended = write(&mut *sender, peer, signals, core) => ended.map(Some),
         () = signals.parted.notified() => Ok(None),
     };
@@ -147,13 +151,7 @@ async fn carry(
 }
 
 /// Takes lines until the link ends; gives why it did.
-async fn read(
-    receiver: &mut dyn Receiver,
-    peer: u32,
-    core: &Shared,
-    out: &Out,
-) -> Result<String, WorkerError> {
-    let mut placer = Placer { core: core.clone(), peer, out: out.clone() };
+async fn read(receiver: &mut dyn Receiver, mut placer: Placer, core: &Shared) -> Result<String, WorkerError> {
     let mut before = receiver.bytes_received();
     let meter = core.borrow().meter.clone();
     loop {
@@ -161,21 +159,35 @@ async fn read(
         // Where they have landed, the buffer is back in the store only now.
         let arrived = arrived.map(|a| (a.kind, a.head, !matches!(a.body, ArrivedBody::Empty)));
         let mut core = core.borrow_mut();
-        core.put_back(out);
+        core.put_back(&placer.out);
+        let moved = receiver.bytes_received();
+        let bytes = moved - std::mem::replace(&mut before, moved);
         let piece = match arrived {
             Err(e) => return Ok(e.to_string()),
+            // That it has come is all that it says.
+            Ok((kind, _, false)) if kind == Kind::Ping.code() => continue,
             Ok((kind, head, true)) if kind == Kind::Piece.code() => PieceHead::decode(&head),
             Ok((kind, ..)) => return Ok(format!("it sent a message of kind {kind}, or lines without bytes")),
         };
         let Ok(piece) = piece else { return Ok("it sent lines of nothing".to_owned()) };
-        let now = receiver.bytes_received();
-        core.neighbours.bytes_in += now - std::mem::replace(&mut before, now);
+        core.neighbours.bytes_in += bytes;
         let actions = core.decide(Event::Piece(&piece))?;
         core.act(actions)?;
     }
 }
 
-/// Carries out orders until the link ends; gives why it did.
+/// Waits until the neighbour has been silent for too long; says for how long.
+async fn listen(arriving: &Cell<u64>, reads: &Cell<bool>) -> String {
+    let (began, mut silence) = (Instant::now(), Silence::new(arriving.get()));
+    loop {
+        tokio::time::sleep(NEIGHBOUR_BEAT).await;
+        if let Some(silence) = silence.look(began.elapsed(), arriving.get(), reads.get()) {
+            return format!("nothing has come over it for {} s", silence.as_secs());
+        }
+    }
+}
+
+/// Carries out orders until the link ends, and where there are none says that this end is there; gives why it did.
 async fn write(
     sender: &mut dyn Sender,
     peer: u32,
@@ -184,7 +196,12 @@ async fn write(
 ) -> Result<String, WorkerError> {
     loop {
         let Some(forward) = core.borrow().neighbours.next_order(peer) else {
-            signals.order.notified().await;
+            if timeout(NEIGHBOUR_BEAT, signals.order.notified()).await.is_err()
+                && let Err(e) =
+                    sender.send(Frame::new(Kind::Ping.code(), encode_number(0), Body::Empty)).await
+            {
+                return Ok(e.to_string());
+            }
             continue;
         };
         let lost = || WorkerError::Here(format!("matrix {} was lost before it was passed on", forward.id));
@@ -229,6 +246,24 @@ struct Placer {
     core: Shared,
     peer: u32,
     out: Out,
+    /// False while lines wait for their announcement.
+    reads: Rc<Cell<bool>>,
+}
+
+/// Nothing is read for as long.
+struct Waits<'a>(&'a Cell<bool>);
+
+impl<'a> Waits<'a> {
+    fn begin(reads: &'a Cell<bool>) -> Self {
+        reads.set(false);
+        Self(reads)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.set(true);
+    }
 }
 
 impl Place for Placer {
@@ -240,6 +275,7 @@ impl Place for Placer {
         }
         let announced = self.core.borrow().neighbours.announced.clone();
         Some(Box::pin(async move {
+            let _waits = Waits::begin(&self.reads);
             let mut deadline = Instant::now() + PRIMARY_SILENCE_MAX;
             while !is_due() {
                 if timeout_at(deadline, announced.notified()).await.is_err() {

@@ -85,6 +85,7 @@ fn busy_and_waiting(share: &Share) -> f64 {
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchAccumulateArgs) -> Result<Exit, Failure> {
+    args.form.check_plot()?;
     let form = Form::of(&args.form.runs);
     let mut ways = vec![Way::Owner];
     args.way.iter().for_each(|way| {

@@ -34,6 +34,7 @@ use measure::{Point, Tell, Wanted};
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
+    args.form.check_plot()?;
     let form = Form::of(&args.form.runs);
     let made_here: Vec<LinkName> = LinkName::ALL.iter().copied().filter(|link| link.is_made_here()).collect();
     let wanted = Wanted {

@@ -7,7 +7,7 @@
 
 use super::measure::{Kind, Measure, Pages, Spot, Unit, short};
 use crate::bench::plot::threads as thread_count;
-use crate::quantity;
+use crate::quantity::{self, counted};
 use serde_json::Value;
 
 static KERNELS: Kind = Kind {
@@ -222,7 +222,7 @@ pub(super) fn accumulate(line: &Line<'_>) -> Result<Vec<Measure>, String> {
     let (way, kernel, dtype) = (line.text("way")?, line.text("kernel")?, line.text("dtype")?);
     let (jobs, threads) = (line.count("jobs")?, line.count("threads")?);
     let (size, edge) = line.size()?;
-    let panel = format!("{dtype}, {jobs} jobs a block, {}", thread_count(threads));
+    let panel = format!("{dtype}, {} a block, {}", counted(jobs, "job"), thread_count(threads));
     let counts = [("jobs", jobs.to_string()), ("threads", threads.to_string())];
     let names = [("way", way.clone()), ("kernel", kernel), ("type", dtype), ("size", size)];
     let key = names.into_iter().chain(counts).collect();
@@ -268,7 +268,7 @@ pub(super) fn tree(line: &Line<'_>) -> Result<Vec<Measure>, String> {
     let key = names.into_iter().chain([("workers", workers.to_string())]).collect();
     let mut one = Measure::new(&TREES, key, line.number("gflops")?);
     line.runs("seconds", &mut one);
-    one.spot = at_size(panel, format!("{link}, {levels} levels"), edge);
+    one.spot = at_size(panel, format!("{link}, {}", counted(levels, "level")), edge);
     one.more = vec![("time", shown(positive(line.0, "seconds"), quantity::brief))];
     Ok(vec![one])
 }
@@ -279,7 +279,10 @@ pub(super) fn product(line: &Line<'_>) -> Result<Vec<Measure>, String> {
     // This process alone has none.
     let workers = line.0["workers"].as_u64().ok_or("workers is missing, or no whole number")?;
     let (size, edge) = line.size()?;
-    let way = if workers == 0 { "this process".to_owned() } else { format!("{workers} workers, {link}") };
+    let way = match workers {
+        0 => "this process".to_owned(),
+        workers => format!("{}, {link}", counted(workers, "worker")),
+    };
     let names = [("link", link), ("workers", workers.to_string()), ("threads", threads.to_string())];
     let key = names.into_iter().chain([("type", dtype.clone()), ("size", size)]).collect();
     let mut one = Measure::new(&FILES, key, line.number("gflops")?);
