@@ -265,7 +265,9 @@ impl World {
                 Action::Parted { peer, other } => assert!(peer < self.peers.len() && peer != other),
                 Action::Merge { peer, tile, rect } => self.c.merge(peer, tile, rect),
                 Action::Committed(rect) => self.c.commit(rect),
-                action @ (Action::Cut { .. } | Action::Put { .. }) => panic!("{action:?} without recovering"),
+                action @ (Action::Cut { .. } | Action::Put { .. } | Action::Look(_)) => {
+                    panic!("{action:?} without recovering")
+                }
                 Action::Ping(peer, nonce) => {
                     let peer = &mut self.peers[peer];
                     assert!(!peer.shares_memory() && nonce > peer.pings, "ping {nonce}");

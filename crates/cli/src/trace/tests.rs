@@ -35,6 +35,7 @@ fn report() -> Report {
         machines: Vec::new(),
         moved: Vec::new(),
         lost: Vec::new(),
+        joined: Vec::new(),
         wrong: Vec::new(),
         missing: Vec::new(),
         left_out: Vec::new(),

@@ -71,7 +71,8 @@ impl Primary {
         let is_needed = looks(peer.seen) == 0 || peer.seen.wrong > 0;
         let is_time = now >= self.spots.next;
         let mut others = self.peers.iter().filter(|p| p.life == Life::Works && !p.info.shares_memory);
-        if !is_needed && !(is_time && others.all(|other| looks(peer.seen) <= looks(other.seen))) {
+        let is_next = is_time && others.all(|other| looks(peer.seen) <= looks(other.seen));
+        if !is_needed && !is_next {
             return;
         }
         let is_whole = owed.steps == Span::new(0, self.plan.regions[owed.region].steps());
