@@ -223,8 +223,9 @@ impl Trial {
             );
         }
         for (tile, was) in journal.iter().flat_map(|journal| &journal.tiles) {
-            // A tile that is being made again, since it was wrong, is not what it was.
-            let is_again = self.looks.is_again(*tile);
+            // A tile that is made again, since it was wrong, is not what it was; nor is one that was when a run before died.
+            let is_again = self.looks.is_again(*tile)
+                || self.looks.was_damaged(*tile) && !keeper.promised.contains(tile);
             let is = digest(c, rect_of(plan, *tile), self.matter.p.n);
             assert!(is_again || is == *was, "the journal says that tile {tile:?} is there, and it is not");
         }

@@ -19,7 +19,7 @@ use bramble_matrix::{Digest128, Rect};
 use bramble_plan::Plan;
 use bramble_schedule::journal::{Head, Journal, read};
 use bramble_schedule::primary::{Operands, PeerInfo, Primary};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Longest until somebody goes on, in seconds, and until a machine that survived is there again.
@@ -35,6 +35,8 @@ pub(super) struct Left {
     log: Vec<u8>,
     /// Tiles that are there and wrong, since a machine lied.
     wrong: BTreeMap<Tile, Rect>,
+    /// Tiles that the journal names and that are not what it says: they were being made again.
+    damaged: BTreeSet<Tile>,
     /// Machines that are here.
     machines: Vec<usize>,
     /// What happens from now on.
@@ -114,7 +116,7 @@ impl Trial {
                 disk.sync_log();
                 disk.sync_data(left.c.clone());
                 self.shell.c = left.c;
-                self.looks = Looks::of_before(left.wrong);
+                self.looks = Looks::of_before(left.wrong, left.damaged);
                 before = Some(journal);
             }
             self.hash = left.hash;
@@ -134,13 +136,18 @@ impl Trial {
         let found = read(&log).ok().filter(|journal| !journal.tiles.is_empty());
         self.check_journal(found.as_ref(), &c);
         let plan = self.primary.plan();
+        let mut damaged = BTreeSet::new();
         let journal = found.map(|mut journal| {
             let is = journal.head.plan.clone();
             let was = Plan { relay: is.relay, ..plan.clone().unpredicted() };
             assert_eq!(is, was, "the plan of the journal is another");
             // What is not what it was is made again.
             let n = self.matter.p.n;
-            journal.tiles.retain(|tile, was| digest(&c, rect_of(plan, *tile), n) == *was);
+            let is_there = |tile: &Tile, was| digest(&c, rect_of(plan, *tile), n) == was;
+            damaged.extend(
+                journal.tiles.iter().filter(|(tile, was)| !is_there(tile, **was)).map(|(tile, _)| *tile),
+            );
+            journal.tiles.retain(|tile, _| !damaged.contains(tile));
             journal
         });
         let wrong = journal.iter().flat_map(|journal| journal.tiles.keys()).filter_map(|tile| {
@@ -167,7 +174,7 @@ impl Trial {
                 Fault { kind, site: Site::Worker(machine), from: Duration::ZERO, to: None }
             }));
         }
-        self.left = Some(Left { c, journal, log, wrong, machines, faults, hash: self.hash });
+        self.left = Some(Left { c, journal, log, wrong, damaged, machines, faults, hash: self.hash });
     }
 
     /// Machines that are here when the next life begins, and when the others come.

@@ -26,6 +26,8 @@ pub(super) struct Looks {
     pub(super) liars: BTreeSet<usize>,
     /// Tiles that are wrong now, by region and number.
     wrong: BTreeMap<(usize, u64), Rect>,
+    /// Tiles that the journal of a run before names and that were not what it says.
+    damaged: BTreeSet<(usize, u64)>,
     /// Who may have made what was wrong: nobody of them is given anything any more.
     pub(super) suspects: BTreeSet<usize>,
     /// Tiles that were made again, and who was under suspicion when they last were.
@@ -35,9 +37,14 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// Where tiles of a run before are wrong.
-    pub(super) fn of_before(wrong: BTreeMap<(usize, u64), Rect>) -> Self {
-        Self { wrong, ..Self::default() }
+    /// Where tiles of a run before are wrong, or are not what its journal says.
+    pub(super) fn of_before(wrong: BTreeMap<(usize, u64), Rect>, damaged: BTreeSet<(usize, u64)>) -> Self {
+        Self { wrong, damaged, ..Self::default() }
+    }
+
+    /// Whether a run before was making a tile again when it died: until this one has said of it that it is there, it is not.
+    pub(super) fn was_damaged(&self, tile: (usize, u64)) -> bool {
+        self.damaged.contains(&tile)
     }
 
     pub(super) fn wrong(&self) -> &BTreeMap<(usize, u64), Rect> {
