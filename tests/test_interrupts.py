@@ -80,12 +80,13 @@ def test_killed_primary_takes_its_workers_with_it(tmp_path, start):
 def assert_done_without(result, folder, names):
     """The product went on without the machine, named it, and is right to the bit."""
     assert result.code == 3 and re.search(names, result.err), result
-    succeed("multiply", *MIDDLE, "-o", folder / "again.npy")
+    # Left to itself either may take Strassen's method, by the speeds of the moment, and then other bits.
+    succeed("multiply", *MIDDLE, "-o", folder / "again.npy", "--strategy", "reuse")
     np.testing.assert_array_equal(np.load(folder / "C.npy"), np.load(folder / "again.npy"))
 
 
 def test_a_local_worker_is_killed(tmp_path, start):
-    run = start("multiply", *MIDDLE, "-o", tmp_path / "C.npy", "--local", 2, "--link", "tcp")
+    run = start("multiply", *MIDDLE, "-o", tmp_path / "C.npy", "--local", 2, "--link", "tcp", "--strategy", "reuse")
     wait_until_busy(run.workers, run)
     os.kill(run.workers()[0], signal.SIGKILL)
     result = run.finish(deadline_s=40)
