@@ -39,6 +39,8 @@ pub use memory::{Buffer, Lines, SharedBytes};
 pub use output::{Lent, Output, Sealed, Unfinished};
 pub use shape::{Layout, Rect, Shape, Span};
 pub use source::Matrix;
-pub use verify::{Check, Effort, Fault, Scaling, TileLevels, Verdict, scaling, verify, wrong_tiles};
+pub use verify::{
+    Check, Effort, Fault, Scaling, TileLevels, Verdict, part_is_wrong, scaling, verify, wrong_tiles,
+};
 pub use view::{View, ViewMut};
 pub use winograd::Winograd;

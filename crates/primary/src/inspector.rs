@@ -13,7 +13,8 @@ use crate::account::VerifyReport;
 use crate::error::off_loop;
 use crate::product::Request;
 use bramble_matrix::{
-    Check, Digest128, Effort, Fault, Matrix, MatrixError, Rect, Span, TileLevels, verify, wrong_tiles,
+    Check, Digest128, Effort, Fault, Matrix, MatrixError, Rect, TileLevels, part_is_wrong, verify,
+    wrong_tiles,
 };
 use bramble_plan::Plan;
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,14 +106,9 @@ impl Inspector {
 
     /// Whether a tile is surely wrong, looked at by itself, on this thread. For plans without levels of Strassen's method.
     pub(crate) fn is_wrong(&self, rect: Rect, tile: &Matrix, look: u64) -> Result<bool, MatrixError> {
-        let depth = Span::new(0, self.a.shape().cols);
-        let a = self.a.part(Rect::new(rect.rows, depth));
-        let b = self.b.part(Rect::new(depth, rect.cols));
-        let c0 = self.old_c.as_ref().map(|c0| c0.part(rect));
-        let of_c = self.check(tile, 0);
         let seed = self.seed.wrapping_add(look.wrapping_mul(LOOKS_STEP));
-        let check = Check { a: &a, b: &b, c0: c0.as_ref(), seed, effort: Effort::Fast, threads: 1, ..of_c };
-        Ok(!verify(&check)?.passed)
+        let check = Check { seed, effort: Effort::Fast, threads: 1, ..self.check(tile, 0) };
+        part_is_wrong(&check, rect, tile)
     }
 
     /// What is in some tiles.

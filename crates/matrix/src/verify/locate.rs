@@ -14,7 +14,7 @@
 
 use super::random::Random;
 use super::{Check, Effort, verify};
-use crate::{MatrixError, Rect, Span};
+use crate::{Matrix, MatrixError, Rect, Span};
 
 /// Seeds of parts come from this stream.
 const PARTS_STREAM: u64 = 1 << 33;
@@ -31,7 +31,8 @@ pub fn wrong_tiles(check: &Check<'_>, (rows, cols): (u64, u64)) -> Result<Vec<Re
     let mut is_wrong = |tiles: Rect, effort: Effort| {
         let side = |span: Span, edge: u64, end: u64| Span::new(span.start * edge, (span.end * edge).min(end));
         let rect = Rect::new(side(tiles.rows, rows, shape.rows), side(tiles.cols, cols, shape.cols));
-        part_is_wrong(check, rect, effort, seeds.next())
+        let seed = seeds.next();
+        part_is_wrong(&Check { effort, seed, ..*check }, rect, &check.c.part(rect))
     };
     let (mut open, mut found) = (vec![all], Vec::new());
     while let Some(tiles) = open.pop() {
@@ -59,13 +60,13 @@ pub fn wrong_tiles(check: &Check<'_>, (rows, cols): (u64, u64)) -> Result<Vec<Re
     Ok(found)
 }
 
-fn part_is_wrong(check: &Check<'_>, rect: Rect, effort: Effort, seed: u64) -> Result<bool, MatrixError> {
+/// Whether a rectangle of C is surely wrong, where `c` is what is in it; `check.c` is not read. `check.levels` has to be 0.
+pub fn part_is_wrong(check: &Check<'_>, rect: Rect, c: &Matrix) -> Result<bool, MatrixError> {
     let depth = Span::new(0, check.a.shape().cols);
     let a = check.a.part(Rect::new(rect.rows, depth));
     let b = check.b.part(Rect::new(depth, rect.cols));
-    let c = check.c.part(rect);
     let c0 = check.c0.map(|c0| c0.part(rect));
-    let part = Check { a: &a, b: &b, c: &c, c0: c0.as_ref(), effort, seed, ..*check };
+    let part = Check { a: &a, b: &b, c, c0: c0.as_ref(), ..*check };
     Ok(!verify(&part)?.passed)
 }
 

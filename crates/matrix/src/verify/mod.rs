@@ -31,7 +31,7 @@ mod strassen;
 mod tests;
 mod tile;
 
-pub use locate::wrong_tiles;
+pub use locate::{part_is_wrong, wrong_tiles};
 pub use scaling::{Scaling, scaling};
 
 use crate::{DType, Matrix, MatrixError, Shape, Winograd};

@@ -10,7 +10,6 @@
 
 use super::Core;
 use crate::inspector::Inspector;
-use bramble_matrix::number::to_u64;
 use bramble_matrix::{Buffer, Layout, Matrix, Rect, Shape};
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -71,7 +70,6 @@ impl Core {
             let lines = copy.bytes_mut().chunks_exact_mut(lent.line_bytes().max(1));
             lines.enumerate().for_each(|(at, line)| line.copy_from_slice(lent.line(at)));
         }
-        debug_assert_eq!(to_u64(lent.lines()), rect.rows.len());
         self.look = Some(Look { rect, copy });
         self.changed.notify_one();
     }
