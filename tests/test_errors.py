@@ -216,3 +216,9 @@ def test_a_full_disk(small_disk, where):
     result = bramble("multiply", *operands, "-o", small_disk / "C.npy", *where)
     assert_refused(result, FAILED, [str(Path(small_disk) / "C.npy"), "space|room"])
     assert_nothing_written(small_disk)
+
+
+def test_a_worker_that_dials_a_worker_is_told_whom_it_waits_for():
+    with workers(1) as (addresses, _):
+        result = bramble("worker", "--join", addresses[0], deadline_s=30)
+    assert result.code == FAILED and f"connected to {addresses[0]}; a primary (multiply --await N)" in result.err, result

@@ -77,7 +77,7 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     let work = async {
         match (security, &args.join) {
             (None, _) => inherited(&config).await,
-            (Some(security), Some(host)) => join(host, &security, &config).await,
+            (Some(security), Some(host)) => join(host, &security, &config, quiet).await,
             (Some(security), None) => {
                 let (threads, memory) = (config.threads, config.memory_bytes >> 20);
                 let trusted = trust::sentence(&security);
@@ -116,13 +116,20 @@ async fn inherited(config: &Config) -> Result<(), WorkerError> {
 }
 
 /// Dials the first address of a host that answers.
-async fn join(host: &str, security: &Security, config: &Config) -> Result<(), WorkerError> {
+async fn join(host: &str, security: &Security, config: &Config, quiet: bool) -> Result<(), WorkerError> {
     let unknown =
         |e| WorkerError::Here(format!("--join {host}: no such machine, or no port (HOST:PORT): {e}"));
     let addresses = tokio::net::lookup_host(host).await.map_err(unknown)?;
     let mut last = WorkerError::Here(format!("--join {host}: no address"));
     for address in addresses {
-        match bramble_worker::join(address, security, config).await {
+        let connected = || {
+            if !quiet {
+                crate::say(&format!(
+                    "connected to {address}; a primary (multiply --await N) begins when N have come, a worker never"
+                ));
+            }
+        };
+        match bramble_worker::join(address, security, config, connected).await {
             Err(WorkerError::Link(LinkError::Broken(e))) if e.kind() == ErrorKind::ConnectionRefused => {
                 last = WorkerError::Here(format!(
                     "--join {address}: nobody waits there: begin the product first (bramble multiply … --await N)"

@@ -90,14 +90,20 @@ pub async fn listen(
     }
 }
 
-/// Dials a primary and serves that one session.
-pub async fn join(address: SocketAddr, security: &Security, config: &Config) -> Result<(), WorkerError> {
+/// Dials a primary and serves that one session; calls `connected` as soon as there is a connection with somebody who is trusted.
+pub async fn join(
+    address: SocketAddr,
+    security: &Security,
+    config: &Config,
+    connected: impl FnOnce(),
+) -> Result<(), WorkerError> {
     if !security.reaches(address.ip()) {
         return Err(WorkerError::Here(format!(
             "--join {address}: there is no cluster key here: make one with `bramble key new` and give it to every machine"
         )));
     }
     let link = security.reach(address, HANDSHAKE_DEADLINE).await?;
+    connected();
     let (door, port) = match own_door(&link, security).await {
         Some((door, port)) => (Some(door), port),
         None => (None, 0),

@@ -173,6 +173,7 @@ impl Stream for Rings {
                 self.asleep().await?;
             }
             self.to.is_awake();
+            self.writing.slept();
         }
     }
 
@@ -192,6 +193,7 @@ impl Stream for Rings {
                 self.asleep().await?;
             }
             self.from.is_awake();
+            self.reading.slept();
         }
     }
 

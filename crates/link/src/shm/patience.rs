@@ -1,94 +1,152 @@
 //! How long an end that finds nothing to do keeps looking before it sleeps.
 //!
-//! To sleep and be woken costs some microseconds at each end; to look on costs a core meanwhile. Where what is waited for
-//! came soon lately, it pays; where it did not, the core is better left to those who compute.
+//! To sleep and be woken costs some microseconds at each end, in a virtual machine twenty and more; to look on costs a core
+//! meanwhile. Where a core has nothing else to do and what is waited for comes soon, it pays; where others want to run, as
+//! compute threads do, the core is theirs.
 //!
-//! Invariants: never on a machine with one core; other tasks of the event loop have their turns meanwhile; after looking in
-//! vain a few times there is next to none of it, but for a try now and then.
+//! Invariants: nobody looks on for long while more threads want to run than there are cores, nor on a machine with one; other
+//! tasks of the event loop have their turns meanwhile. A wait that was shorter than `WINDOW_MAX`, wakings included, makes
+//! the next look longer; a longer one makes it shorter, so waits that are always long cost next to nothing. (The rule by which
+//! KVM polls before it halts a processor: `halt_poll_ns` in Linux's virt/kvm/kvm_main.c.)
 //!
-//! Deliberately absent: clocks. A round is one to three microseconds, and a turn of the event loop.
+//! Deliberately absent: knowing whose cores are wanted. What the system counts is of the whole machine.
 
+use crate::to_u64;
 use std::cell::Cell;
+use std::fs::File;
 use std::hint::spin_loop;
+use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
-/// Rounds at most.
-const ROUNDS_MAX: u32 = 8;
-/// Looks in a round.
+/// The longest look: more than two sleeping ends in a virtual machine take to wake each other.
+const WINDOW_MAX: Duration = Duration::from_micros(150);
+/// The shortest that is worth one.
+const WINDOW_LEAST: Duration = Duration::from_micros(10);
+/// Looks between two turns of the event loop: about a microsecond.
 const LOOKS: u32 = 64;
-/// One in so many waits is tried when there is no patience left.
-const TRIAL_EVERY: u32 = 32;
+/// Turns before the system is asked how many threads want to run, which takes a microsecond, too.
+const TURNS_UNASKED: u32 = 2;
+/// So long holds what it said.
+const COUNT_HOLDS: Duration = Duration::from_micros(20);
 
 /// The patience of one direction.
 pub(super) struct Patience {
-    rounds: Cell<u32>,
-    /// Waits since the last try.
-    untried: Cell<u32>,
+    window: Cell<Duration>,
+    /// When the wait that is on now began.
+    began: Cell<Instant>,
 }
 
 impl Patience {
     pub(super) fn new() -> Self {
-        let rounds = if has_cores() { ROUNDS_MAX } else { 0 };
-        Self { rounds: Cell::new(rounds), untried: Cell::new(0) }
+        Self { window: Cell::new(WINDOW_LEAST), began: Cell::new(Instant::now()) }
     }
 
-    /// Looks for something for a while; whether it came.
+    /// Looks for something for a while; whether it came. If not, `slept` is to be told when it has.
     pub(super) async fn pays(&self, came: impl Fn() -> bool) -> bool {
-        for _ in 0..self.rounds() {
+        if came() {
+            return true;
+        }
+        let began = Instant::now();
+        self.began.set(began);
+        let mut asked: Option<Instant> = None;
+        for turn in 0_u32.. {
+            let now = Instant::now();
+            if now.duration_since(began) >= self.window.get() {
+                break;
+            }
+            let is_known = asked.is_some_and(|asked| now.duration_since(asked) < COUNT_HOLDS);
+            if turn >= TURNS_UNASKED && !is_known {
+                if !has_spare_cores() {
+                    break;
+                }
+                asked = Some(now);
+            }
             for _ in 0..LOOKS {
                 if came() {
-                    self.rounds.set((self.rounds.get() * 2).clamp(1, ROUNDS_MAX));
                     return true;
                 }
                 spin_loop();
             }
             tokio::task::yield_now().await;
         }
-        self.rounds.set(self.rounds.get() / 2);
         false
     }
 
-    fn rounds(&self) -> u32 {
-        if self.rounds.get() > 0 {
-            return self.rounds.get();
-        }
-        self.untried.set(self.untried.get() + 1);
-        if self.untried.get() < TRIAL_EVERY || !has_cores() {
-            return 0;
-        }
-        self.untried.set(0);
-        1
+    /// What was waited for has come, after sleeping.
+    pub(super) fn slept(&self) {
+        self.learn(self.began.get().elapsed());
+    }
+
+    fn learn(&self, waited: Duration) {
+        let window = self.window.get();
+        self.window.set(if waited <= WINDOW_MAX {
+            (window * 2).clamp(WINDOW_LEAST, WINDOW_MAX)
+        } else if window >= 2 * WINDOW_LEAST {
+            window / 2
+        } else {
+            Duration::ZERO
+        });
     }
 }
 
-/// Whether the other end can run at the same time.
-fn has_cores() -> bool {
-    static CORES: OnceLock<bool> = OnceLock::new();
-    *CORES.get_or_init(|| std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1))
+/// Whether all threads of the machine that want to run have a core, this one among them.
+fn has_spare_cores() -> bool {
+    static LOADAVG: OnceLock<Option<(File, u64)>> = OnceLock::new();
+    let loadavg = LOADAVG.get_or_init(|| {
+        let cores = to_u64(std::thread::available_parallelism().map_or(1, usize::from));
+        File::open("/proc/loadavg").ok().filter(|_| cores > 1).map(|file| (file, cores))
+    });
+    let Some((file, cores)) = loadavg else { return false };
+    wants_to_run(file).is_some_and(|threads| threads <= *cores)
+}
+
+/// Threads that run or could: the first number of the fourth field, as in `0.20 0.18 0.12 1/80 11206`.
+fn wants_to_run(loadavg: &File) -> Option<u64> {
+    let mut text = [0; 128];
+    let bytes = loadavg.read_at(&mut text, 0).ok()?;
+    let text = std::str::from_utf8(&text[..bytes]).ok()?;
+    text.split_ascii_whitespace().nth(3)?.split('/').next()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn patience_goes_when_it_does_not_pay_and_comes_back_when_it_does() {
-        if !has_cores() {
-            return;
-        }
+    #[test]
+    fn patience_goes_when_it_does_not_pay_and_comes_back_when_it_would() {
         let patience = Patience::new();
+        for _ in 0..20 {
+            patience.learn(WINDOW_MAX);
+        }
+        assert_eq!(patience.window.get(), WINDOW_MAX);
+        let mut looked = Duration::ZERO;
+        for _ in 0..20 {
+            looked += patience.window.get();
+            patience.learn(WINDOW_MAX + Duration::from_nanos(1));
+        }
+        assert!(patience.window.get().is_zero() && looked <= 2 * WINDOW_MAX, "{looked:?}");
+        patience.learn(WINDOW_MAX);
+        assert_eq!(patience.window.get(), WINDOW_LEAST);
+    }
+
+    #[tokio::test]
+    async fn who_has_no_patience_does_not_look_twice() {
+        let patience = Patience::new();
+        patience.window.set(Duration::ZERO);
         let looks = Cell::new(0);
         let vain = || {
             looks.set(looks.get() + 1);
             false
         };
-        for _ in 0..100 * TRIAL_EVERY {
-            assert!(!patience.pays(vain).await);
-        }
-        assert!(looks.get() <= (2 * ROUNDS_MAX + 100) * LOOKS, "{} looks", looks.get());
-        for _ in 0..5 * TRIAL_EVERY {
-            patience.pays(|| true).await;
-        }
-        assert_eq!(patience.rounds.get(), ROUNDS_MAX);
+        assert!(!patience.pays(vain).await);
+        assert_eq!(looks.get(), 1);
+        assert!(patience.pays(|| true).await);
+    }
+
+    #[test]
+    fn the_system_says_how_many_threads_want_to_run() {
+        let file = File::open("/proc/loadavg").unwrap();
+        assert!(wants_to_run(&file).unwrap() >= 1, "this thread runs");
     }
 }
