@@ -140,14 +140,18 @@ def test_an_end_that_dies_is_named():
     assert_gone(run.tag)
 
 
+WHAT = "thread", "process", "worker", "tcp", "pipe", "shm"
+
+
 def test_starting_is_measured():
     done = succeed("bench", "spawn", "--count", "1,3", "--rounds", "2", "--json")
     got = points(done)
-    assert [(p["what"], p["count"]) for p in got] == [(w, c) for c in (1, 3) for w in ("thread", "process", "worker")]
+    assert [(p["what"], p["count"]) for p in got] == [(w, c) for c in (1, 3) for w in WHAT]
     for p in got:
         assert set(p) == SPAWNED and p["schema"] == "bramble.bench.spawn/1" and p["rounds"] == 2
         assert 0 < p["start_s_min"] <= p["start_s"] <= p["start_s_max"] and p["end_s"] > 0
     head, line = succeed("bench", "spawn", "--what", "process", "--count", "2", "--rounds", "1", "--csv").out.splitlines()
     assert set(head.split(",")) == SPAWNED - {"schema"} and line.startswith("process,2,1,")
-    assert "worker: start, ms" in succeed("bench", "spawn", "--count", "1", "--rounds", "1").out
+    shown = succeed("bench", "spawn", "--count", "1", "--rounds", "1").out
+    assert [line.split()[:2] for line in shown.splitlines()[-len(WHAT):]] == [["1", what] for what in WHAT], shown
     assert_refused(bramble("bench", "spawn", "--count", "0"), 2, ["count"])

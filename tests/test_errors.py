@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import assert_nothing_written, assert_refused, bramble, matrix, save
+from helpers import assert_nothing_written, assert_refused, bramble, matrix, save, workers
 from test_files import save_safetensors
 from test_unreachable import free_port
 

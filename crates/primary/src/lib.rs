@@ -38,4 +38,4 @@ pub use neighbours::Random;
 pub use product::{End, Ends, Finished, Request, Watch, gone_on_with, multiply};
 pub use resume::Resumed;
 pub use stop::Stop;
-pub use survey::{Survey, Surveyed, survey};
+pub use survey::{Survey, Surveyed, survey, welcomed};

@@ -7,7 +7,7 @@
 use crate::PrimaryError;
 use crate::measure::measure;
 use crate::opening::{Opening, Session, dismiss, even_speeds, one_kernel, open};
-use crate::product::Ends;
+use crate::product::{End, Ends};
 use bramble_matrix::DType;
 use bramble_plan::Machine;
 use bramble_schedule::message::Wants;
@@ -54,30 +54,10 @@ pub async fn survey(
     survey: &Survey,
     ends: Ends,
 ) -> Result<(Surveyed, Vec<Result<Surveyed, PrimaryError>>), PrimaryError> {
-    let opening = Opening {
-        dtype: survey.dtype,
-        alpha: 1.0,
-        beta: 0.0,
-        flops: survey.flops,
-        memory_bytes: survey.memory_bytes.max(1),
-        kernel: survey.kernel.clone(),
-        name: survey.name.clone(),
-        wants: Wants::default(),
-    };
+    let opening = survey.opening();
     let (first, alike) = (survey.session_seed | 1, ends.alike);
     let local = open(ends.local, &opening, first).await?;
-    let mut tasks = Vec::new();
-    let mut session = first;
-    for end in ends.workers {
-        session = session.wrapping_add(2);
-        let opening = opening.clone();
-        tasks.push(tokio::task::spawn_local(async move { open(end, &opening, session).await }));
-    }
-    let mut opened = Vec::new();
-    for task in tasks {
-        let ended = task.await;
-        opened.push(ended.unwrap_or_else(|e| Err(PrimaryError::Failed(format!("opening a session: {e}")))));
-    }
+    let opened = open_all(ends.workers, &opening, first).await;
     // Whoever did not answer is not measured.
     let mut failed = BTreeMap::new();
     let mut sessions = Vec::new();
@@ -107,6 +87,48 @@ pub async fn survey(
     sessions.push(local);
     dismiss(sessions).await;
     Ok((own, others))
+}
+
+/// Waits until all of them have welcomed this process: what a product waits for before it looks at links. Gives what says
+/// goodbye to them. The first that does not answer is the error.
+pub async fn welcomed(
+    survey: &Survey,
+    ends: Vec<End>,
+) -> Result<impl Future<Output = ()> + use<>, PrimaryError> {
+    let opened = open_all(ends, &survey.opening(), survey.session_seed | 1).await;
+    Ok(dismiss(opened.into_iter().collect::<Result<_, _>>()?))
+}
+
+/// Opens sessions with all of them at the same time; in their order.
+async fn open_all(ends: Vec<End>, opening: &Opening, first: u32) -> Vec<Result<Session, PrimaryError>> {
+    let mut tasks = Vec::new();
+    let mut session = first;
+    for end in ends {
+        session = session.wrapping_add(2);
+        let opening = opening.clone();
+        tasks.push(tokio::task::spawn_local(async move { open(end, &opening, session).await }));
+    }
+    let mut opened = Vec::new();
+    for task in tasks {
+        let ended = task.await;
+        opened.push(ended.unwrap_or_else(|e| Err(PrimaryError::Failed(format!("opening a session: {e}")))));
+    }
+    opened
+}
+
+impl Survey {
+    fn opening(&self) -> Opening {
+        Opening {
+            dtype: self.dtype,
+            alpha: 1.0,
+            beta: 0.0,
+            flops: self.flops,
+            memory_bytes: self.memory_bytes.max(1),
+            kernel: self.kernel.clone(),
+            name: self.name.clone(),
+            wants: Wants::default(),
+        }
+    }
 }
 
 fn surveyed(session: &Session, credits: Option<u64>, shares_cores: bool) -> Surveyed {

@@ -16,6 +16,10 @@ use crate::local::{LocalWorkers, Share, Way};
 use crate::table;
 use crate::times::Times;
 use crate::until::{Ended, done_or_signal};
+#[cfg(target_os = "linux")]
+use bramble_link::LocalKind;
+use bramble_matrix::DType;
+use bramble_primary::{End, PrimaryError, Survey, welcomed};
 use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -33,16 +37,32 @@ pub(crate) enum Spawned {
     Process,
     /// Local workers, until their links are proven, as --local starts them
     Worker,
+    /// Local workers over TCP, until they can take a product: each has said who it is and how fast
+    Tcp,
+    /// The same over pipes
+    #[cfg(target_os = "linux")]
+    Pipe,
+    /// The same over shared memory
+    #[cfg(target_os = "linux")]
+    Shm,
 }
 
 impl Spawned {
-    const ALL: [Self; 3] = [Self::Thread, Self::Process, Self::Worker];
+    #[cfg(target_os = "linux")]
+    const ALL: [Self; 6] = [Self::Thread, Self::Process, Self::Worker, Self::Tcp, Self::Pipe, Self::Shm];
+    #[cfg(not(target_os = "linux"))]
+    const ALL: [Self; 4] = [Self::Thread, Self::Process, Self::Worker, Self::Tcp];
 
     fn name(self) -> &'static str {
         match self {
             Self::Thread => "thread",
             Self::Process => "process",
             Self::Worker => "worker",
+            Self::Tcp => "tcp",
+            #[cfg(target_os = "linux")]
+            Self::Pipe => "pipe",
+            #[cfg(target_os = "linux")]
+            Self::Shm => "shm",
         }
     }
 }
@@ -99,7 +119,7 @@ pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
         return Ok(exit);
     }
     if form == Form::Table {
-        crate::out((shown(&kinds, &points).join("\n") + "\n").as_bytes())?;
+        crate::out((shown(&points).join("\n") + "\n").as_bytes())?;
     }
     Ok(Exit::Done)
 }
@@ -109,7 +129,12 @@ async fn once(kind: Spawned, count: u16) -> Result<[Duration; 2], Failure> {
     match kind {
         Spawned::Thread => threads(count),
         Spawned::Process => processes(count),
-        Spawned::Worker => workers(count).await,
+        Spawned::Worker => workers(count, Way::Loopback, false).await,
+        Spawned::Tcp => workers(count, Way::Loopback, true).await,
+        #[cfg(target_os = "linux")]
+        Spawned::Pipe => workers(count, Way::Inherited(LocalKind::Pipe), true).await,
+        #[cfg(target_os = "linux")]
+        Spawned::Shm => workers(count, Way::Inherited(LocalKind::Shm), true).await,
     }
 }
 
@@ -185,18 +210,40 @@ pub(super) fn run_nothing() -> Result<Exit, Failure> {
     crate::out(b"\n")
 }
 
-async fn workers(count: u16) -> Result<[Duration; 2], Failure> {
+async fn workers(count: u16, way: Way, until_welcome: bool) -> Result<[Duration; 2], Failure> {
     let began = Instant::now();
     let cores = bramble_worker::default_threads();
-    let share =
-        Share { workers: count, threads: 1, memory_bytes: WORKER_MEMORY_BYTES, cores, way: Way::Loopback };
+    let share = Share { workers: count, threads: 1, memory_bytes: WORKER_MEMORY_BYTES, cores, way };
     let (mut processes, meeting) = LocalWorkers::start(share).await?;
     let links = processes.meet(meeting).await?;
-    let start = began.elapsed();
-    // They end with their links.
-    drop(links);
+    let start;
+    if until_welcome {
+        let ends = links.into_iter().map(|link| End { link, threads_max: 0, was_dialled: false }).collect();
+        let failed = |e: PrimaryError| Failure::failed(format!("bench spawn: a worker: {e}"));
+        let goodbye = welcomed(&nothing()?, ends).await.map_err(failed)?;
+        start = began.elapsed();
+        goodbye.await;
+    } else {
+        start = began.elapsed();
+        // They end with their links.
+        drop(links);
+    }
     drop(processes);
     Ok([start, began.elapsed().saturating_sub(start)])
+}
+
+/// What is asked of workers that are to compute nothing: they measure no more than they have to.
+fn nothing() -> Result<Survey, Failure> {
+    Ok(Survey {
+        dtype: DType::F64,
+        flops: 0.0,
+        memory_bytes: 1 << 20,
+        credits: None,
+        kernel: "auto".to_owned(),
+        one_kernel: false,
+        name: "bench".to_owned(),
+        session_seed: crate::seed()? as u32,
+    })
 }
 
 /// The first line of comma-separated values.
@@ -221,27 +268,20 @@ fn json(p: &Point) -> Value {
     })
 }
 
-/// The table: a count on a line, and for each kind the milliseconds until all are there, until all are gone, and how far the
-/// slowest start is from the fastest.
-fn shown(kinds: &[Spawned], points: &[Point]) -> Vec<String> {
-    let mut head = vec!["number".to_owned()];
-    for kind in kinds {
-        head.extend([format!("{}: start, ms", kind.name()), "spread".to_owned(), "end, ms".to_owned()]);
-    }
-    let mut counts: Vec<u16> = points.iter().map(|p| p.count).collect();
-    counts.dedup();
-    let row = |count: &u16| {
-        let mut row = vec![count.to_string()];
-        for kind in kinds {
-            let Some(p) = points.iter().find(|p| (p.spawned, p.count) == (*kind, *count)) else { continue };
-            row.push(format!("{:.3}", 1e3 * p.start.median()));
-            row.push(format!("{:.0} %", 100.0 * p.start.spread()));
-            row.push(format!("{:.3}", 1e3 * p.end.median()));
-        }
-        row
+/// The table: a count and a kind on a line, with the milliseconds until all are there, how far the slowest start is from the
+/// fastest, and those until all are gone.
+fn shown(points: &[Point]) -> Vec<String> {
+    let row = |p: &Point| {
+        vec![
+            p.count.to_string(),
+            p.spawned.name().to_owned(),
+            format!("{:.3}", 1e3 * p.start.median()),
+            format!("{:.0} %", 100.0 * p.start.spread()),
+            format!("{:.3}", 1e3 * p.end.median()),
+        ]
     };
-    let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    table::lines(&head, &counts.iter().map(row).collect::<Vec<_>>())
+    let head = ["number", "what", "start, ms", "spread", "end, ms"];
+    table::lines(&head, &points.iter().map(row).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -269,11 +309,7 @@ mod tests {
             "worker,8,3,2.500000e-1,1.250000e-1,5.000000e-1,2.000000e-3,2.000000e-3,2.000000e-3,1"
         );
         assert_eq!((read["start_s"].as_f64(), read["end_s"].as_f64()), (Some(0.25), Some(0.002)));
-        let lines = shown(&[Spawned::Worker], &[p]);
-        assert!(
-            lines[0].contains("worker: start, ms")
-                && lines[1].contains("250.000")
-                && lines[1].contains("150 %")
-        );
+        let lines = shown(&[p]);
+        assert!(["8", "worker", "250.000", "150 %"].iter().all(|word| lines[1].contains(word)), "{lines:?}");
     }
 }
