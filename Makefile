@@ -11,13 +11,14 @@ RUNS ?= 1000000
 TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_MANIFEST := --manifest-path fuzz/Cargo.toml --locked
 
-.PHONY: help build aarch64 check test lint doc unit fuzz-replay fuzz mutants end-to-end libraries deny bench demo clean
+.PHONY: help build aarch64 macos check test lint doc unit fuzz-replay fuzz mutants end-to-end libraries deny bench demo clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
 help:
 	@echo 'make build   the release binary, target/release/bramble'
 	@echo 'make aarch64 a worker for 64-bit ARM boards, which tests/test_aarch64.py runs under QEMU'
+	@echo 'make macos   whether the code fits macOS: types and lints, nothing is linked'
 	@echo 'make check   the fast part of the tests: format, lints, documentation, unit tests'
 	@echo 'make test    everything that has to pass before a change lands'
 	@echo 'make fuzz    hostile bytes for every parser, RUNS inputs each (fuzz/README.md)'
@@ -34,9 +35,16 @@ aarch64:
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$${LINKER:-aarch64-linux-gnu-gcc} \
 		$(CARGO) build --release --locked -p bramble --target aarch64-unknown-linux-gnu
 
+# Needs `rustup target add aarch64-apple-darwin` and no SDK: nothing of C is compiled. So in a folder of its own.
+macos:
+	@if rustup target list --installed 2>/dev/null | grep -q aarch64-apple-darwin; then \
+		CC_aarch64_apple_darwin=$(CURDIR)/tests/no-sdk/cc AR_aarch64_apple_darwin=$(CURDIR)/tests/no-sdk/ar \
+		$(CARGO) clippy --target aarch64-apple-darwin --workspace --locked --target-dir target/no-sdk -- -D warnings; \
+	else echo 'the target aarch64-apple-darwin is not installed: whether the code fits macOS is not checked'; fi
+
 check: lint doc unit
 
-test: libraries lint doc deny unit fuzz-replay build end-to-end
+test: libraries lint macos doc deny unit fuzz-replay build end-to-end
 
 lint:
 	$(CARGO) fmt --all --check

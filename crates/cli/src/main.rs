@@ -18,6 +18,7 @@ mod hostfile;
 mod hosts;
 mod insight;
 mod key;
+#[cfg_attr(not(target_os = "linux"), path = "lab_elsewhere.rs")]
 mod lab;
 mod levels;
 mod local;
@@ -101,12 +102,20 @@ fn done(command: Command, began: std::time::Instant) -> Result<Exit, Failure> {
 }
 
 /// Fills `bytes` with the system's random numbers.
+#[cfg(target_os = "linux")]
 fn random(bytes: &mut [u8]) -> std::io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {
         done += rustix::rand::getrandom(&mut bytes[done..], rustix::rand::GetRandomFlags::empty())?;
     }
     Ok(())
+}
+
+/// Fills `bytes` with the system's random numbers.
+#[cfg(not(target_os = "linux"))]
+fn random(bytes: &mut [u8]) -> std::io::Result<()> {
+    use std::io::Read;
+    std::fs::File::open("/dev/urandom")?.read_exact(bytes)
 }
 
 /// A random number.

@@ -52,6 +52,7 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
 }
 
 /// A rate as `rate` takes it: 64 kbit/s, 200 Mbit/s, 2.5 Gbit/s.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))] // For labs.
 pub(crate) fn rate_text(bits_per_s: u64) -> String {
     let rate = bits_per_s as f64;
     match bits_per_s {

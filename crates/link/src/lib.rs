@@ -19,10 +19,9 @@ mod framed;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod key;
-#[cfg(target_os = "linux")]
+#[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
 mod local;
 mod meter;
-#[cfg(target_os = "linux")]
 mod mpi;
 #[cfg(target_os = "linux")]
 mod reference;
@@ -36,10 +35,8 @@ pub use body::{Body, Landing, Region, SharedBytes, Vacant};
 pub use door::{Arrival, Door, DoorLimits, Slot};
 pub use frame::{CHUNK_BYTES_MAX, Frame, HEAD_BYTES_MAX, HEADER_BYTES, Header, Limits};
 pub use key::{ClusterKey, KeyError};
-#[cfg(target_os = "linux")]
 pub use local::{Endpoint, LocalKind, local_pair};
 pub use meter::{Meter, Section, Spent, clock_ns, thread_cpu_ns};
-#[cfg(target_os = "linux")]
 pub use mpi::{Exchange, Launch, MpiError, Order, Plain, Portion, World};
 pub use secure::{Introduced, Proven, Reach, Security};
 pub use tcp::{tcp_connect, tcp_link};

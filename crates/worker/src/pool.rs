@@ -231,6 +231,7 @@ const GIVES_WAY_BY: i32 = 5;
 
 /// Binds the calling thread to the `index`-th of the cores that it may use. Not being able to is no error:
 /// the thread then runs wherever the system puts it.
+#[cfg(target_os = "linux")]
 fn pin(index: usize) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let Ok(allowed) = sched_getaffinity(None) else { return };
@@ -242,6 +243,10 @@ fn pin(index: usize) {
     one.set(cores[index % cores.len()]);
     let _ = sched_setaffinity(None, &one);
 }
+
+/// Other systems put threads where they want.
+#[cfg(not(target_os = "linux"))]
+fn pin(_index: usize) {}
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,5 @@
 //! The options of `bramble lab`.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code))] // Options are understood everywhere, and used on Linux.
 
 use crate::quantity::rate;
 use clap::{Args, Subcommand};

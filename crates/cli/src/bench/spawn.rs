@@ -16,7 +16,6 @@ use crate::local::{LocalWorkers, Share, Way};
 use crate::table;
 use crate::times::Times;
 use crate::until::{Ended, done_or_signal};
-#[cfg(target_os = "linux")]
 use bramble_link::LocalKind;
 use bramble_matrix::DType;
 use bramble_primary::{End, PrimaryError, Survey, welcomed};
@@ -40,18 +39,18 @@ pub(crate) enum Spawned {
     /// Local workers over TCP, until they can take a product: each has said who it is and how fast
     Tcp,
     /// The same over pipes
-    #[cfg(target_os = "linux")]
     Pipe,
     /// The same over shared memory
-    #[cfg(target_os = "linux")]
     Shm,
 }
 
 impl Spawned {
-    #[cfg(target_os = "linux")]
     const ALL: [Self; 6] = [Self::Thread, Self::Process, Self::Worker, Self::Tcp, Self::Pipe, Self::Shm];
-    #[cfg(not(target_os = "linux"))]
-    const ALL: [Self; 4] = [Self::Thread, Self::Process, Self::Worker, Self::Tcp];
+
+    /// Whether this system has it.
+    fn is_here(self) -> bool {
+        cfg!(target_os = "linux") || !matches!(self, Self::Pipe | Self::Shm)
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -59,9 +58,7 @@ impl Spawned {
             Self::Process => "process",
             Self::Worker => "worker",
             Self::Tcp => "tcp",
-            #[cfg(target_os = "linux")]
             Self::Pipe => "pipe",
-            #[cfg(target_os = "linux")]
             Self::Shm => "shm",
         }
     }
@@ -87,7 +84,8 @@ struct Point {
 pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
     let form = Form::of(&args.runs);
     crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
-    let kinds = if args.what.is_empty() { Spawned::ALL.to_vec() } else { args.what.clone() };
+    let all = || Spawned::ALL.into_iter().filter(|kind| kind.is_here()).collect();
+    let kinds: Vec<Spawned> = if args.what.is_empty() { all() } else { args.what.clone() };
     let mut points = Vec::new();
     let work = async {
         for count in &args.count {
@@ -131,9 +129,7 @@ async fn once(kind: Spawned, count: u16) -> Result<[Duration; 2], Failure> {
         Spawned::Process => processes(count),
         Spawned::Worker => workers(count, Way::Loopback, false).await,
         Spawned::Tcp => workers(count, Way::Loopback, true).await,
-        #[cfg(target_os = "linux")]
         Spawned::Pipe => workers(count, Way::Inherited(LocalKind::Pipe), true).await,
-        #[cfg(target_os = "linux")]
         Spawned::Shm => workers(count, Way::Inherited(LocalKind::Shm), true).await,
     }
 }

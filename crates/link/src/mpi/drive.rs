@@ -11,17 +11,11 @@
 //! Invariants: other tasks have their turn between two questions. A message that starts ends the sleep.
 
 use super::engine::Engine;
-use crate::local::watch::watched;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
+use super::timer::Timer;
 use std::future::Future;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Weak;
 use std::time::{Duration, Instant};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 const SLEEP_MIN: Duration = Duration::from_micros(10);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
@@ -103,32 +97,5 @@ async fn asking(engine: &Weak<Engine>, has_cores: bool, timer: &Timer) -> io::Re
         }
         drop(engine);
         tokio::task::yield_now().await;
-    }
-}
-
-/// Wakes after microseconds; the event loop's own clock knows milliseconds.
-struct Timer(AsyncFd<OwnedFd>);
-
-impl Timer {
-    fn new() -> io::Result<Self> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        Ok(Self(watched(timerfd_create(TimerfdClockId::Monotonic, flags)?, Interest::READABLE)?))
-    }
-
-    fn set(&self, after: Duration) -> io::Result<()> {
-        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let it_value = Timespec { tv_sec: 0, tv_nsec: i64::from(after.subsec_nanos()) };
-        timerfd_settime(
-            self.0.get_ref(),
-            TimerfdTimerFlags::empty(),
-            &Itimerspec { it_interval: never, it_value },
-        )?;
-        Ok(())
-    }
-
-    async fn rung(&self) -> io::Result<()> {
-        // Nobody reads the number: to set the timer anew forgets it.
-        self.0.readable().await?.clear_ready();
-        Ok(())
     }
 }

@@ -19,6 +19,7 @@ mod plain;
 mod receive;
 mod send;
 mod table;
+mod timer;
 
 use crate::{Link, LinkError, Proven};
 use engine::{Engine, Ticket};
@@ -26,7 +27,6 @@ use held::Payload;
 pub use library::{Launch, MpiError};
 pub use plain::{Exchange, Plain};
 use receive::MpiReceiver;
-use rustix::thread::{CpuSet, sched_getaffinity};
 use send::MpiSender;
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -304,13 +304,26 @@ fn here() -> Vec<u8> {
     let machine = std::fs::read("/proc/sys/kernel/random/boot_id");
     let mut own = machine.unwrap_or_else(|_| rustix::system::uname().nodename().to_bytes().to_vec());
     own.resize(MACHINE_BYTES, 0);
+    own.extend(allowed_processors());
+    own
+}
+
+/// A bit for each processor on which this process may run.
+#[cfg(target_os = "linux")]
+fn allowed_processors() -> [u8; CPU_BYTES] {
+    use rustix::thread::{CpuSet, sched_getaffinity};
     let mut processors = [0; CPU_BYTES];
     let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     for cpu in (0..CpuSet::MAX_CPU.min(8 * CPU_BYTES)).filter(|cpu| allowed.is_set(*cpu)) {
         processors[cpu / 8] |= 1 << (cpu % 8);
     }
-    own.extend(processors);
-    own
+    processors
+}
+
+/// Other systems let every process run on any.
+#[cfg(not(target_os = "linux"))]
+fn allowed_processors() -> [u8; CPU_BYTES] {
+    [0xff; CPU_BYTES]
 }
 
 /// What a rank has, from what all have said of themselves.

@@ -5,9 +5,9 @@
 //! compute threads do, the core is theirs.
 //!
 //! Invariants: nobody looks on for long while more threads want to run than there are cores, nor on a machine with one; other
-//! tasks of the event loop have their turns meanwhile, and so have others on this core. A wait that was shorter than `WINDOW_MAX`, wakings included, makes
-//! the next look longer; a longer one makes it shorter, so waits that are always long cost little. (The rule by which
-//! KVM polls before it halts a processor: `halt_poll_ns` in Linux's virt/kvm/kvm_main.c.)
+//! tasks of the event loop have their turns meanwhile, and so have others on this core. A wait that was shorter than
+//! `WINDOW_MAX`, wakings included, makes the next look longer; a longer one makes it shorter, so waits that are always long
+//! cost little. (The rule by which KVM polls before it halts a processor: `halt_poll_ns` in Linux's virt/kvm/kvm_main.c.)
 //!
 //! Deliberately absent: knowing whose cores are wanted. What the system counts is of the whole machine.
 

@@ -23,6 +23,7 @@ use tokio::net::TcpStream;
 /// The kernel ends a connection whose data nobody takes for that long. It counts a receiver that has no room
 /// too, and one whose disk is busy may have none for many seconds: so longer than the silence after which the
 /// schedule gives an end up.
+#[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
 /// Connects within `deadline`.

@@ -14,8 +14,7 @@ use crate::PrimaryError;
 use bramble_matrix::Matrix;
 use bramble_matrix::number::to_u64;
 use bramble_schedule::journal::{Journal, complete, read};
-use rustix::fs::{FallocateFlags, OFlags};
-use rustix::io::Errno;
+use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -95,14 +94,23 @@ impl JournalFile {
         Self { file, path, len: 0, is_of_use, steps: Steps::default() }
     }
 
+    #[cfg(target_os = "linux")]
     fn reserve(&self, bytes: u64) -> Result<(), PrimaryError> {
-        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, bytes.max(1)) {
+        use rustix::fs::{FallocateFlags, fallocate};
+        use rustix::io::Errno;
+        match fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, bytes.max(1)) {
             Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::IO)) => {
                 Err(self.error("cannot take its space", &e.into()))
             }
             // What cannot be taken in advance is taken as it is written.
             _ => Ok(()),
         }
+    }
+
+    /// Space is taken as it is written.
+    #[cfg(not(target_os = "linux"))]
+    fn reserve(&self, _bytes: u64) -> Result<(), PrimaryError> {
+        Ok(())
     }
 
     /// Writes after all that is there. The middle of it is a point at which a run may end.

@@ -50,11 +50,8 @@ impl Bare {
             (LinkName::Thread, Function::Gap | Function::Latency) => Some(Self::Channel),
             (LinkName::Thread, Function::Bandwidth | Function::TwoWay) => Some(Self::Memcpy),
             (LinkName::Tcp, function) => function.is_of_pairs().then_some(Self::Tcp),
-            #[cfg(target_os = "linux")]
             (LinkName::Pipe, function) => function.is_of_pairs().then_some(Self::Pipe),
-            #[cfg(target_os = "linux")]
             (LinkName::Shm, Function::Bandwidth | Function::TwoWay) => Some(Self::Memcpy),
-            #[cfg(target_os = "linux")]
             (LinkName::Mpi, Function::Latency | Function::Bandwidth | Function::TwoWay) => Some(Self::Mpi),
             _ => None,
         }

@@ -4,7 +4,6 @@
 //! `Half`.
 
 use super::{LinkName, handed, tcp};
-#[cfg(target_os = "linux")]
 use bramble_link::{Endpoint, LocalKind, local_pair};
 use bramble_link::{Link, LinkError};
 use std::io;
@@ -16,14 +15,12 @@ pub(crate) enum Half {
     /// A connected TCP socket.
     Socket(OwnedFd),
     /// A pipe each way, or memory.
-    #[cfg(target_os = "linux")]
     Local(Endpoint),
 }
 
 impl Half {
     /// Two that belong together.
     pub(crate) fn pair(link: LinkName) -> io::Result<(Self, Self)> {
-        #[cfg(target_os = "linux")]
         if let Some(kind) = kind(link) {
             let (one, other) = local_pair(kind)?;
             return Ok((Self::Local(one), Self::Local(other)));
@@ -37,14 +34,12 @@ impl Half {
     pub(crate) fn give(self, to: &UnixStream) -> io::Result<()> {
         match self {
             Self::Socket(socket) => handed::give_socket(to, &socket),
-            #[cfg(target_os = "linux")]
             Self::Local(endpoint) => endpoint.give(to),
         }
     }
 
     /// Takes the next one from the parent.
     pub(crate) fn take(link: LinkName, from: &UnixStream) -> io::Result<Self> {
-        #[cfg(target_os = "linux")]
         if let Some(kind) = kind(link) {
             let endpoint = Endpoint::take(from)?;
             let is_right = endpoint.kind() == kind;
@@ -59,13 +54,11 @@ impl Half {
     pub(crate) fn open(self, other: usize) -> Result<Link, LinkError> {
         match self {
             Self::Socket(socket) => tcp::open(socket),
-            #[cfg(target_os = "linux")]
             Self::Local(endpoint) => endpoint.open(&format!("end {other}")),
         }
     }
 }
 
-#[cfg(target_os = "linux")]
 fn kind(link: LinkName) -> Option<LocalKind> {
     match link {
         LinkName::Pipe => Some(LocalKind::Pipe),

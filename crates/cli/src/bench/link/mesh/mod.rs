@@ -36,36 +36,24 @@ pub(crate) enum LinkName {
     /// Processes over TCP on loopback, not encrypted
     Tcp,
     /// Processes over pipes
-    #[cfg(target_os = "linux")]
     Pipe,
     /// Processes over memory that they share
-    #[cfg(target_os = "linux")]
     Shm,
     /// The processes that mpirun has started, over MPI; only if it is named
-    #[cfg(target_os = "linux")]
     Mpi,
 }
 
 impl LinkName {
     /// All, in the order in which they are shown.
-    pub(crate) const ALL: &[Self] = &[
-        Self::Thread,
-        Self::Tcp,
-        #[cfg(target_os = "linux")]
-        Self::Pipe,
-        #[cfg(target_os = "linux")]
-        Self::Shm,
-        #[cfg(target_os = "linux")]
-        Self::Mpi,
-    ];
+    pub(crate) const ALL: &[Self] = &[Self::Thread, Self::Tcp, Self::Pipe, Self::Shm, Self::Mpi];
 
     /// Whether its ends are made here, so that it can be measured without anything else.
     pub(crate) fn is_made_here(self) -> bool {
-        #[cfg(target_os = "linux")]
-        if self == Self::Mpi {
-            return false;
+        match self {
+            Self::Thread | Self::Tcp => true,
+            Self::Pipe | Self::Shm => cfg!(target_os = "linux"),
+            Self::Mpi => false,
         }
-        true
     }
 
     /// As on the command line.
@@ -73,11 +61,8 @@ impl LinkName {
         match self {
             Self::Thread => "thread",
             Self::Tcp => "tcp",
-            #[cfg(target_os = "linux")]
             Self::Pipe => "pipe",
-            #[cfg(target_os = "linux")]
             Self::Shm => "shm",
-            #[cfg(target_os = "linux")]
             Self::Mpi => "mpi",
         }
     }
