@@ -8,7 +8,7 @@ pub(crate) use bench::{
     BenchAccumulateArgs, BenchArgs, BenchChild, BenchCommand, BenchForm, BenchKernelArgs, BenchLinkArgs,
     BenchProductArgs, BenchReportArgs, BenchRuns, BenchSize, BenchSpawnArgs, BenchThreadsArgs, BenchTreeArgs,
 };
-#[cfg_attr(not(target_os = "linux"), allow(unused_imports))]
+#[cfg_attr(not(target_os = "linux"), allow(unused_imports))] // Labs are Linux's.
 pub(crate) use lab::{
     LabCalledArgs, LabCommand, LabExecArgs, LabNameArgs, LabRunArgs, LabStatusArgs, LabUpArgs,
 };

@@ -201,8 +201,8 @@ fn work<R>(shared: &Shared<R>, index: usize) {
     if let Some(first) = shared.hosting.pin_from {
         pin(first + index);
     }
-    if shared.hosting.gives_way {
-        // Of this thread alone, on Linux. Not being able to is no error: then all take turns.
+    if cfg!(target_os = "linux") && shared.hosting.gives_way {
+        // Of this thread alone there; elsewhere it would be the process. Not being able to is no error: then all take turns.
         let _ = rustix::process::nice(GIVES_WAY_BY);
     }
     let account = &shared.accounts[index];

@@ -36,7 +36,7 @@ pub(crate) enum Spawned {
     Process,
     /// Local workers, until their links are proven, as --local starts them
     Worker,
-    /// Local workers over TCP, until they can take a product: each has said who it is and how fast
+    /// Local workers over TCP, until each has said who it is and how fast: then a product looks at links
     Tcp,
     /// The same over pipes
     Pipe,
@@ -86,6 +86,10 @@ pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
     crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let all = || Spawned::ALL.into_iter().filter(|kind| kind.is_here()).collect();
     let kinds: Vec<Spawned> = if args.what.is_empty() { all() } else { args.what.clone() };
+    if let Some(kind) = kinds.iter().find(|kind| !kind.is_here()) {
+        let others = "use thread, process, worker or tcp";
+        return Err(Failure::usage(format!("--what {}: that needs Linux; {others}", kind.name())));
+    }
     let mut points = Vec::new();
     let work = async {
         for count in &args.count {

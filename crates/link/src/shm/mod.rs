@@ -4,8 +4,8 @@
 //! at the other; the system is called only to sleep and to wake. Bodies that lie in files are not copied: both ends map these
 //! (`files`).
 //!
-//! Invariants: those of `map` and `ring`. An end that finds nothing to do looks a while longer where that has been of use
-//! lately (`patience`), then says that it sleeps and waits for its event; the other end writes to that only if it sleeps. The
+//! Invariants: those of `map` and `ring`. An end that finds nothing to do looks a while longer where that would have been of
+//! use lately (`patience`), then says that it sleeps and waits for its event; the other end writes to that only if it sleeps. The
 //! end of the other process, in whatever way, closes `life`; what it had written whole is still read.
 //!
 //! Deliberately absent: names. The memory has none, so nothing is left of it when both processes are gone.
@@ -21,7 +21,7 @@ use crate::local::watch::watched;
 use crate::{LinkError, Region};
 use files::Files;
 use map::Memory;
-use patience::Patience;
+use patience::{Patience, has_spare_cores};
 use ring::{MEMORY_BYTES, Reader, Writer};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -165,7 +165,7 @@ impl Stream for Rings {
             if moved > 0 || all == 0 {
                 return Ok(moved);
             }
-            if self.writing.pays(|| self.has_room(1)).await {
+            if self.writing.pays(|| self.has_room(1), has_spare_cores).await {
                 continue;
             }
             let wanted = self.to.sleeps(all);
@@ -173,7 +173,7 @@ impl Stream for Rings {
                 self.asleep().await?;
             }
             self.to.is_awake();
-            self.writing.slept();
+            self.writing.slept(self.has_room(1));
         }
     }
 
@@ -185,7 +185,7 @@ impl Stream for Rings {
             if moved > 0 || is_over {
                 return Ok(moved);
             }
-            if self.reading.pays(|| self.has_bytes(1)).await {
+            if self.reading.pays(|| self.has_bytes(1), has_spare_cores).await {
                 continue;
             }
             let wanted = self.from.sleeps(sure);
@@ -193,7 +193,7 @@ impl Stream for Rings {
                 self.asleep().await?;
             }
             self.from.is_awake();
-            self.reading.slept();
+            self.reading.slept(self.has_bytes(1));
         }
     }
 

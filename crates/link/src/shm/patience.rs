@@ -34,50 +34,56 @@ const COUNT_HOLDS: Duration = Duration::from_micros(20);
 pub(super) struct Patience {
     window: Cell<Duration>,
     /// When the wait that is on now began.
-    began: Cell<Instant>,
+    began: Cell<Option<Instant>>,
 }
 
 impl Patience {
     pub(super) fn new() -> Self {
-        Self { window: Cell::new(WINDOW_LEAST), began: Cell::new(Instant::now()) }
+        Self { window: Cell::new(WINDOW_LEAST), began: Cell::new(None) }
     }
 
-    /// Looks for something for a while; whether it came. If not, `slept` is to be told when it has.
-    pub(super) async fn pays(&self, came: impl Fn() -> bool) -> bool {
-        if came() {
-            return true;
-        }
-        let began = Instant::now();
-        self.began.set(began);
+    /// Looks for something for a while; whether it came. If not, `slept` is to be told after the sleep.
+    pub(super) async fn pays(&self, came: impl Fn() -> bool, has_spare_cores: impl Fn() -> bool) -> bool {
+        // A wait in which this end was woken in vain goes on: it has been looked on for.
+        let began = self.began.get().unwrap_or_else(Instant::now);
+        self.began.set(Some(began));
         let mut asked: Option<Instant> = None;
-        for turn in 0_u32.. {
+        let mut turn = 0_u32;
+        while !came() {
             let now = Instant::now();
             if now.duration_since(began) >= self.window.get() {
-                break;
+                return false;
             }
             let is_known = asked.is_some_and(|asked| now.duration_since(asked) < COUNT_HOLDS);
             if turn >= TURNS_UNASKED && !is_known {
                 if !has_spare_cores() {
-                    break;
+                    return false;
                 }
                 asked = Some(now);
             }
+            turn += 1;
             for _ in 0..LOOKS {
                 if came() {
+                    self.began.set(None);
                     return true;
                 }
                 spin_loop();
             }
-            // The other end may be waiting for this core, though another one is free.
-            std::thread::yield_now();
+            if asked.is_some() {
+                // The other end may be waiting for this core, though another one is free.
+                std::thread::yield_now();
+            }
             tokio::task::yield_now().await;
         }
-        false
+        self.began.set(None);
+        true
     }
 
-    /// What was waited for has come, after sleeping.
-    pub(super) fn slept(&self) {
-        self.learn(self.began.get().elapsed());
+    /// This end has slept; whether what it waited for is there now, or it was woken for something else.
+    pub(super) fn slept(&self, came: bool) {
+        if came && let Some(began) = self.began.take() {
+            self.learn(began.elapsed());
+        }
     }
 
     fn learn(&self, waited: Duration) {
@@ -87,8 +93,9 @@ impl Patience {
     }
 }
 
-/// Whether all threads of the machine that want to run have a core, this one among them.
-fn has_spare_cores() -> bool {
+/// Whether no more threads of the machine want to run, this one among them, than there are cores for this process. Where
+/// others have cores of their own, as beside a container, the answer may be no though some are free.
+pub(super) fn has_spare_cores() -> bool {
     static LOADAVG: OnceLock<Option<(File, u64)>> = OnceLock::new();
     let loadavg = LOADAVG.get_or_init(|| {
         let cores = to_u64(std::thread::available_parallelism().map_or(1, usize::from));
@@ -109,6 +116,9 @@ fn wants_to_run(loadavg: &File) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::framed::Stream;
+    use crate::shm::Rings;
+    use std::io::{IoSlice, IoSliceMut};
 
     #[test]
     fn patience_goes_when_it_does_not_pay_and_comes_back_when_it_would() {
@@ -130,8 +140,60 @@ mod tests {
     async fn what_is_there_is_seen_at_once() {
         let looks = Cell::new(0);
         let there = || looks.replace(looks.get() + 1) == 0;
-        assert!(Patience::new().pays(there).await);
+        assert!(Patience::new().pays(there, || unreachable!("nobody has to wait")).await);
         assert_eq!(looks.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn who_looks_in_vain_leaves_the_core_to_others_and_else_looks_for_all_of_its_window() {
+        let patience = Patience::new();
+        patience.window.set(Duration::from_secs(3600));
+        assert!(!patience.pays(|| false, || false).await, "others want the core");
+        let patience = Patience::new();
+        patience.window.set(Duration::from_millis(2));
+        let asked = Cell::new(0);
+        let is_spare = || {
+            asked.set(asked.get() + 1);
+            true
+        };
+        let began = Instant::now();
+        assert!(!patience.pays(|| false, is_spare).await && began.elapsed() >= patience.window.get());
+        assert!(asked.get() > 0);
+    }
+
+    #[tokio::test]
+    async fn a_waking_in_vain_teaches_nothing_and_begins_no_new_look() {
+        let patience = Patience::new();
+        patience.window.set(2 * WINDOW_LEAST);
+        assert!(!patience.pays(|| false, || true).await);
+        patience.slept(false);
+        assert_eq!(patience.window.get(), 2 * WINDOW_LEAST);
+        let looks = Cell::new(0);
+        let vain = || {
+            looks.set(looks.get() + 1);
+            false
+        };
+        assert!(!patience.pays(vain, || true).await);
+        assert_eq!(looks.get(), 1, "it was looked on for already");
+        std::thread::sleep(WINDOW_MAX);
+        patience.slept(true);
+        assert_eq!(patience.window.get(), WINDOW_LEAST);
+    }
+
+    #[tokio::test]
+    async fn rings_learn_from_waits_that_they_slept_through() {
+        let (left, right) = crate::shm::pair().unwrap();
+        let (left, right) = (Rings::open(left).unwrap(), Rings::open(right).unwrap());
+        left.reading.window.set(WINDOW_MAX);
+        let mut byte = [0];
+        let mut runs = [IoSliceMut::new(&mut byte)];
+        let writes = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            right.write(&[IoSlice::new(&[7])]).await
+        };
+        let (read, written) = tokio::join!(left.read(&mut runs, 1), writes);
+        assert_eq!((read.unwrap(), written.unwrap(), byte[0]), (1, 1, 7));
+        assert_eq!(left.reading.window.get(), WINDOW_MAX / 2);
     }
 
     #[test]

@@ -10,7 +10,9 @@
 
 use crate::MatrixError;
 use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::{Access, FallocateFlags, FlockOperation, OFlags};
+#[cfg(target_os = "linux")]
+use rustix::fs::FallocateFlags;
+use rustix::fs::{Access, FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -106,6 +108,7 @@ impl PartFile {
     }
 
     /// Takes `bytes` of disk space, all or none.
+    #[cfg(target_os = "linux")]
     pub(super) fn reserve(&self, bytes: u64) -> Result<(), MatrixError> {
         loop {
             match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
@@ -118,7 +121,20 @@ impl PartFile {
         }
     }
 
+    /// Other systems reserve beyond the end of a file, not from its beginning.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn reserve(&self, bytes: u64) -> Result<(), MatrixError> {
+        self.reserve_roughly(bytes)
+    }
+
     /// The same for a file that was reserved before, and may have been copied since. What is in it stays in any case.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn reserve_again(&self, _bytes: u64) -> Result<(), MatrixError> {
+        Ok(())
+    }
+
+    /// The same for a file that was reserved before, and may have been copied since. What is in it stays in any case.
+    #[cfg(target_os = "linux")]
     pub(super) fn reserve_again(&self, bytes: u64) -> Result<(), MatrixError> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
             Err(Errno::NOSPC | Errno::DQUOT) => {

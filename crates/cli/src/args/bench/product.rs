@@ -6,6 +6,9 @@ use bramble_kernel::Choice;
 use bramble_matrix::DType;
 use clap::Args;
 
+/// Links that are measured unless told otherwise: all that the system has.
+const LINKS: &str = if cfg!(target_os = "linux") { "thread,tcp,pipe,shm" } else { "thread,tcp" };
+
 #[derive(Args, Debug)]
 pub(crate) struct BenchProductArgs {
     /// Edges of the square products, comma-separated
@@ -16,7 +19,7 @@ pub(crate) struct BenchProductArgs {
     #[arg(
         long,
         value_name = "LIST",
-        default_value = "thread,tcp,pipe,shm",
+        default_value = LINKS,
         value_delimiter = ',',
           value_parser = within_a_machine)]
     pub(crate) link: Vec<LinkKind>,

@@ -6,6 +6,9 @@ use bramble_kernel::Choice;
 use bramble_matrix::DType;
 use clap::Args;
 
+/// Links that are measured unless told otherwise: all that the system has.
+const LINKS: &str = if cfg!(target_os = "linux") { "pipe,shm" } else { "tcp" };
+
 #[derive(Args, Debug)]
 pub(crate) struct BenchTreeArgs {
     /// Edges of the square products, comma-separated
@@ -17,7 +20,7 @@ pub(crate) struct BenchTreeArgs {
           value_parser = clap::value_parser!(u8).range(0..=3))]
     pub(crate) levels: Vec<u8>,
     /// Links to the workers, comma-separated: pipe, shm, tcp
-    #[arg(long, value_name = "LIST", default_value = "pipe,shm", value_delimiter = ',', value_parser = between_processes)]
+    #[arg(long, value_name = "LIST", default_value = LINKS, value_delimiter = ',', value_parser = between_processes)]
     pub(crate) link: Vec<LinkKind>,
     /// Worker processes, comma-separated (default: one a core)
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=256))]
