@@ -99,8 +99,8 @@ def test_a_machine_that_is_always_wrong_is_left_out_before_the_end(tmp_path, str
     # Where k is cut others have added their steps to some of its tiles.
     assert all(liar.address in some["names"] for some in wrong), faults
     assert 2 <= sum(some["tiles"] for some in wrong if some["names"] == [liar.address]) <= liar.results, (faults, liar.results)
-    # How much is left depends on how much the other one has taken from it meanwhile.
-    assert lost["part"] > 0, "nothing was left for it to do when it was left out"
+    # How much is left depends on how much the other one has taken from it meanwhile: where k is cut it may be all.
+    assert lost["part"] > 0 or strategy != "reuse", "nothing was left for it to do when it was left out"
     assert "looked at and wrong; others do what it had to do" in result.err, result.err
 
 
