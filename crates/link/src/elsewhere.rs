@@ -6,36 +6,10 @@
 //!
 //! Deliberately absent: `pipe` alone. A link that half of the systems have would be one more to test on each.
 
-use crate::{Link, LinkError};
-use std::fmt;
+use crate::{Link, LinkError, LocalKind};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::process::{Child, Command};
-
-/// How the bytes go from one process to the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LocalKind {
-    /// Through the system: one pipe each way.
-    Pipe,
-    /// Through memory that both have mapped: one ring each way.
-    Shm,
-}
-
-impl LocalKind {
-    /// As on the command line and in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pipe => "pipe",
-            Self::Shm => "shm",
-        }
-    }
-}
-
-impl fmt::Display for LocalKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// One end of a link that is not open yet.
 #[derive(Debug)]

@@ -21,6 +21,7 @@ pub mod fuzzing;
 mod key;
 #[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
 mod local;
+mod local_kind;
 mod meter;
 mod mpi;
 #[cfg(target_os = "linux")]
@@ -35,7 +36,8 @@ pub use body::{Body, Landing, Region, SharedBytes, Vacant};
 pub use door::{Arrival, Door, DoorLimits, Slot};
 pub use frame::{CHUNK_BYTES_MAX, Frame, HEAD_BYTES_MAX, HEADER_BYTES, Header, Limits};
 pub use key::{ClusterKey, KeyError};
-pub use local::{Endpoint, LocalKind, local_pair};
+pub use local::{Endpoint, local_pair};
+pub use local_kind::LocalKind;
 pub use meter::{Meter, Section, Spent, clock_ns, thread_cpu_ns};
 pub use mpi::{Exchange, Launch, MpiError, Order, Plain, Portion, World};
 pub use secure::{Introduced, Proven, Reach, Security};

@@ -16,32 +16,12 @@ pub(crate) mod watch;
 
 use crate::framed::{FrameReceiver, FrameSender, Stream};
 use crate::shm::{self, Rings};
-use crate::{Link, LinkError, Proven};
+use crate::{Link, LinkError, LocalKind, Proven};
 use pipe::Pipes;
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
 use std::rc::Rc;
-
-/// How the bytes go from one process to the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LocalKind {
-    /// Through the system: one pipe each way.
-    Pipe,
-    /// Through memory that both have mapped: one ring each way.
-    Shm,
-}
-
-impl LocalKind {
-    /// As on the command line and in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pipe => "pipe",
-            Self::Shm => "shm",
-        }
-    }
-}
 
 /// One end of a link that is not open yet: descriptors, which this process keeps or another one is started with.
 #[derive(Debug)]
@@ -111,12 +91,6 @@ impl Endpoint {
             Parts::Pipe { read, write } => Ok(framed(Pipes::open(read, write)?, name, peer)),
             Parts::Shm(ends) => Ok(framed(Rings::open(ends)?, name, peer)),
         }
-    }
-}
-
-impl fmt::Display for LocalKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
