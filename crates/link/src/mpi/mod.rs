@@ -14,6 +14,8 @@
 mod drive;
 mod engine;
 mod held;
+#[cfg(test)]
+mod leaving;
 mod library;
 mod plain;
 mod receive;
@@ -45,6 +47,8 @@ const CUT_OFF_BYTES: usize = 8;
 
 /// Tag of what the first rank tells all others.
 const ORDER_TAG: i32 = 0;
+/// Tag of what each of them tells it when it leaves.
+const LEAVE_TAG: i32 = 1;
 /// Tags of the first link between two ranks.
 const LINK_TAGS: i32 = 8;
 /// Tags of a link: first messages, followers and the end of a receiver, one way and the other.
@@ -52,8 +56,8 @@ const TAGS_PER_LINK: i32 = 8;
 /// As every library has at least.
 const TAG_MAX: i32 = 32_767;
 
-/// Everything that is under way has to be taken by then.
-const LEAVE_DEADLINE: Duration = Duration::from_secs(5);
+/// Everything that is under way has to be taken by then, and for the first rank all others have to be about to leave.
+const LEAVE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Processors that are told of.
 const CPU_BYTES: usize = 128;
@@ -259,9 +263,15 @@ impl World {
 
     /// Ends MPI, once what is under way has been taken; no event loop is needed, and nothing of MPI may be used after it.
     /// All links have to be dropped before, and every rank has to leave. Where somebody does not take his part, all processes
-    /// are ended with that exit code.
+    /// are ended with that exit code: to end MPI is to wait for all, for ever for one that stands still.
     pub fn leave(&self, code: u8) -> Result<(), MpiError> {
-        let deadline = Instant::now() + LEAVE_DEADLINE;
+        self.leave_within(LEAVE_DEADLINE, code)
+    }
+
+    fn leave_within(&self, patience: Duration, code: u8) -> Result<(), MpiError> {
+        let deadline = Instant::now() + patience;
+        // Where the library has failed, so does this, and it is seen below.
+        let _ = self.take_leave();
         let mut pause = Duration::from_micros(10);
         while !self.engine.is_quiet() && self.engine.fault().is_none() && Instant::now() < deadline {
             if self.engine.poll() > 0 {
@@ -276,6 +286,17 @@ impl World {
         }
         self.engine.calls().abort(i32::from(code));
         Err(MpiError::Failed("other processes of the job did not come to an end".to_owned()))
+    }
+
+    /// Tells the first rank that this one leaves; the first one begins to wait for those words of all others.
+    fn take_leave(&self) -> Result<(), Fault> {
+        let word =
+            |rank: usize| Message { bytes: 1, peer: i32::try_from(rank).unwrap_or(i32::MAX), tag: LEAVE_TAG };
+        let paper = || Payload::Buffer(Box::new([0]));
+        if self.rank > 0 {
+            return self.engine.send(paper(), word(0), false, None).map(drop);
+        }
+        (1..self.size).try_for_each(|rank| self.engine.receive(paper(), word(rank)).map(drop))
     }
 }
 

@@ -1,0 +1,121 @@
+//! Tests of how a job ends, with a library of which it is known what the other ranks do.
+#![allow(unsafe_code)] // The library that is stood in for has calls that are unsafe; these touch no memory.
+
+use super::table::{Calls, Complete, Fault, Message};
+use super::{Engine, LEAVE_TAG, Portion, World};
+use std::cell::{Cell, RefCell};
+use std::ffi::c_int;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What was asked of the library.
+#[derive(Default)]
+struct Told {
+    is_finalized: Cell<bool>,
+    aborted: Cell<Option<c_int>>,
+    /// To whom, with which tag.
+    sent: RefCell<Vec<(c_int, c_int)>>,
+}
+
+/// A library whose messages of those that stand still do not come; all that is sent is taken.
+struct Stub {
+    told: Rc<Told>,
+    stand_still: Vec<c_int>,
+    /// Of each request, whether it is complete.
+    requests: RefCell<Vec<bool>>,
+}
+
+impl Calls for Stub {
+    fn init(&self) -> Result<(), Fault> {
+        unreachable!("it has been entered")
+    }
+
+    fn rank_and_size(&self) -> Result<(c_int, c_int), Fault> {
+        unreachable!("it has been entered")
+    }
+
+    fn version(&self) -> String {
+        "stub".to_owned()
+    }
+
+    unsafe fn send(&self, _: *const u8, message: Message, _: bool) -> Result<(), Fault> {
+        self.told.sent.borrow_mut().push((message.peer, message.tag));
+        self.requests.borrow_mut().push(true);
+        Ok(())
+    }
+
+    unsafe fn receive(&self, _: *mut u8, message: Message) -> Result<(), Fault> {
+        self.requests.borrow_mut().push(!self.stand_still.contains(&message.peer));
+        Ok(())
+    }
+
+    fn test_any(&self) -> Result<Option<Complete>, Fault> {
+        let mut requests = self.requests.borrow_mut();
+        let index = requests.iter().position(|is_complete| *is_complete);
+        Ok(index.map(|index| {
+            requests.swap_remove(index);
+            Complete { index, bytes: 1 }
+        }))
+    }
+
+    fn under_way(&self) -> usize {
+        self.requests.borrow().len()
+    }
+
+    fn wait(&self, _: usize) -> Result<(), Fault> {
+        unreachable!("nothing is measured")
+    }
+
+    fn gather_all(&self, _: &[u8], _: usize) -> Result<Vec<u8>, Fault> {
+        unreachable!("it has been entered")
+    }
+
+    fn finalize(&self) -> Result<(), Fault> {
+        assert!(self.requests.borrow().is_empty(), "something is under way");
+        self.told.is_finalized.set(true);
+        Ok(())
+    }
+
+    fn abort(&self, code: c_int) {
+        self.told.aborted.set(Some(code));
+    }
+}
+
+/// That rank of four leaves; the library of it has been told that.
+fn left(rank: usize, stand_still: &[c_int]) -> (bool, Rc<Told>) {
+    let told = Rc::new(Told::default());
+    let stub = Stub { told: told.clone(), stand_still: stand_still.to_vec(), requests: RefCell::default() };
+    let world = World {
+        engine: Rc::new(Engine::new(Box::new(stub))),
+        rank,
+        size: 4,
+        library: "stub".to_owned(),
+        portion: Portion { ranks: 4, sharers: 4, place: rank },
+        links: RefCell::new(vec![0; 4]),
+        order: RefCell::default(),
+    };
+    (world.leave_within(Duration::from_millis(20), 3).is_ok(), told)
+}
+
+#[test]
+fn the_first_ends_with_all_others() {
+    let (is_left, told) = left(0, &[]);
+    assert!(is_left && told.is_finalized.get());
+    assert_eq!(told.aborted.get(), None);
+}
+
+/// To end MPI is to wait for all: the first rank would never come back, though it has nothing under way with that one.
+#[test]
+fn one_that_stands_still_is_not_waited_for() {
+    let (is_left, told) = left(0, &[2]);
+    assert!(!is_left && !told.is_finalized.get());
+    assert_eq!(told.aborted.get(), Some(3));
+}
+
+#[test]
+fn each_tells_the_first_that_it_leaves() {
+    // Of the others it has heard nothing, and it waits for them in the library.
+    let (is_left, told) = left(2, &[0, 1, 3]);
+    assert!(is_left && told.is_finalized.get());
+    assert_eq!(*told.sent.borrow(), [(0, LEAVE_TAG)]);
+}
