@@ -80,14 +80,14 @@ impl Recipe {
     /// The recipe with so many levels.
     pub fn new(levels: u32) -> Self {
         let q = 1usize << levels;
-        let panels = |side: &mut Side, combine: Combine| {
+        let panels = |side: &mut Side, scheme: &Scheme| {
             let all: Vec<Term> = (0..q * q).map(Term::Panel).collect();
-            factors(side, combine, &all);
+            factors(side, scheme, &all);
             side.count();
         };
         let (mut left, mut right) = (Side::empty(q * q), Side::empty(q * q));
-        panels(&mut left, combine_left);
-        panels(&mut right, combine_right);
+        panels(&mut left, &LEFT);
+        panels(&mut right, &RIGHT);
         let mut sums = Vec::new();
         let mut next = 0;
         let tiles = put_together(&mut sums, &mut next, q);
@@ -164,43 +164,75 @@ fn quarter(all: &[Term], row: usize, col: usize) -> Vec<Term> {
     (0..half * half).map(|at| all[(row * half + at / half) * q + col * half + at % half]).collect()
 }
 
-type Combine = fn(&mut Side, [Vec<Term>; 4]) -> [Vec<Term>; 7];
+use Factor::{Made, Quarter};
 
-/// The operands of all products of a cell.
-fn factors(side: &mut Side, combine: Combine, all: &[Term]) {
+/// What of one operand, by quarters, the seven products of a level take.
+struct Scheme {
+    /// In the order in which they are multiplied.
+    factors: [Factor; 7],
+    /// Each with the product before which it is made.
+    sums: [(usize, Factor, Factor, bool); 4],
+}
+
+/// A quarter of an operand (row × 2 + column), or one of the scheme's sums.
+#[derive(Clone, Copy)]
+enum Factor {
+    Quarter(usize),
+    Made(usize),
+}
+
+/// In Winograd's numbers the products come as 1, 2, 5, 6, 3, 4, 7, and a sum of a quarter's size is made when one needs it: so
+/// at most two of them are there at once on each side, and three products wait for others to be put together with.
+const LEFT: Scheme = Scheme {
+    factors: [Quarter(0), Quarter(1), Made(0), Made(1), Made(2), Quarter(3), Made(3)],
+    sums: [
+        (2, Quarter(2), Quarter(3), false),
+        (3, Made(0), Quarter(0), true),
+        (4, Quarter(1), Made(1), true),
+        (6, Quarter(0), Quarter(2), true),
+    ],
+};
+const RIGHT: Scheme = Scheme {
+    factors: [Quarter(0), Quarter(2), Made(0), Made(1), Quarter(3), Made(2), Made(3)],
+    sums: [
+        (2, Quarter(1), Quarter(0), true),
+        (3, Quarter(3), Made(0), true),
+        (4, Made(1), Quarter(2), true),
+        (6, Quarter(3), Quarter(1), true),
+    ],
+};
+
+/// The operands of all products of a cell, and before each the sums that it is the first to need.
+fn factors(side: &mut Side, scheme: &Scheme, all: &[Term]) {
     if let [one] = all {
         side.factors.push(*one);
         return;
     }
     let quarters = [quarter(all, 0, 0), quarter(all, 0, 1), quarter(all, 1, 0), quarter(all, 1, 1)];
-    for operand in combine(side, quarters) {
-        factors(side, combine, &operand);
+    let mut made: Vec<Vec<Term>> = Vec::with_capacity(scheme.sums.len());
+    for (at, factor) in scheme.factors.iter().enumerate() {
+        for (_, a, b, subtracts) in scheme.sums.iter().filter(|(before, ..)| *before == at) {
+            let sum = sum(side, (of(&quarters, &made, *a), of(&quarters, &made, *b)), *subtracts);
+            made.push(sum);
+        }
+        factors(side, scheme, of(&quarters, &made, *factor));
+    }
+}
+
+fn of<'a>(quarters: &'a [Vec<Term>], made: &'a [Vec<Term>], factor: Factor) -> &'a [Term] {
+    match factor {
+        Quarter(at) => &quarters[at],
+        Made(at) => &made[at],
     }
 }
 
 /// The sum of two quarters, panel by panel.
-fn sum(side: &mut Side, a: &[Term], b: &[Term], subtracts: bool) -> Vec<Term> {
+fn sum(side: &mut Side, (a, b): (&[Term], &[Term]), subtracts: bool) -> Vec<Term> {
     let made = a.iter().zip(b).map(|(a, b)| {
         side.sums.push(Sum { a: *a, b: *b, subtracts });
         Term::Sum(side.sums.len() - 1)
     });
     made.collect()
-}
-
-fn combine_left(side: &mut Side, [a11, a12, a21, a22]: [Vec<Term>; 4]) -> [Vec<Term>; 7] {
-    let s1 = sum(side, &a21, &a22, false);
-    let s2 = sum(side, &s1, &a11, true);
-    let s3 = sum(side, &a11, &a21, true);
-    let s4 = sum(side, &a12, &s2, true);
-    [a11, a12, s4, a22, s1, s2, s3]
-}
-
-fn combine_right(side: &mut Side, [b11, b12, b21, b22]: [Vec<Term>; 4]) -> [Vec<Term>; 7] {
-    let t1 = sum(side, &b12, &b11, true);
-    let t2 = sum(side, &b22, &t1, true);
-    let t3 = sum(side, &b22, &b12, true);
-    let t4 = sum(side, &t2, &b21, true);
-    [b11, b21, b22, t4, t1, t2, t3]
 }
 
 /// The q × q tiles of a cell from its products, in the order in which `factors` numbers them.
@@ -209,7 +241,7 @@ fn put_together(sums: &mut Vec<Sum<Part>>, next: &mut usize, q: usize) -> Vec<Pa
         *next += 1;
         return vec![Part::Product(*next - 1)];
     }
-    let m: Vec<Vec<Part>> = (0..7).map(|_| put_together(sums, next, q / 2)).collect();
+    let [m1, m2, m5, m6, m3, m4, m7] = std::array::from_fn(|_| put_together(sums, next, q / 2));
     let mut add = |a: &[Part], b: &[Part], subtracts: bool| -> Vec<Part> {
         let made = a.iter().zip(b).map(|(a, b)| {
             sums.push(Sum { a: *a, b: *b, subtracts });
@@ -217,13 +249,13 @@ fn put_together(sums: &mut Vec<Sum<Part>>, next: &mut usize, q: usize) -> Vec<Pa
         });
         made.collect()
     };
-    let c11 = add(&m[0], &m[1], false);
-    let u2 = add(&m[0], &m[5], false);
-    let u3 = add(&u2, &m[6], false);
-    let u4 = add(&u2, &m[4], false);
-    let c12 = add(&u4, &m[2], false);
-    let c21 = add(&u3, &m[3], true);
-    let c22 = add(&u3, &m[4], false);
+    let c11 = add(&m1, &m2, false);
+    let u2 = add(&m1, &m6, false);
+    let u4 = add(&u2, &m5, false);
+    let c12 = add(&u4, &m3, false);
+    let u3 = add(&u2, &m7, false);
+    let c21 = add(&u3, &m4, true);
+    let c22 = add(&u3, &m5, false);
     let half = q / 2;
     let tile = |at: usize| {
         let (row, col) = (at / q, at % q);
@@ -286,6 +318,40 @@ mod tests {
         assert_eq!(Recipe::new(3).products(), 343);
         let none = Recipe::new(0);
         assert_eq!((none.products(), none.left.sums.len(), none.results.sums.len()), (1, 0, 0));
+    }
+
+    /// One thread makes each sum when a product is the first to need it, or another sum; what is not needed any more is gone.
+    #[test]
+    fn few_sums_are_there_at_once() {
+        let most = |side: &Side| {
+            let mut left: Vec<usize> = side.uses.iter().map(|uses| uses[0] + uses[1]).collect();
+            let (mut made, mut there, mut most) = (0, 0, 0);
+            let used = |left: &mut Vec<usize>, term: Term| {
+                left[side.at(term)] -= 1;
+                usize::from(left[side.at(term)] == 0 && matches!(term, Term::Sum(_)))
+            };
+            for factor in &side.factors {
+                let needed = if let Term::Sum(sum) = factor { sum + 1 } else { 0 };
+                while made < needed {
+                    let Sum { a, b, .. } = side.sums[made];
+                    (made, there) = (made + 1, there + 1);
+                    most = most.max(there);
+                    there -= used(&mut left, a) + used(&mut left, b);
+                }
+                there -= used(&mut left, *factor);
+            }
+            assert_eq!((made, there), (side.sums.len(), 0));
+            most
+        };
+        for (levels, few) in [(1, 2), (2, 6), (3, 22)] {
+            let recipe = Recipe::new(levels);
+            assert!(
+                most(&recipe.left) <= few && most(&recipe.right) <= few,
+                "{levels} levels: {} and {}",
+                most(&recipe.left),
+                most(&recipe.right)
+            );
+        }
     }
 
     #[test]

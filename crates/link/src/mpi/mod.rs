@@ -14,8 +14,6 @@
 mod drive;
 mod engine;
 mod held;
-#[cfg(test)]
-mod leaving;
 mod library;
 mod plain;
 mod receive;

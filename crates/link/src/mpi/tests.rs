@@ -1,6 +1,8 @@
 //! What is shared of a machine, and the contract of links over MPI: a process has one library and enters it once, so the tests
 //! are run again in a process for each.
 
+mod leaving;
+
 use super::*;
 use crate::Limits;
 use std::any::Any;

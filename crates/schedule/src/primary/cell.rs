@@ -29,7 +29,7 @@ pub(super) enum Panel {
 pub(super) struct Ids {
     pub(super) panels: u32,
     pub(super) sums: u32,
-    /// From one sum to the next: 2 where those of the panel that it meets first lie between.
+    /// From one sum to the next: those of the other panels of the step lie between.
     pub(super) stride: u32,
 }
 

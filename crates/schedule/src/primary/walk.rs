@@ -14,7 +14,7 @@ mod left;
 mod rest;
 mod sending;
 
-use self::sending::{Pairing, Sending};
+use self::sending::{Numbering, Sending, panel_ids};
 use super::cell::{BlockIds, Ids, Panel, Scene, block_ids};
 use super::events::{PeerInfo, Referred};
 use super::outgoing::{Delivery, Operands, Outgoing, Stored, rest_of};
@@ -27,6 +27,10 @@ use bramble_matrix::{Rect, Span};
 use bramble_plan::{Block, Plan, Recipe, Sums};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+
+/// Over a link of so many bytes a second tiles are home at once. Over a slower one those of a cell that is done leave while
+/// the next one is multiplied, so cells come one after another.
+const AT_ONCE_BYTES_PER_S: f64 = 1e9;
 
 /// What all walks of a product share.
 pub(super) struct Course<'a> {
@@ -42,6 +46,8 @@ pub(super) struct Course<'a> {
 pub(super) struct Walk {
     member: usize,
     shares_memory: bool,
+    /// The sums of all cells of a block are made side by side.
+    cells_together: bool,
     referred: Referred,
     /// Its memory, and how many of its own blocks it may have at once.
     room_bytes: u64,
@@ -112,6 +118,8 @@ impl Walk {
         Self {
             member,
             shares_memory: info.shares_memory,
+            cells_together: info.shares_memory
+                || info.link_bytes_per_s.is_some_and(|rate| rate >= AT_ONCE_BYTES_PER_S),
             referred: info.referred,
             room_bytes: info.credit_bytes,
             at_once,
@@ -308,8 +316,9 @@ impl Walk {
         let (panel, others) = sending.next_panel(&out.work);
         let step = sending.step;
         let (matrices, sums) = scene.id_counts(panel, step);
-        let pairing = if sums > 0 { sending.pairing(&out.work, panel) } else { Pairing::None };
-        let (ids, id_count) = panel_ids(self.next_id, (matrices, sums), pairing);
+        let numbering =
+            if sums > 0 { sending.numbering(&out.work, self.cells_together) } else { Numbering::Alone };
+        let (ids, id_count) = panel_ids(self.next_id, (matrices, sums), numbering);
         let (key, role) = self.role(course, board, sending, (&out.work.block, panel));
         let to_others = (others, role);
         let delivery =
@@ -364,24 +373,6 @@ impl Walk {
             rest_of(stored, lines, &mut self.rest);
         }
         is_short
-    }
-}
-
-/// The ids of a panel of so many matrices and sums, and how many are taken from the next one on.
-///
-/// The first panels of a step on both sides have as many sums, made of the same parts of the recipe; where the numbers of
-/// these alternate, a worker that goes by numbers makes each when products come to need it (`worker::Turn`).
-fn panel_ids(next: u32, (matrices, sums): (u32, u32), pairing: Pairing) -> (Ids, u32) {
-    let after = |first: u32, count: u32| first.wrapping_add(count);
-    match pairing {
-        Pairing::None => (Ids { panels: next, sums: after(next, matrices), stride: 1 }, matrices + sums),
-        Pairing::First => {
-            (Ids { panels: next, sums: after(next, 2 * matrices), stride: 2 }, 2 * (matrices + sums))
-        }
-        Pairing::Second(first) => {
-            let (panels, sums) = (after(first.panels, matrices), after(first.sums, 1));
-            (Ids { panels, sums, stride: 2 }, 0)
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::WorkerError;
 use super::ahead::Ahead;
+use super::ready::Ready;
 use super::relay::Neighbours;
 use crate::ledger::Grant;
 use crate::memory::{Operand, Parts, Returning, Store, Tile};
@@ -25,7 +26,7 @@ use tokio::sync::mpsc;
 
 /// What a task gives back.
 pub(super) enum Done {
-    Ran(Run, Tile),
+    Ran(Run, Tile, Length),
     Filled(MatrixHeader, Buffer),
 }
 
@@ -42,6 +43,7 @@ pub(super) struct Core {
     pub(super) state: Worker,
     pub(super) store: Store,
     pub(super) ahead: Ahead,
+    pub(super) ready: Ready,
     pub(super) pool: Pool<Done>,
     /// Given back with the session, or when the last compute thread has finished what it was doing for it.
     pub(super) grant: Arc<Grant>,
@@ -188,8 +190,22 @@ impl Core {
         Ok(())
     }
 
-    /// Does what the state machine asks for.
+    /// Does what the state machine asks for, and gives the compute threads what they may do now.
     pub(super) fn act(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
+        self.note(actions)?;
+        self.feed()
+    }
+
+    /// Gives the compute threads what they may do now.
+    pub(super) fn feed(&mut self) -> Result<(), WorkerError> {
+        while let Some(run) = self.ready.next() {
+            self.start(run)?;
+        }
+        Ok(())
+    }
+
+    /// Does what the state machine asks for, but for jobs, which wait until `feed`.
+    pub(super) fn note(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
         self.store.set_limit(self.state.held_bytes_max());
         let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
@@ -199,9 +215,8 @@ impl Core {
                 }
                 Action::Fill(id) => self.fill(id)?,
                 Action::Start(run) => {
-                    if let Some(run) = self.ahead.admit(run, self.store.vacant_bytes(run.job.c)) {
-                        self.start(run)?;
-                    }
+                    let admitted = self.ahead.admit(run, self.store.vacant_bytes(run.job.c));
+                    admitted.into_iter().for_each(|run| self.ready.put(run));
                 }
                 Action::Return { tile, epoch, step_start, step_end } => {
                     self.send_back(
@@ -262,8 +277,9 @@ impl Core {
                 DType::I64 => compute::<i64>(operation, kernel, alpha, &a, &b, beta, &mut target),
             }
             let target = if run.job.then == Then::Return { target.whole(with_checksums) } else { target };
-            Done::Ran(run, target)
+            Done::Ran(run, target, length)
         };
+        self.ready.gone(length);
         self.submit(Box::new(task), Turn::of(&run.job), length)
     }
 
@@ -319,7 +335,7 @@ impl Core {
         }
         self.ahead.left(tile);
         while let Some(run) = self.ahead.next() {
-            self.start(run)?;
+            self.ready.put(run);
         }
         let actions = self.decide(Event::Returned(tile))?;
         self.act(actions)

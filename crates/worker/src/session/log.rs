@@ -17,7 +17,7 @@ impl Core {
             return;
         }
         let (work, returns, matrix, step) = match &ended.result {
-            Ok(Done::Ran(run, _)) => {
+            Ok(Done::Ran(run, ..)) => {
                 let job = &run.job;
                 (Work::Job(job.operation), job.then == Then::Return, job.c, job.step)
             }

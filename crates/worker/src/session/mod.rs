@@ -9,12 +9,14 @@ mod core;
 mod greet;
 mod log;
 mod neighbours;
+mod ready;
 mod relay;
 
 use self::ahead::Ahead;
 use self::core::{Core, Done, Leaving};
 use self::greet::{First, Guest, first_at, greet, session_threads, welcome};
 use self::neighbours::neighbours;
+use self::ready::Ready;
 use self::relay::Neighbours;
 use crate::ledger::{Grant, Ledger};
 use crate::machine::Config;
@@ -155,6 +157,7 @@ async fn run(
         state: Worker::new(grant.bytes()),
         store: Store::new(),
         ahead: Ahead::new(threads),
+        ready: Ready::new(threads),
         grant: Arc::new(grant),
         pool,
         kernel: pick.kernel,
@@ -311,7 +314,8 @@ async fn collect(
         for ended in batch {
             core.record(&ended);
             let actions = match ended.result {
-                Ok(Done::Ran(run, target)) => {
+                Ok(Done::Ran(run, target, length)) => {
+                    core.ready.done(length);
                     core.store.put_tile(run.job.c, target);
                     core.decide(Event::Finished(&run.job))?
                 }
@@ -323,8 +327,10 @@ async fn collect(
                     return Err(WorkerError::Here(format!("a compute thread failed: {panic}")));
                 }
             };
-            core.act(actions)?;
+            core.note(actions)?;
         }
+        // What all of them have made possible is there, so the one whose turn it is goes first.
+        core.feed()?;
     }
     Ok(())
 }

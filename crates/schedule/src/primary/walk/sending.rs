@@ -10,6 +10,7 @@
 //! Deliberately absent: messages, credit, and who else needs the same panel.
 
 use super::{Ids, Key, Panel};
+use crate::primary::outgoing::small;
 use crate::primary::work::Work;
 use bramble_matrix::{Rect, Span};
 use bramble_plan::{Block, Order};
@@ -34,14 +35,14 @@ pub(super) struct Sending {
     pub(super) mates: Vec<(usize, Block)>,
 }
 
-/// Which of two panels one is that share their ids.
-pub(super) enum Pairing {
-    /// It shares them with nobody.
-    None,
-    /// The first, which takes them.
-    First,
-    /// The second, with the ids of the first.
-    Second(Ids),
+/// Where a panel has its ids.
+pub(super) enum Numbering {
+    /// It takes its own.
+    Alone,
+    /// It is the first of so many, and takes those of all.
+    First(u32),
+    /// It has that place among those whose first one has taken these.
+    Among(Ids, u32),
 }
 
 impl Sending {
@@ -95,15 +96,22 @@ impl Sending {
         Rect::new(rows, Span::new(first, (first + group).min(cols.end)))
     }
 
-    /// Whether a panel and the one that it meets first share their ids: the first of A and of B in a step.
-    pub(super) fn pairing(&self, work: &Work, panel: Panel) -> Pairing {
-        match panel {
-            Panel::A(_) if self.a_sent == 0 && self.b_sent == 0 => Pairing::First,
-            // Of later groups of columns the first panel meets one whose ids are taken.
-            Panel::B(_) if self.a_sent > 0 && self.b_sent == 0 && self.cols_done == 0 => {
-                Pairing::Second(self.other_ids(work, panel, self.cells(work).rows.start))
+    /// Where the panel that comes next has its ids. The first panels on both sides of a step are numbered together, and with
+    /// `cells_together` all of them. Of later groups of columns all meet panels whose ids are taken.
+    pub(super) fn numbering(&self, work: &Work, cells_together: bool) -> Numbering {
+        let cells = self.cells(work);
+        let together = if cells_together { small(cells.rows.len() + cells.cols.len()) } else { 2 };
+        let place = small(self.a_sent + self.b_sent);
+        if self.cols_done > 0 {
+            return Numbering::Alone;
+        }
+        match place {
+            0 => Numbering::First(together),
+            place if place < together => {
+                let first = self.other_ids(work, Panel::B(cells.cols.start), cells.rows.start);
+                Numbering::Among(first, place)
             }
-            Panel::A(_) | Panel::B(_) => Pairing::None,
+            _ => Numbering::Alone,
         }
     }
 
@@ -168,6 +176,25 @@ impl Sending {
         // The panels of A are sent with the first group.
         self.a_sent = if self.cols_done == 0 { 0 } else { rows };
         ends && self.cols_done == work.cells_left().cols.len()
+    }
+}
+
+/// The ids of a panel of so many matrices and sums, and how many are taken from the next one on.
+///
+/// The panels of a step have as many sums on both sides, made of the same parts of the recipe. Where the numbers of these
+/// alternate, a worker that goes by numbers (`worker::Turn`) makes each when products come to need it, for all cells that
+/// use them: with cell after cell, the sums of a panel that they share are all there until the last one.
+pub(super) fn panel_ids(next: u32, (matrices, sums): (u32, u32), numbering: Numbering) -> (Ids, u32) {
+    let after = |first: u32, count: u32| first.wrapping_add(count);
+    match numbering {
+        Numbering::Alone => (Ids { panels: next, sums: after(next, matrices), stride: 1 }, matrices + sums),
+        Numbering::First(many) => {
+            (Ids { panels: next, sums: after(next, many * matrices), stride: many }, many * (matrices + sums))
+        }
+        Numbering::Among(first, place) => {
+            let (panels, sums) = (after(first.panels, place * matrices), after(first.sums, place));
+            (Ids { panels, sums, stride: first.stride }, 0)
+        }
     }
 }
 

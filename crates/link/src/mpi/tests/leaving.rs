@@ -1,8 +1,8 @@
 //! Tests of how a job ends, with a library of which it is known what the other ranks do.
 #![allow(unsafe_code)] // The library that is stood in for has calls that are unsafe; these touch no memory.
 
-use super::table::{Calls, Complete, Fault, Message};
-use super::{Engine, LEAVE_TAG, Portion, World};
+use super::super::table::{Calls, Complete, Fault, Message};
+use super::super::{Engine, LEAVE_TAG, Portion, World};
 use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
 use std::rc::Rc;
