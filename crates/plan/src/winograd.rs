@@ -181,8 +181,10 @@ enum Factor {
     Made(usize),
 }
 
-/// In Winograd's numbers the products come as 1, 2, 5, 6, 3, 4, 7, and a sum of a quarter's size is made when one needs it: so
-/// at most two of them are there at once on each side, and three products wait for others to be put together with.
+/// In Winograd's numbers the products come as 1, 2, 5, 6, 3, 4, 7, and sums of a quarter's size are made as late as they can be:
+/// so at most two of them are there at once on each side, and three products wait for others to be put together with. Both
+/// sides make theirs before the same products, though the right one needs its third a product later: sums of one number
+/// on both sides are then needed together, as those who alternate their numbers take for granted.
 const LEFT: Scheme = Scheme {
     factors: [Quarter(0), Quarter(1), Made(0), Made(1), Made(2), Quarter(3), Made(3)],
     sums: [
@@ -202,7 +204,7 @@ const RIGHT: Scheme = Scheme {
     ],
 };
 
-/// The operands of all products of a cell, and before each the sums that it is the first to need.
+/// The operands of all products of a cell, and before each the sums that the scheme has there.
 fn factors(side: &mut Side, scheme: &Scheme, all: &[Term]) {
     if let [one] = all {
         side.factors.push(*one);

@@ -32,7 +32,7 @@ pub(crate) struct Hosting {
 pub(crate) type Task<R> = Box<dyn FnOnce() -> R + Send>;
 
 /// Results that a thread keeps at most before it says them.
-const KEPT_MAX: usize = 16;
+pub(crate) const KEPT_MAX: usize = 16;
 /// For how long it keeps them before it takes another task.
 const KEPT_FOR: Duration = Duration::from_millis(1);
 

@@ -149,7 +149,7 @@ impl Engine {
     }
 
     /// Nothing more will come of any message.
-    fn fail(&self, fault: &Fault) {
+    pub(super) fn fail(&self, fault: &Fault) {
         self.fault.borrow_mut().get_or_insert_with(|| fault.clone());
         let mut slots = self.slots.borrow_mut();
         let waiting = slots.slots.iter_mut().flatten().filter_map(|slot| slot.waker.take());

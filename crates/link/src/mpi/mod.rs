@@ -45,8 +45,11 @@ const CUT_OFF_BYTES: usize = 8;
 
 /// Tag of what the first rank tells all others.
 const ORDER_TAG: i32 = 0;
-/// Tag of what each of them tells it when it leaves.
-const LEAVE_TAG: i32 = 1;
+/// Tags of messages of a `Plain`, and of those without bytes.
+const PLAIN_TAG: i32 = 1;
+const PLAIN_SIGNAL_TAG: i32 = 2;
+/// Tag of what each rank tells the first one when it leaves.
+const LEAVE_TAG: i32 = 3;
 /// Tags of the first link between two ranks.
 const LINK_TAGS: i32 = 8;
 /// Tags of a link: first messages, followers and the end of a receiver, one way and the other.
@@ -54,8 +57,10 @@ const TAGS_PER_LINK: i32 = 8;
 /// As every library has at least.
 const TAG_MAX: i32 = 32_767;
 
-/// Everything that is under way has to be taken by then, and for the first rank all others have to be about to leave.
-const LEAVE_DEADLINE: Duration = Duration::from_secs(10);
+/// Everything that is under way has to be taken by then.
+const LEAVE_DEADLINE: Duration = Duration::from_secs(5);
+/// The first rank has to hear of all others by then that they leave, too.
+const ALL_LEAVE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Processors that are told of.
 const CPU_BYTES: usize = 128;
@@ -236,7 +241,10 @@ impl World {
     /// one that `leads` waits until the other is ready. Gives the time of all. For measurements.
     pub fn plain(&self, rank: usize, plain: Plain, leads: bool) -> Result<Duration, LinkError> {
         let peer = i32::try_from(rank).unwrap_or(i32::MAX);
-        plain.perform(self.engine.calls(), peer, leads).map_err(failed)
+        // Messages of it may be under way for ever, of which the engine knows nothing.
+        let done =
+            plain.perform(self.engine.calls(), peer, leads).inspect_err(|fault| self.engine.fail(fault));
+        done.map_err(failed)
     }
 
     /// What the first rank tells this one next. May be given up and asked again.
@@ -263,12 +271,12 @@ impl World {
     /// All links have to be dropped before, and every rank has to leave. Where somebody does not take his part, all processes
     /// are ended with that exit code: to end MPI is to wait for all, for ever for one that stands still.
     pub fn leave(&self, code: u8) -> Result<(), MpiError> {
-        self.leave_within(LEAVE_DEADLINE, code)
+        self.leave_within(if self.rank == 0 { ALL_LEAVE_DEADLINE } else { LEAVE_DEADLINE }, code)
     }
 
     fn leave_within(&self, patience: Duration, code: u8) -> Result<(), MpiError> {
         let deadline = Instant::now() + patience;
-        // Where the library has failed, so does this, and it is seen below.
+        // Where the library has failed, so does this, and the engine knows.
         let _ = self.take_leave();
         let mut pause = Duration::from_micros(10);
         while !self.engine.is_quiet() && self.engine.fault().is_none() && Instant::now() < deadline {
@@ -279,7 +287,8 @@ impl World {
                 pause = (pause * 2).min(Duration::from_millis(1));
             }
         }
-        if self.engine.is_quiet() {
+        // One that has failed may wait for others that it cannot hear.
+        if self.engine.is_quiet() && self.engine.fault().is_none() {
             return self.engine.calls().finalize().map_err(|fault| MpiError::Failed(fault.0));
         }
         self.engine.calls().abort(i32::from(code));

@@ -8,11 +8,9 @@
 #![allow(unsafe_code)] // Memory for messages is lent to the library.
 
 use super::table::{Calls, Fault, Message};
+use super::{PLAIN_SIGNAL_TAG as SIGNAL_TAG, PLAIN_TAG as TAG};
 use std::time::{Duration, Instant};
 
-/// Tags of messages, and of those without bytes.
-const TAG: i32 = 1;
-const SIGNAL_TAG: i32 = 2;
 /// Bytes of `Plain` in an order.
 pub(super) const ORDER_BYTES: usize = 21;
 

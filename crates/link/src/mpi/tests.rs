@@ -138,3 +138,9 @@ fn processors_are_shared_by_those_who_may_run_on_them() {
     assert_eq!(of(3), Portion { ranks: 3, sharers: 3, place: 1 });
     assert_eq!(of(4), Portion { ranks: 3, sharers: 3, place: 2 });
 }
+
+#[test]
+fn no_two_kinds_of_message_have_one_tag() {
+    let tags = [ORDER_TAG, PLAIN_TAG, PLAIN_SIGNAL_TAG, LEAVE_TAG, LINK_TAGS];
+    assert!(tags.is_sorted_by(|a, b| a < b), "{tags:?}");
+}

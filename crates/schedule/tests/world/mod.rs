@@ -242,7 +242,8 @@ impl World {
                 referred: Referred { a: at % 2 == 1, b: at % 3 == 1 },
                 neighbours: Vec::new(),
                 work_per_s: 1e6,
-                link_bytes_per_s: None,
+                // Over some links tiles are home at once, so all cells of a block are multiplied side by side.
+                link_bytes_per_s: [None, Some(1e8), Some(2e9)][at % 3],
                 is_reserve: false,
             })
             .collect();

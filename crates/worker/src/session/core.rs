@@ -26,7 +26,8 @@ use tokio::sync::mpsc;
 
 /// What a task gives back.
 pub(super) enum Done {
-    Ran(Run, Tile, Length),
+    /// With how long it was to take, where that was counted (`ready`).
+    Ran(Run, Tile, Option<Length>),
     Filled(MatrixHeader, Buffer),
 }
 
@@ -199,12 +200,12 @@ impl Core {
     /// Gives the compute threads what they may do now.
     pub(super) fn feed(&mut self) -> Result<(), WorkerError> {
         while let Some(run) = self.ready.next() {
-            self.start(run)?;
+            self.start(run, true)?;
         }
         Ok(())
     }
 
-    /// Does what the state machine asks for, but for jobs, which wait until `feed`.
+    /// Does what the state machine asks for, but for new sums, which wait until `feed`.
     pub(super) fn note(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
         self.store.set_limit(self.state.held_bytes_max());
         let mut actions = VecDeque::from(actions);
@@ -215,8 +216,14 @@ impl Core {
                 }
                 Action::Fill(id) => self.fill(id)?,
                 Action::Start(run) => {
-                    let admitted = self.ahead.admit(run, self.store.vacant_bytes(run.job.c));
-                    admitted.into_iter().for_each(|run| self.ready.put(run));
+                    let new_bytes = self.store.vacant_bytes(run.job.c);
+                    match self.ahead.admit(run, new_bytes) {
+                        Some(run) if new_bytes > 0 && run.job.operation != Operation::Multiply => {
+                            self.ready.put(run);
+                        }
+                        Some(run) => self.start(run, false)?,
+                        None => {}
+                    }
                 }
                 Action::Return { tile, epoch, step_start, step_end } => {
                     self.send_back(
@@ -253,7 +260,8 @@ impl Core {
         self.submit(task, Turn(id), Length::Any)
     }
 
-    fn start(&mut self, run: Run) -> Result<(), WorkerError> {
+    /// Gives the compute threads a job, one of those that `ready` counts or not.
+    fn start(&mut self, run: Run, is_counted: bool) -> Result<(), WorkerError> {
         let missing = || WorkerError::Here(format!("matrix {} lost one of its operands", run.job.c));
         let a = self.store.operand(run.job.a).ok_or_else(missing)?;
         let b = self.store.operand(run.job.b).ok_or_else(missing)?;
@@ -266,6 +274,7 @@ impl Core {
         };
         let (kernel, operation) = (self.kernel.clone(), run.job.operation);
         let length = length(operation, &a, &b);
+        let counted = is_counted.then_some(length);
         let (dtype, alpha) = (self.hello.dtype, self.hello.alpha);
         let with_checksums = self.sums_bodies;
         let task = move || {
@@ -277,9 +286,9 @@ impl Core {
                 DType::I64 => compute::<i64>(operation, kernel, alpha, &a, &b, beta, &mut target),
             }
             let target = if run.job.then == Then::Return { target.whole(with_checksums) } else { target };
-            Done::Ran(run, target, length)
+            Done::Ran(run, target, counted)
         };
-        self.ready.gone(length);
+        counted.into_iter().for_each(|length| self.ready.gone(length));
         self.submit(Box::new(task), Turn::of(&run.job), length)
     }
 
@@ -335,7 +344,7 @@ impl Core {
         }
         self.ahead.left(tile);
         while let Some(run) = self.ahead.next() {
-            self.ready.put(run);
+            self.start(run, false)?;
         }
         let actions = self.decide(Event::Returned(tile))?;
         self.act(actions)

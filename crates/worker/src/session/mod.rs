@@ -314,8 +314,8 @@ async fn collect(
         for ended in batch {
             core.record(&ended);
             let actions = match ended.result {
-                Ok(Done::Ran(run, target, length)) => {
-                    core.ready.done(length);
+                Ok(Done::Ran(run, target, counted)) => {
+                    counted.into_iter().for_each(|length| core.ready.done(length));
                     core.store.put_tile(run.job.c, target);
                     core.decide(Event::Finished(&run.job))?
                 }

@@ -1,30 +1,31 @@
-//! Jobs that may run, and which of them the compute threads are given.
+//! Sums that may be made, and which of them the compute threads are given.
 //!
-//! Place in the flow: a job comes here once nothing holds it back (`ahead`), and goes on to the pool when that has little left
-//! to do. There it gets the memory for what it makes.
+//! Place in the flow: an addition that makes something new comes here when it may run, and goes on to the pool when that has
+//! few of its kind before it. There it gets the memory for what it makes. All other jobs go to the pool at once.
 //!
-//! Invariants: the threads have work while there is any; of those that are here the one whose turn it is goes first.
+//! Invariants: of those that are here the one whose turn it is goes first; the pool has more of them than it does until the
+//! owner of the session hears of it again, as long as there are some.
 //!
 //! Why: all sums of panels that have come may be made at once. With memory for each of them from the moment when it may be
 //! made, a worker has most of them in memory long before a product needs them; a few buffers, used again, are in a cache.
 //!
-//! Deliberately absent: threads (`pool`), and what waits for the link (`ahead`).
+//! Deliberately absent: threads (`pool`), what waits for the link (`ahead`), and products: those of sums come when these are
+//! there, and the others have no sums to wait for.
 
-use crate::pool::Length;
+use crate::pool::{KEPT_MAX, Length};
 use bramble_schedule::worker::{Run, Turn, Turns};
 
-/// Brief jobs that each compute thread has to do when the owner has been told nothing for as long as may be: what it keeps
-/// to itself (`pool`), and as many while the owner is busy.
-const BRIEF_AHEAD: usize = 32;
-/// Jobs of any length that it has: the one that runs, and one for the time until the owner hears that it is done.
+/// Brief ones for each compute thread: as many as it does before it says so, and as many again while the owner is busy.
+const BRIEF_AHEAD: usize = 2 * KEPT_MAX;
+/// Those of any length: the one that is made, and three while the owner is busy.
 const LONG_AHEAD: usize = 4;
 
-/// Jobs that may run.
+/// Sums that may be made.
 #[derive(Debug)]
 pub(super) struct Ready {
     waiting: Turns<Run>,
     threads: usize,
-    /// Of what is in the pool, in parts of all that may be there.
+    /// Those in the pool; a long one is as many as there may be brief ones in its place.
     in_pool: usize,
 }
 

@@ -21,8 +21,16 @@ struct Told {
 struct Stub {
     told: Rc<Told>,
     stand_still: Vec<c_int>,
+    /// Every call fails.
+    fails: bool,
     /// Of each request, whether it is complete.
     requests: RefCell<Vec<bool>>,
+}
+
+impl Stub {
+    fn call(&self) -> Result<(), Fault> {
+        if self.fails { Err(Fault("it has failed".to_owned())) } else { Ok(()) }
+    }
 }
 
 impl Calls for Stub {
@@ -39,12 +47,14 @@ impl Calls for Stub {
     }
 
     unsafe fn send(&self, _: *const u8, message: Message, _: bool) -> Result<(), Fault> {
+        self.call()?;
         self.told.sent.borrow_mut().push((message.peer, message.tag));
         self.requests.borrow_mut().push(true);
         Ok(())
     }
 
     unsafe fn receive(&self, _: *mut u8, message: Message) -> Result<(), Fault> {
+        self.call()?;
         self.requests.borrow_mut().push(!self.stand_still.contains(&message.peer));
         Ok(())
     }
@@ -83,8 +93,13 @@ impl Calls for Stub {
 
 /// That rank of four leaves; the library of it has been told that.
 fn left(rank: usize, stand_still: &[c_int]) -> (bool, Rc<Told>) {
+    leaves(rank, stand_still, false)
+}
+
+fn leaves(rank: usize, stand_still: &[c_int], fails: bool) -> (bool, Rc<Told>) {
     let told = Rc::new(Told::default());
-    let stub = Stub { told: told.clone(), stand_still: stand_still.to_vec(), requests: RefCell::default() };
+    let (stand_still, requests) = (stand_still.to_vec(), RefCell::default());
+    let stub = Stub { told: told.clone(), stand_still, fails, requests };
     let world = World {
         engine: Rc::new(Engine::new(Box::new(stub))),
         rank,
@@ -110,6 +125,16 @@ fn one_that_stands_still_is_not_waited_for() {
     let (is_left, told) = left(0, &[2]);
     assert!(!is_left && !told.is_finalized.get());
     assert_eq!(told.aborted.get(), Some(3));
+}
+
+/// Nothing is under way then, and the others know nothing of it.
+#[test]
+fn where_the_library_has_failed_nobody_is_waited_for() {
+    for rank in [0, 1] {
+        let (is_left, told) = leaves(rank, &[], true);
+        assert!(!is_left && !told.is_finalized.get());
+        assert_eq!(told.aborted.get(), Some(3));
+    }
 }
 
 #[test]
