@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
 
-/// After a signal the first process keeps what is done, and then ends all; nobody is waited for longer.
+/// After a signal the first process keeps what is done, and then ends all; the others wait so long before they begin to leave.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(6);
 
 /// The other processes of the job, if this one is of a job.

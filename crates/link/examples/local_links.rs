@@ -5,9 +5,10 @@
 //! Two threads, each with an event loop, have one link between them, as two processes would; `thread`, whose frames are
 //! references, has both ends on one. Frames of 1 MiB go one way, out of memory that no cache holds into memory that one
 //! does; frames with 8 bytes of head go to and fro, and half of a round trip counts. Beside them: a copy of the same memory
-//! by one thread, a writer and a reader of a pipe that wait in the system, two threads that wake each other in turn by a
-//! futex (`unpark`) or by an eventfd. All run in turns; figures are medians, and so are the ratios of each round. GB are
-//! 10⁹ bytes.
+//! by one thread; the same by two threads that do nothing else, one into a ring in memory and one out of it, which is the
+//! most that any link through memory can do; a writer and a reader of a pipe that wait in the system; two threads that wake
+//! each other in turn by a futex (`unpark`) or by an eventfd. All run in turns; figures are medians, and so are the ratios
+//! of each round. GB are 10⁹ bytes.
 #![allow(clippy::print_stdout)] // A program for people.
 
 mod common;
@@ -15,8 +16,8 @@ mod common;
 use std::any::Any;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bramble_link::{
@@ -31,15 +32,18 @@ const SOURCE_FRAMES: usize = 64;
 const TRIPS: usize = 5000;
 /// What is measured, and how much of it.
 const LINKS: [&str; 4] = ["tcp", "pipe", "shm", "thread"];
+/// What their bytes are compared with.
+const BARE: [&str; 3] = ["copy", "two copies", "pipe, plain"];
 
 fn main() -> Result<(), LinkError> {
     let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse::<usize>().ok());
     let (frames, rounds) = (numbers.next().unwrap_or(512).max(1), numbers.next().unwrap_or(7).max(1));
     let source: SharedBytes = Arc::new(noise(SOURCE_FRAMES * CHUNK_BYTES_MAX));
     let gb = (frames * CHUNK_BYTES_MAX) as f64 / 1e9;
-    let (mut rates, mut trips) = (vec![Vec::new(); 6], vec![Vec::new(); 6]);
+    let (mut rates, mut trips) = (vec![Vec::new(); BARE.len() + LINKS.len()], vec![Vec::new(); 6]);
     for round in 0..=rounds {
-        let mut rate = vec![copied(frames, &source), plain_pipe(frames, &source)?];
+        let mut rate =
+            vec![copied(frames, &source), copied_twice(frames, &source), plain_pipe(frames, &source)?];
         let mut trip = vec![by_futex(), by_eventfd()?];
         for name in LINKS {
             rate.push(between(name, Task::Carry(frames), &source)?);
@@ -51,14 +55,10 @@ fn main() -> Result<(), LinkError> {
             trips.iter_mut().zip(trip).for_each(|(all, s)| all.push(s / TRIPS as f64 / 2.0 * 1e6));
         }
     }
-    println!("{:<12} {:>6} {:>12} {:>12}", "1 MiB", "GB/s", "of a copy", "of a pipe");
-    for (name, of) in ["copy", "pipe, plain"].iter().chain(&LINKS).zip(&rates) {
-        println!(
-            "{name:<12} {:>6.2} {:>12.2} {:>12.2}",
-            median(of),
-            ratio(of, &rates[0]),
-            ratio(of, &rates[1])
-        );
+    println!("{:<12} {:>6} {:>12} {:>12} {:>12}", "1 MiB", "GB/s", "of a copy", "of two", "of a pipe");
+    for (name, of) in BARE.iter().chain(&LINKS).zip(&rates) {
+        let [copy, two, pipe] = [0, 1, 2].map(|bare| ratio(of, &rates[bare]));
+        println!("{name:<12} {:>6.2} {copy:>12.2} {two:>12.2} {pipe:>12.2}", median(of));
     }
     println!("\n{:<12} {:>6} {:>12} {:>12}", "8 bytes", "us", "of a futex", "of eventfd");
     for (name, of) in ["futex", "eventfd"].iter().chain(&LINKS).zip(&trips) {
@@ -204,6 +204,42 @@ fn copied(frames: usize, source: &SharedBytes) -> f64 {
         let start = frame % SOURCE_FRAMES * CHUNK_BYTES_MAX;
         std::hint::black_box(&mut to[..]).copy_from_slice(&bytes[start..start + CHUNK_BYTES_MAX]);
     }
+    began.elapsed().as_secs_f64()
+}
+
+/// One thread copies the same bytes into a ring, and another out of it, each as soon as it can.
+fn copied_twice(frames: usize, source: &SharedBytes) -> f64 {
+    const PIECE: usize = 64 << 10;
+    let bytes = (**source).as_ref();
+    let ring: Vec<Mutex<Vec<u8>>> =
+        (0..CHUNK_BYTES_MAX / PIECE).map(|_| Mutex::new(vec![0; PIECE])).collect();
+    // Whose turn a piece is, the counts say: its lock is always free.
+    let piece = |count: usize| ring[count % ring.len()].lock().unwrap_or_else(PoisonError::into_inner);
+    let (written, taken, pieces) =
+        (AtomicUsize::new(0), AtomicUsize::new(0), frames * CHUNK_BYTES_MAX / PIECE);
+    let wait_until = |count: &AtomicUsize, least: usize| {
+        while count.load(Ordering::Acquire) < least {
+            std::hint::spin_loop();
+        }
+    };
+    let mut to = vec![0; CHUNK_BYTES_MAX];
+    let began = Instant::now();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            for count in 0..pieces {
+                wait_until(&taken, (count + 1).saturating_sub(ring.len()));
+                let start = count * PIECE % bytes.len();
+                piece(count).copy_from_slice(&bytes[start..start + PIECE]);
+                written.store(count + 1, Ordering::Release);
+            }
+        });
+        for count in 0..pieces {
+            wait_until(&written, count + 1);
+            let start = count * PIECE % to.len();
+            std::hint::black_box(&mut to[start..start + PIECE]).copy_from_slice(&piece(count));
+            taken.store(count + 1, Ordering::Release);
+        }
+    });
     began.elapsed().as_secs_f64()
 }
 

@@ -54,6 +54,11 @@ impl Region {
         *self.checksum.get_or_init(|| (0..self.runs).fold(0, |sum, i| checksum::append(sum, self.run(i))))
     }
 
+    /// Whether somebody has computed it.
+    pub(crate) fn is_summed(&self) -> bool {
+        self.checksum.get().is_some()
+    }
+
     /// Total bytes.
     pub fn len(&self) -> usize {
         self.run_bytes * self.runs
@@ -180,6 +185,14 @@ impl Body {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Pieces of memory.
+    pub(crate) fn runs(&self) -> usize {
+        match self {
+            Self::Shared(region) => region.runs,
+            Self::Empty | Self::Lent(_) => 0,
+        }
     }
 }
 

@@ -17,11 +17,11 @@ pub(crate) use receive::FrameReceiver;
 pub(crate) use send::FrameSender;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 
-/// Slices of one vectored call; the kernel takes at most 1024.
-const SLICES_MAX: usize = 512;
+/// Slices of one vectored call: the kernel takes no more.
+const SLICES_MAX: usize = 1024;
 
 /// Others have a turn after so many bytes.
-const TURN_BYTES: usize = 32 << 10;
+const TURN_BYTES: usize = 256 << 10;
 
 /// Bytes both ways. Its two directions may be used by two tasks of one event loop.
 pub(crate) trait Stream: 'static {
@@ -44,6 +44,10 @@ pub(crate) trait Stream: 'static {
 
     /// Takes some of the bytes, as many as go at once; waits while none do.
     async fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
+    /// Waits until a good many bytes go at once, where that is known.
+    async fn room(&self) -> io::Result<()> {
+        Ok(())
+    }
     /// Waits for bytes; puts what is there into the runs. 0 where the other end has closed. So many bytes as `sure` says
     /// are certain to come, so that some of them may be waited for together; 0 and 1 say nothing.
     async fn read(&self, runs: &mut [IoSliceMut<'_>], sure: usize) -> io::Result<usize>;

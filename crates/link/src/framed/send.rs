@@ -11,6 +11,9 @@ use std::cell::Cell;
 use std::io::IoSlice;
 use std::rc::Rc;
 
+/// A body that is worth asking the system for room.
+const LONG_BYTES: usize = 64 << 10;
+
 pub(crate) struct FrameSender<S: Stream> {
     stream: Rc<S>,
     session: u32,
@@ -64,10 +67,22 @@ impl<S: Stream> FrameSender<S> {
         }
     }
 
+    /// Who reads a body for its sum has it in the cache, and should send it then: not before there is room for it.
+    async fn wait_to_sum(&self, body: &Body, pace: &mut Pace) -> Result<(), LinkError> {
+        match body {
+            Body::Shared(region) if S::SUMS_BODIES && region.len() >= LONG_BYTES && !region.is_summed() => {
+                pace.keep(async { self.stream.room().await.map(|()| 0) }).await.map(drop)
+            }
+            Body::Shared(_) | Body::Empty | Body::Lent(_) => Ok(()),
+        }
+    }
+
     async fn write_frame(&mut self, frame: Frame) -> Result<(), LinkError> {
         if matches!(frame.body, Body::Lent(_)) {
             unreachable!("memory was lent over a link that does not share it");
         }
+        let mut pace = Pace::new(Limits::SESSION);
+        self.wait_to_sum(&frame.body, &mut pace).await?;
         self.prefix.clear();
         let reference = self.reference(&frame.body)?;
         let header = match &reference {
@@ -82,10 +97,9 @@ impl<S: Stream> FrameSender<S> {
         self.turns.between_frames(S::TURN_FRAMES).await;
         let carried = if reference.is_some() { &Body::Empty } else { &frame.body };
         let total = self.prefix.len() + carried.len();
-        let mut pace = Pace::new(Limits::SESSION);
         let mut done = 0;
         while done < total {
-            let mut slices = Vec::with_capacity(SLICES_MAX.min(8));
+            let mut slices = Vec::with_capacity(carried.runs().saturating_add(1).min(SLICES_MAX));
             Self::slices(&self.prefix, carried, done, &mut slices);
             done += pace.keep(self.stream.write(&slices)).await?;
             if done > front {

@@ -69,3 +69,59 @@ pub(crate) fn framed(pipe: Rc<Pipe>) -> Result<Link, LinkError> {
         proven: crate::Proven::Nothing,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Body, CHUNK_BYTES_MAX, Frame, Limits, Place, Region, Vacant};
+    use std::sync::Arc;
+    use tokio::io::AsyncReadExt;
+
+    struct Forgotten;
+
+    impl Place for Forgotten {
+        fn place(&mut self, _: u8, _: &[u8], bytes: usize) -> Result<Box<dyn crate::Landing>, String> {
+            Ok(Box::new(Vacant::new(bytes)))
+        }
+    }
+
+    /// Writes until neither end's system takes more; gives the bytes.
+    async fn fill(stream: &TcpStream) -> usize {
+        let (mut done, mut refused) = (0, 0);
+        while refused < 10 {
+            match stream.try_write(&[0; 4096]) {
+                Ok(bytes) => (done, refused) = (done + bytes, 0),
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::WouldBlock);
+                    refused += 1;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        }
+        done
+    }
+
+    #[tokio::test]
+    async fn a_body_is_summed_when_there_is_room_for_it_and_not_before() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (out, taken) = tokio::join!(tcp_connect(address, Duration::from_secs(5)), listener.accept());
+        let (out, mut taken) = (out.unwrap(), taken.unwrap().0);
+        let filled = fill(&out).await;
+        let mut here = tcp_link(out).unwrap();
+        let body = Region::whole(Arc::new(vec![7u8; CHUNK_BYTES_MAX]));
+        let sending = here.sender.send(Frame::new(3, vec![], Body::Shared(body.clone())));
+        let receiving = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            assert!(!body.is_summed());
+            taken.read_exact(&mut vec![0; filled]).await.unwrap();
+            let mut there = tcp_link(taken).unwrap();
+            there.receiver.set_limits(Limits::SESSION);
+            there.receiver.receive(&mut Forgotten).await.unwrap()
+        };
+        let both = async { tokio::join!(sending, receiving) };
+        let (sent, _) = tokio::time::timeout(Duration::from_secs(60), both).await.expect("it never came");
+        sent.unwrap();
+        assert!(body.is_summed());
+    }
+}
