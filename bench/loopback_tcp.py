@@ -2,10 +2,12 @@
 
 `bramble bench link --link tcp --function bandwidth`: two processes, not encrypted, each with its own event loop; checksums of
 all bodies are made and compared. iperf3 sends one buffer again and again, and looks at nothing that it receives; `-l` gives it
-writes of the same size. Neither is tied to a core.
+writes of the same size, of 1 MiB at most, so its memory stays in a cache. "sockets" are two processes without sums, frames and
+event loop whose memory is as large as the message, as ours is. Nobody is tied to a core.
 """
 
 import json
+import multiprocessing
 import shutil
 import socket
 import statistics
@@ -51,6 +53,31 @@ def iperf3(seconds, length):
         server.wait()
 
 
+def sockets(size, total):
+    """Seconds for a GB that one process writes and another one reads."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        writer = multiprocessing.get_context("spawn").Process(target=write, args=(server.getsockname(), size, total))
+        writer.start()
+        into, came, began = memoryview(bytearray(b"2" * size)), 0, None
+        with server.accept()[0] as connection:
+            while part := connection.recv_into(into[came % size:][:LENGTH_MAX]):
+                came += part
+                # The first message warms up.
+                if began is None and came >= size:
+                    began, before = time.perf_counter(), came
+        seconds = time.perf_counter() - began
+        writer.join()
+    return seconds / ((came - before) / 1e9)
+
+
+def write(address, size, total):
+    message = memoryview(bytearray(b"1" * size))
+    with socket.create_connection(address) as connection:
+        for _ in range(1 + max(1, total // size)):
+            for start in range(0, size, LENGTH_MAX):
+                connection.sendall(message[start:start + LENGTH_MAX])
+
+
 def main():
     parser = arguments(__doc__.splitlines()[0], rounds=3)
     parser.add_argument("--sizes", default=",".join(SIZES), help=f"of messages ({','.join(SIZES)})")
@@ -68,12 +95,14 @@ def main():
         taken[size] = in_turns({
             "bramble": lambda size=size: ours(args, size),
             "iperf3": lambda length=length: iperf3(1 if args.quick else 2, length),
+            "sockets": lambda size=SIZES[size]: sockets(size, 10**9 if args.quick else 6 * 10**9),
         }, args.rounds)
         speeds = {name: [1 / one for one in all_of_it] for name, all_of_it in taken[size].items()}
-        rows.append([size, *(spread(speeds[name]) for name in ("bramble", "iperf3")),
-                     f"{ratio(taken[size]['bramble'], taken[size]['iperf3']):.2f}"])
-    table("one way over loopback", ["message", "bench link, GB/s: median (range)", "iperf3", "of iperf3, by pairs"], rows)
-    print(f"median of all sizes: {statistics.median(float(row[-1]) for row in rows):.2f}")
+        rows.append([size, *(spread(speeds[name]) for name in ("bramble", "iperf3", "sockets")),
+                     *(f"{ratio(taken[size]['bramble'], taken[size][other]):.2f}" for other in ("iperf3", "sockets"))])
+    table("one way over loopback", ["message", "bench link, GB/s: median (range)", "iperf3", "sockets", "of iperf3, by pairs",
+                                    "of sockets"], rows)
+    print(f"median of all sizes: {statistics.median(float(row[-2]) for row in rows):.2f} of iperf3")
     record(args, "loopback_tcp", "one way over loopback", taken)
 
 
