@@ -111,19 +111,23 @@ def cpu_seconds():
     return (user + nice + system + irq + softirq + steal) / TICKS
 
 
-# Memory is touched in pieces of so many bytes: between them Ctrl-C is heard.
+# Memory is touched in pieces of so many bytes: between them Ctrl-C is heard. A host that is short of memory takes minutes.
+TOUCH_S = 20
 TOUCH_BYTES = 16 << 20
 
 
 def touch_memory(most=4 << 30):
     """Writes to half of the free memory and gives it back, before every run of everybody. A virtual machine's host takes back
     pages that were free for some seconds, and hands them out again at one to two processor seconds per GB, which a run would
-    pay for in its first seconds; on a real machine this does next to nothing. Bytes touched."""
+    pay for in its first seconds; on a real machine this does next to nothing. Not for longer than TOUCH_S. Bytes touched."""
     with open("/proc/meminfo") as file:
         free = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable")) * 1024
     memory = np.empty(min(free // 2, most), np.uint8)
+    end = time.monotonic() + TOUCH_S
     for start in range(0, memory.size, TOUCH_BYTES):
         memory[start:start + TOUCH_BYTES].fill(1)
+        if time.monotonic() > end:
+            return start + TOUCH_BYTES
     return memory.size
 
 

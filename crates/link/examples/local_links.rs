@@ -5,10 +5,10 @@
 //! Two threads, each with an event loop, have one link between them, as two processes would; `thread`, whose frames are
 //! references, has both ends on one. Frames of 1 MiB go one way, out of memory that no cache holds into memory that one
 //! does; frames with 8 bytes of head go to and fro, and half of a round trip counts. Beside them: a copy of the same memory
-//! by one thread; the same by two threads that do nothing else, one into a ring in memory and one out of it, which is the
-//! most that any link through memory can do; a writer and a reader of a pipe that wait in the system; two threads that wake
-//! each other in turn by a futex (`unpark`) or by an eventfd. All run in turns; figures are medians, and so are the ratios
-//! of each round. GB are 10⁹ bytes.
+//! by one thread; the same by two threads that do nothing else, one into a ring in memory and one out of it, which is about
+//! the most that a link can do that copies twice; a writer and a reader of a pipe that wait in the system; two threads that
+//! wake each other in turn by a futex (`unpark`) or by an eventfd. All run in turns; figures are medians, and so are the
+//! ratios of each round. GB are 10⁹ bytes.
 #![allow(clippy::print_stdout)] // A program for people.
 
 mod common;

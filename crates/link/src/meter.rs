@@ -80,7 +80,7 @@ impl Meter {
     }
 
     /// Computes the checksum that sending a frame over a link that moves bytes will need, where that is to be counted
-    /// apart from sending.
+    /// apart from sending. So with an account sums are made before there is room for their bodies, not when there is.
     pub fn seal(&self, frame: &Frame) {
         if self.is_on
             && let Body::Shared(region) = &frame.body

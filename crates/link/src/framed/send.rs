@@ -81,6 +81,8 @@ impl<S: Stream> FrameSender<S> {
         if matches!(frame.body, Body::Lent(_)) {
             unreachable!("memory was lent over a link that does not share it");
         }
+        // A stream that is never full must not keep the event loop to itself. Before the sum: others' turns empty the cache.
+        self.turns.between_frames(S::TURN_FRAMES).await;
         let mut pace = Pace::new(Limits::SESSION);
         self.wait_to_sum(&frame.body, &mut pace).await?;
         self.prefix.clear();
@@ -93,8 +95,6 @@ impl<S: Stream> FrameSender<S> {
         self.prefix.extend_from_slice(&frame.head);
         let front = self.prefix.len();
         self.prefix.extend_from_slice(reference.as_ref().map_or(&[], |reference| &reference[..]));
-        // A stream that is never full must not keep the event loop to itself.
-        self.turns.between_frames(S::TURN_FRAMES).await;
         let carried = if reference.is_some() { &Body::Empty } else { &frame.body };
         let total = self.prefix.len() + carried.len();
         let mut done = 0;

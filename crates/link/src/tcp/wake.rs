@@ -57,7 +57,9 @@ impl Wake {
     fn set(&self, stream: &TcpStream, bytes: usize) -> usize {
         if bytes > 1 && !self.has_room.replace(true) {
             // A mark makes room for itself, which stays when the mark sinks. A smaller window is no error.
-            set_mark(stream, ROOM_BYTES).ok();
+            if set_mark(stream, ROOM_BYTES).is_ok() {
+                self.bytes.set(ROOM_BYTES);
+            }
         }
         if self.bytes.get() != bytes && set_mark(stream, bytes).is_ok() {
             self.bytes.set(bytes);
