@@ -12,7 +12,7 @@ import pytest
 from helpers import Run, assert_gone, assert_refused, bramble, cpu_seconds, matrix, save, succeed
 
 KINDS = ["tcp", "pipe", "shm"]
-MIDDLE = "random:3600x3600:f64:1", "random:3600x3600:f64:2"
+MIDDLE = "random:5400x5400:f64:1", "random:5400x5400:f64:2"
 """Seconds of work."""
 STRATEGIES = {
     "auto": [],
