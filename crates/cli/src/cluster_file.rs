@@ -39,6 +39,8 @@ pub(crate) struct Described {
     /// The same of what the cores could do at most.
     peak_gflops: Speeds,
     link_bytes_per_s: Option<f64>,
+    /// What all cores together read from memory and write there; without limit where it is left out.
+    memory_bytes_per_s: Option<f64>,
     round_trip_s: f64,
     /// Power while it computes.
     pub(crate) watts: Option<f64>,
@@ -60,6 +62,7 @@ impl Described {
             link: Some(LinkRate { bytes_per_s: own.min(most), round_trip_s: self.round_trip_s }),
             shares_cores: false,
             nic_bytes_per_s: self.link_bytes_per_s,
+            memory_bytes_per_s: self.memory_bytes_per_s,
         }
     }
 }
@@ -130,8 +133,8 @@ fn one_name(text: &str) -> Result<String, String> {
 }
 
 /// Keys that a machine may have.
-const KEYS: [&str; 8] =
-    ["name", "cores", "memory", "gflops", "peak_gflops", "link_mb_s", "latency_us", "watts"];
+const KEYS: [&str; 9] =
+    ["name", "cores", "memory", "memory_gb_s", "gflops", "peak_gflops", "link_mb_s", "latency_us", "watts"];
 
 fn machine(keys: &Keys<'_>, name: String) -> Result<Described, String> {
     keys.only(&KEYS)?;
@@ -143,6 +146,7 @@ fn machine(keys: &Keys<'_>, name: String) -> Result<Described, String> {
         memory_bytes: keys.size("memory")?.ok_or_else(missing("memory", "is missing, as in \"4G\""))?,
         peak_gflops: speeds(keys, "peak_gflops")?.unwrap_or_default(),
         link_bytes_per_s: keys.number("link_mb_s", 1e-3, 1e6)?.map(|mb| mb * 1e6),
+        memory_bytes_per_s: keys.number("memory_gb_s", 1e-3, 1e6)?.map(|gb| gb * 1e9),
         round_trip_s: keys.number("latency_us", 0.0, 1e7)?.unwrap_or(LATENCY_US) / 1e6,
         watts: keys.number("watts", 0.0, 1e6)?,
     })

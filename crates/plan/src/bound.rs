@@ -13,6 +13,8 @@ use crate::{Machine, Member, Problem};
 pub enum Binding {
     /// Operations over the summed peak of the cores.
     Compute,
+    /// A, B and C once over the memory of the one machine that computes, as fast as it was measured.
+    Memory,
     /// Operands once over the primary's link.
     Egress,
     /// C once over the primary's link.
@@ -26,6 +28,7 @@ impl Binding {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Compute => "compute",
+            Self::Memory => "memory",
             Self::Egress => "egress",
             Self::Ingress => "ingress",
             Self::Worker(_) => "worker link",
@@ -36,6 +39,7 @@ impl Binding {
     pub fn sentence(self, machines: &[Machine]) -> String {
         match self {
             Self::Compute => "the peak speed of all cores together".to_owned(),
+            Self::Memory => "the memory of the machine that computes, over which A, B and C pass".to_owned(),
             Self::Egress => "the primary's link, over which the operands leave".to_owned(),
             Self::Ingress => "the primary's link, over which C comes home".to_owned(),
             Self::Worker(at) => match machines.get(at) {
@@ -104,6 +108,10 @@ pub(crate) fn bound(problem: &Problem, machines: &[Machine], members: &[Member],
         return Bound { seconds: 0.0, by: Binding::Compute };
     }
     let seconds = limits.least(Look::All);
+    let memory_s = memory_s(problem, machines, members);
+    if memory_s > seconds {
+        return Bound { seconds: memory_s, by: Binding::Memory };
+    }
     let alone = [
         (limits.least(Look::Compute), Look::Compute),
         (limits.least(Look::Egress), Look::Egress),
@@ -119,6 +127,15 @@ pub(crate) fn bound(problem: &Problem, machines: &[Machine], members: &[Member],
         Look::Workers => limits.hungriest(seconds).map_or(Binding::Compute, Binding::Worker),
     };
     Bound { seconds, by }
+}
+
+/// Where one machine computes alone: each element of A, B and C passes its memory once.
+fn memory_s(problem: &Problem, machines: &[Machine], members: &[Member]) -> f64 {
+    let [only] = members else { return 0.0 };
+    match machines[only.machine].memory_bytes_per_s {
+        Some(rate) if rate > 0.0 => (problem.operand_bytes() + problem.result_bytes()) / rate,
+        _ => 0.0,
+    }
 }
 
 impl Limits {

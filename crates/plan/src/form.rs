@@ -221,9 +221,12 @@ impl Plan {
     /// Whether C has the bits of one machine that walks the same grid: always where sums are chained, or numbers whole;
     /// else where nobody cuts k, and without Strassen's method.
     pub fn keeps_bits(&self) -> bool {
+        // What one machine sums by itself has parts that the grid alone decides.
+        let alone = self.members.iter().all(|m| m.machine == 0);
         let whole = |s: &Share| {
             let all = self.regions[s.region].steps();
-            s.steps.start == 0 && s.steps.end == all && s.block.steps >= all
+            let least = if alone { self.regions[s.region].grid.steps_of_a_sum() } else { all };
+            s.steps.start == 0 && s.steps.end == all && s.block.steps >= least
         };
         let is_classical = self.strategy.levels == 0;
         !self.problem.dtype.is_float()

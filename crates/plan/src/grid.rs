@@ -108,6 +108,12 @@ const TILES_WANTED: u64 = 64;
 const EDGES: [(u64, u64); 3] = [(1024, 4 * TILES_WANTED), (512, TILES_WANTED), (256, 0)];
 /// Least edge to which a tile is halved to have more of them.
 const PART_EDGE_MIN: u64 = 64;
+/// Elements of the two panels of a step of a thin tile: 1 to 4 MiB, which a thread reads in a tenth of a millisecond or more.
+const STEP_ELEMENTS: u64 = 1 << 19;
+/// A product of fewer tiles is cut along k where one machine computes it alone.
+const FEW_TILES: u64 = 16;
+/// How much deeper a part of k is than it is wide: its sum is then at most a sixty-fourth of the elements that it is made from.
+const PART_DEPTH: u64 = 64;
 /// The least of them.
 const EDGE_MIN: u64 = EDGES[2].0;
 
@@ -136,7 +142,7 @@ impl Grid {
                 return Err(GridError::Option { option: "panel", value: depth, max: DEPTH_MAX });
             }
             Some(depth) => depth,
-            None => default_depth(tile_rows.min(tile_cols)),
+            None => default_depth(tile_rows.min(m.max(1)), tile_cols.min(n.max(1)), tile_rows.min(tile_cols)),
         };
         let grid = Self {
             m,
@@ -183,6 +189,19 @@ impl Grid {
             return Err(GridError::TooMany { m, n, k, tile_rows, tile_cols, depth });
         }
         Ok(())
+    }
+
+    /// Steps that are summed from nothing before they are added to C, where one machine computes the product alone: all of
+    /// them, or so many that its threads have parts of k to share where C has few tiles. A function of the grid: the number
+    /// of threads changes no bit.
+    pub fn steps_of_a_sum(&self) -> u64 {
+        let (steps, tiles) = (self.steps().max(1), self.tiles().max(1));
+        if tiles >= FEW_TILES {
+            return steps;
+        }
+        let deep = PART_DEPTH * self.tile_rows * self.tile_cols / (self.tile_rows + self.tile_cols).max(1);
+        let least = deep.div_ceil(self.depth.max(1)).max(1);
+        steps.div_ceil(TILES_WANTED / tiles).max(least).min(steps)
     }
 
     /// Number of tile rows.
@@ -256,9 +275,15 @@ impl Grid {
 }
 
 /// Small tiles have deep panels, so that a job stays worth sending; beyond 512, where kernels cut k by themselves, depth
-/// gains nothing, and two steps of panels take memory from the block of C.
-fn default_depth(edge: u64) -> u64 {
-    if edge <= EDGE_MIN { 1024 } else { 512 }
+/// gains nothing, and two steps of panels take memory from the block of C. Tiles of a C with a short side have deeper panels
+/// still: as many elements as those of a 256 x 256 tile.
+fn default_depth(rows: u64, cols: u64, edge: u64) -> u64 {
+    let least = if edge <= EDGE_MIN { 1024 } else { 512 };
+    if rows.min(cols) >= EDGE_MIN {
+        return least;
+    }
+    let by_area = STEP_ELEMENTS / (rows + cols).max(1) / 512 * 512;
+    by_area.clamp(least, DEPTH_MAX)
 }
 
 /// The largest square tile that still leaves enough tiles; a flat or tall C gets longer tiles of about the

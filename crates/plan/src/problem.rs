@@ -82,4 +82,6 @@ pub struct Machine {
     /// Of the primary: what it can send, and receive, over all its links together, bytes a second. Where it is not known,
     /// as much as the fastest link.
     pub nic_bytes_per_s: Option<f64>,
+    /// Bytes a second that its threads together read from memory and write there; where it is not known, without limit.
+    pub memory_bytes_per_s: Option<f64>,
 }

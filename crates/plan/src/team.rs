@@ -221,7 +221,9 @@ fn members(
         let base = if at == 0 { team.strategy.base } else { Base::Reuse };
         let charges = &team.costs.charges[at];
         let everyone = team.everyone && at == 0;
-        let cutting = Cutting { base, region, charges, everyone, levels_out };
+        let is_alone = ids.len() == 1 && team.costs.machines[ids[0]].link.is_none();
+        let sums_here = is_alone && team.costs.sums == Sums::Merged && region.levels == 0;
+        let cutting = Cutting { base, region, charges, everyone, levels_out, sums_here };
         let all = shares(&cutting, at, seats)?;
         for (member, mut shares) in members.iter_mut().zip(all) {
             member.shares.append(&mut shares);

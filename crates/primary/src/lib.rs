@@ -13,6 +13,7 @@
 
 mod account;
 mod aside;
+mod bandwidth;
 mod bodies;
 mod error;
 mod gathering;

@@ -2,6 +2,7 @@
 
 use crate::PrimaryError;
 use crate::account::{Progress, RelayReport, Report, Unreachable, losses, moved};
+use crate::bandwidth::bandwidth;
 use crate::bodies::Bodies;
 use crate::error::off_loop;
 use crate::gathering::{Gathered, acquainted, chosen, gather};
@@ -160,7 +161,10 @@ pub async fn multiply(mut request: Request, ends: Ends, watch: &dyn Watch) -> Re
     let kernel = resume::fitting_kernel(&mut gathered, before, &problem)?;
     let Gathered { local, workers, nic_bytes_per_s, missing, mut lost, comers, rules, .. } = gathered;
     recorder.phase(Phase::Planning);
-    let primary = Machine { nic_bytes_per_s, ..local.machine(None, false) };
+    let own_threads = usize::from(local.welcome.threads);
+    let operands = (&request.a, &request.b);
+    let memory_bytes_per_s = bandwidth(&problem, operands, &request.output, own_threads, before.is_none());
+    let primary = Machine { nic_bytes_per_s, memory_bytes_per_s, ..local.machine(None, false) };
     let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits, alike)).collect();
     if alike {
         even_speeds(machines.iter_mut().collect());

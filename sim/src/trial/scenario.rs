@@ -216,6 +216,7 @@ fn machines(
         }),
         shares_cores: false,
         nic_bytes_per_s: None,
+        memory_bytes_per_s: None,
     };
     (0..=workers + comers).map(|at| machine(at, random)).collect()
 }

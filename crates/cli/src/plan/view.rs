@@ -55,6 +55,7 @@ pub(crate) fn limit(limit: &Limit) -> (&'static str, Option<&str>) {
     match limit {
         Limit::Nothing => ("nothing", None),
         Limit::Compute(name) => ("compute", Some(name)),
+        Limit::Memory(name) => ("memory", Some(name)),
         Limit::Link(name) => ("link", Some(name)),
         Limit::Egress => ("egress", None),
         Limit::Ingress => ("ingress", None),

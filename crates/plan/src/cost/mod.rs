@@ -93,6 +93,8 @@ pub enum Limit {
     Nothing,
     /// A machine's kernels.
     Compute(String),
+    /// What a machine reads from memory and writes there.
+    Memory(String),
     /// A machine's link.
     Link(String),
     /// What leaves the primary.
@@ -108,6 +110,7 @@ impl std::fmt::Display for Limit {
         match self {
             Self::Nothing => f.write_str("nothing"),
             Self::Compute(name) => write!(f, "computing at {name}"),
+            Self::Memory(name) => write!(f, "the memory of {name}"),
             Self::Link(name) => write!(f, "the link to {name}"),
             Self::Egress => f.write_str("what the primary sends"),
             Self::Ingress => f.write_str("what the primary receives"),

@@ -39,8 +39,10 @@ struct Beside {
 /// What a member takes by itself.
 #[derive(Clone, Copy, Debug, Default)]
 struct Alone {
-    /// Kernels.
+    /// Kernels, or the memory that they wait for.
     compute_s: f64,
+    /// What the machine reads from memory and writes there, each element once.
+    memory_s: f64,
     /// Its link, there and back.
     there_s: f64,
     home_s: f64,
@@ -144,7 +146,11 @@ impl Costs<'_> {
             cost.compute_s = alone.compute_s;
             cost.link_s = alone.there_s.max(alone.sends_s).max(alone.rounds_s);
             cost.seconds = alone.all_s();
-            let by = if cost.link_s > alone.compute_s { Limit::Link } else { Limit::Compute };
+            let by = match alone.memory_s >= alone.compute_s && alone.memory_s > 0.0 {
+                _ if cost.link_s > alone.compute_s => Limit::Link,
+                true => Limit::Memory,
+                false => Limit::Compute,
+            };
             longest.consider(cost.seconds, by(machine.name.clone()));
             if machine.shares_cores || machine.link.is_none() {
                 cost.seconds = cost.seconds.max(cores_s);
@@ -195,9 +201,26 @@ impl Costs<'_> {
         let threads = f64::from(machine.threads.max(1));
         let waves = (jobs / threads).ceil() * threads / jobs.max(1.0);
         all.compute_s = all.compute_s.max(work / (machine.gflops * 1e9) * waves);
+        all.memory_s = self.memory_s(machine, member);
+        all.compute_s = all.compute_s.max(all.memory_s);
         let link = machine.link.map_or(f64::INFINITY, |l| l.bytes_per_s);
         let (there_s, home_s, sends_s) = (rates.whole / link, back / link, (back + rates.given) / link);
         Alone { there_s, home_s, sends_s, ..all }
+    }
+
+    /// Seconds in which the elements of A, B and C that a member needs pass its memory, each once: what no cache can spare.
+    fn memory_s(&self, machine: &Machine, member: &Member) -> f64 {
+        let Some(bytes_per_s) = machine.memory_bytes_per_s.filter(|rate| *rate > 0.0) else { return 0.0 };
+        let elements = |share: &Share| {
+            let region = &self.regions[share.region];
+            let (rows, cols) = (region.grid.rows_of(share.cells.rows), region.grid.cols_of(share.cells.cols));
+            let (rows, cols) = ((rows * region.q()) as f64, (cols * region.q()) as f64);
+            let depth = region.depth_of(share.steps) as f64;
+            let sent = |travels: bool, side: f64| if travels { side * depth } else { 0.0 };
+            sent(self.problem.sends_a, rows) + sent(self.problem.sends_b, cols) + rows * cols
+        };
+        let all: f64 = member.shares.iter().map(elements).sum();
+        all * self.problem.element_bytes() as f64 / bytes_per_s
     }
 
     /// Operations of a share, with those that take as long as its additions.
@@ -448,6 +471,7 @@ mod tests {
             link,
             shares_cores: false,
             nic_bytes_per_s: None,
+            memory_bytes_per_s: None,
         };
         let machines = [machine(None), machine(link(100.0)), machine(link(10.0)), machine(link(100.0))];
         let member = |machine| Member { machine, shares: Vec::new(), memory_bytes: 0, blocks_at_once: 1 };

@@ -48,6 +48,8 @@ pub(crate) struct Cutting<'a> {
     pub(crate) everyone: bool,
     /// Cells go from machines with more than their part to others, where k is whole.
     pub(crate) levels_out: bool,
+    /// One machine computes the product alone, and adds the sums over parts of k itself.
+    pub(crate) sums_here: bool,
 }
 
 /// The shares of each seat in region number `at`; the seats that have no room for a block of their share, if there are any.
@@ -99,6 +101,11 @@ fn boxes_of(cutting: &Cutting<'_>, seats: &[Seat]) -> Vec<Vec<Cells3>> {
             let steps = Span::new(0, region.steps());
             rects.into_iter().map(|r| r.map(|cells| Cells3 { cells, steps }).into_iter().collect()).collect()
         }
+        // Its parts of k are blocks of one share, of a size that does not depend on its threads.
+        Base::Cuboid if cutting.sums_here => {
+            let one = Cells3 { cells: region.cells(), steps: Span::new(0, region.steps()) };
+            vec![vec![one]]
+        }
         Base::Cuboid => cuboid(region, charges, seats, everyone),
         Base::Box3(a, b, c) => mesh(region, &weights, [a, b, c], everyone),
         Base::Summa(r, c) => mesh(region, &weights, [r, c, 1], everyone),
@@ -129,7 +136,8 @@ fn block_of(cutting: &Cutting<'_>, part: &Cells3, seat: &Seat) -> Option<(BlockS
         Base::Reuse | Base::Cuboid | Base::Box3(..) | Base::Summa(..) => {
             let block = largest_block(region, charges, part.cells, steps, seat.block_bytes)
                 .or_else(|| largest_block(region, charges, part.cells, steps, seat.memory_bytes))?;
-            Some((block, Order::Steps))
+            let most = if cutting.sums_here { region.grid.steps_of_a_sum() } else { block.steps };
+            Some((BlockSize { steps: block.steps.min(most), ..block }, Order::Steps))
         }
     }
 }
