@@ -20,6 +20,7 @@ from helpers import BRAMBLE, ROOT, TAG, assert_gone
     ("local_workers", ["dask futures"]),
     ("losses", ["killed: until it is said", "started again: until it computes"]),
     ("soak", ["workers killed", "failures"]),
+    ("thin_shapes", ["dot product, 2e7", "outer product"]),
     ("under_attack", ["four other addresses", "strangers of this machine"]),
 ])
 def test_a_quick_look(tmp_path, script, heads):

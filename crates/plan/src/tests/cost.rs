@@ -233,3 +233,43 @@ fn spans_of_partial_cells_add_up() {
     let halves = [Span::new(0, 2), Span::new(2, region.steps())].map(|s| region.depth_of(s));
     assert_eq!(halves.iter().sum::<u64>(), 91);
 }
+
+/// A product of a row and a column has little work for each byte: what binds is memory, in the prediction and in the bound.
+#[test]
+fn memory_binds_thin_products_and_no_square_ones() {
+    let alone = |rate, p: &Problem| {
+        let own = Machine { link: None, memory_bytes_per_s: rate, ..machine("w", 100.0, 8 << 30, 1e8) };
+        decide(p, Cut::default(), &own, &[], &Wish::AUTO).unwrap().plan
+    };
+    let dot = problem(1, 1, 20_000_000);
+    let plan = alone(Some(1e10), &dot);
+    let bytes = 2.0 * 20e6 * dot.element_bytes() as f64;
+    assert!((plan.predicted.seconds / (bytes / 1e10) - 1.0).abs() < 0.01, "{:?}", plan.predicted);
+    assert_eq!((plan.predicted.by, plan.bound.by), (Limit::Memory("w".into()), Binding::Memory));
+    assert!(plan.bound.seconds <= plan.predicted.seconds);
+    let square = problem(4096, 4096, 4096);
+    let (with, without) = (alone(Some(1e10), &square), alone(None, &square));
+    assert_eq!((with.predicted, with.bound), (without.predicted, without.bound));
+}
+
+/// The parts of k that one machine's threads share depend on the shape alone, and `--reproducible` has none.
+#[test]
+fn threads_share_k_where_c_is_small_and_their_number_changes_no_part() {
+    let shares = |threads, reproducible, (m, n, k)| {
+        let own = Machine { link: None, threads, ..machine("w", 100.0, 8 << 30, 1e8) };
+        let wish = Wish { reproducible, ..Wish::AUTO };
+        let plan = decide(&problem(m, n, k), Cut::default(), &own, &[], &wish).unwrap().plan;
+        let blocks = plan.members[0].shares[0].blocks_each_way().2;
+        (plan.members[0].shares.clone(), blocks, plan.keeps_bits())
+    };
+    for shape in [(1, 1, 20_000_000), (8, 8, 2_000_000), (64, 64, 1_000_000)] {
+        let one = shares(1, false, shape);
+        assert!((32..=64).contains(&one.1) && one.2, "{shape:?}: {one:?}");
+        [2, 3, 16].into_iter().for_each(|threads| assert_eq!(shares(threads, false, shape), one));
+        assert!(shares(1, true, shape).2);
+    }
+    // Enough tiles, or too little of k: whole.
+    for shape in [(4096, 4096, 4096), (8000, 1, 8000), (512, 512, 1024)] {
+        assert_eq!(shares(2, false, shape).1, 1, "{shape:?}");
+    }
+}
