@@ -114,7 +114,7 @@ const STEP_ELEMENTS: u64 = 1 << 19;
 const FEW_TILES: u64 = 16;
 /// How much deeper a part of k is than it is wide: its sum is then at most a sixty-fourth of the elements that it is made from.
 const PART_DEPTH: u64 = 64;
-/// The least of them.
+/// The least of the default edges.
 const EDGE_MIN: u64 = EDGES[2].0;
 
 impl Grid {

@@ -18,7 +18,7 @@ use std::time::Instant;
 const OPERATIONS_A_BYTE: f64 = 64.0;
 /// Smaller products are over before anything could be measured.
 const BYTES_LEAST: f64 = 32e6;
-/// What is touched in all.
+/// Bytes that the probe touches in all.
 const PROBE_BYTES: u64 = 16 << 20;
 
 /// Bytes of A, B and C a second, or nothing where memory does not bind the product. A and B of one file count twice and are
@@ -69,7 +69,7 @@ fn timed(lines: u64, threads: usize, touch: impl Fn(Span) -> u64 + Sync) -> Opti
     (bytes > 0).then(|| began.elapsed().as_secs_f64() / bytes as f64)
 }
 
-/// So many lines of that many bytes are touched.
+/// How many of so many lines, of that many bytes each, the probe touches.
 fn count(lines: u64, line_bytes: u64) -> u64 {
     (PROBE_BYTES / line_bytes.max(1)).clamp(1, lines.max(1)).min(lines)
 }
