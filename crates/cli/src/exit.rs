@@ -77,6 +77,7 @@ impl From<PrimaryError> for Failure {
             PrimaryError::Wrong(_) => Exit::Unverified,
             PrimaryError::Stopped => Exit::Interrupted,
             PrimaryError::Failed(_)
+            | PrimaryError::Changed(_)
             | PrimaryError::Matrix(_)
             | PrimaryError::Plan(_)
             | PrimaryError::Operands(_) => Exit::Failed,

@@ -13,7 +13,7 @@ use crate::until::{Ended, done_or_stopped};
 use bramble_matrix::{DType, Matrix, Output, Shape};
 use bramble_primary::keeper::{JournalFile, Journaling};
 use bramble_primary::log::{Log, Phase};
-use bramble_primary::{Finished, Report, Request, Stop, Wrong, gone_on_with, multiply};
+use bramble_primary::{Finished, PrimaryError, Report, Request, Stop, Wrong, gone_on_with, multiply};
 use bramble_worker::{default_threads, host_name};
 use std::cell::Cell;
 use std::path::Path;
@@ -123,18 +123,48 @@ struct Kept {
 
 /// Opens the operands, and checks all that can be checked before anything is begun.
 fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
-    let (a, b) = operands::open(&args.a, &args.b, &args.operands)?;
-    let dtype = a.dtype();
+    let operands::Pair { a, b, promoted } = operands::open(&args.a, &args.b, &args.operands)?;
+    let shape = Shape::new(a.shape().rows, b.shape().cols);
+    let old_c = match &args.output {
+        Some(path) if args.beta != 0.0 => Some(old_c(path, shape, args)?),
+        _ => None,
+    };
+    let dtype = match &old_c {
+        Some(old) => with_old_c(a.dtype(), old, args)?,
+        None => a.dtype(),
+    };
+    let wider = (dtype != a.dtype()).then(|| format!("C is {dtype}, as NumPy would have it with the old C"));
+    let (a, b) = (a.converted(dtype)?, b.converted(dtype)?);
+    let old_c = old_c.map(|old| old.converted(dtype)).transpose()?;
     factors(args, dtype)?;
     check_kernel(args.cut.kernel(), dtype)?;
     args.cut.check(dtype)?;
-    let shape = Shape::new(a.shape().rows, b.shape().cols);
     let insight = Insight::prepare(args, shape.rows)?;
-    let old_c = match &args.output {
-        Some(path) if args.beta != 0.0 => Some(old_c(path, shape, dtype, args)?),
-        _ => None,
-    };
+    for told in promoted.iter().chain(&wider).filter(|_| !args.quiet) {
+        crate::say(&format!("bramble: {told}"));
+    }
     Ok(Operands { a, b, old_c, insight })
+}
+
+/// The type of C where an old one is added to: one that loses nothing of the old C, unless the user has named another.
+fn with_old_c(dtype: DType, old: &Matrix, args: &MultiplyArgs) -> Result<DType, Failure> {
+    let (name, was, wide) = (old.name(), old.dtype(), dtype.promoted(old.dtype()));
+    let loses =
+        |reason: &str| Err(Failure::failed(format!("{name} is {was}, and {reason}; nothing was written")));
+    if let Some(asked) = args.operands.dtype {
+        if wide == asked {
+            return Ok(asked);
+        }
+        return loses(&format!(
+            "--dtype {asked} would replace it by a C that cannot hold its elements: use --dtype {wide}, or another -o"
+        ));
+    }
+    if was == DType::I64 && wide == DType::F64 {
+        return loses(&format!(
+            "A and B are {dtype}: f64, which C would be, does not hold every i64 exactly; say --dtype f64 if that does"
+        ));
+    }
+    Ok(wide)
 }
 
 fn factors(args: &MultiplyArgs, dtype: DType) -> Result<(), Failure> {
@@ -155,7 +185,7 @@ fn factors(args: &MultiplyArgs, dtype: DType) -> Result<(), Failure> {
     Ok(())
 }
 
-fn old_c(path: &Path, shape: Shape, dtype: DType, args: &MultiplyArgs) -> Result<Matrix, Failure> {
+fn old_c(path: &Path, shape: Shape, args: &MultiplyArgs) -> Result<Matrix, Failure> {
     let name = path.display().to_string();
     if !path.exists() {
         return Err(Failure::failed(format!("{name}: --beta {} needs an existing C there", args.beta)));
@@ -167,11 +197,7 @@ fn old_c(path: &Path, shape: Shape, dtype: DType, args: &MultiplyArgs) -> Result
             old.shape()
         )));
     }
-    if old.dtype() == dtype {
-        return Ok(old);
-    }
-    let was = old.dtype();
-    old.converted(dtype).map_err(|e| Failure::failed(format!("{name} is {was}, but C is {dtype}: {e}")))
+    Ok(old)
 }
 
 /// Where C goes. Signals are waited for from here on, so nothing that is begun stays behind.
@@ -207,6 +233,7 @@ async fn compute(
         // Known when the machines are.
         kernel: String::new(),
         wish: args.cut.wish(is_local),
+        instead: None,
         credits: args.cut.credits,
         steals: !args.no_steal,
         effort: args.verify,
@@ -234,6 +261,10 @@ async fn compute(
     (request.threads, request.log) = (gathered.threads, log);
     let result = multiply(request, gathered.ends, &watch).await;
     watch.done();
+    if let (Err(PrimaryError::Changed(_)), Some(path)) = (&result, &args.output) {
+        // Nobody knows of which elements each tile is, so no run may go on with them.
+        crate::resume::forget(path);
+    }
     result.map_err(|e| Gathered::failure(is_local, e))
 }
 

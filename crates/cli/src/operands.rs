@@ -2,10 +2,18 @@
 
 use crate::args::OperandArgs;
 use crate::exit::Failure;
-use bramble_matrix::{DType, Matrix, Shape};
+use bramble_matrix::{Matrix, Shape};
 
-/// A and B. Files are mapped, not read.
-pub(crate) fn open(a: &str, b: &str, args: &OperandArgs) -> Result<(Matrix, Matrix), Failure> {
+/// Operands of one type.
+pub(crate) struct Pair {
+    pub(crate) a: Matrix,
+    pub(crate) b: Matrix,
+    /// What is told of them where they had two types.
+    pub(crate) promoted: Option<String>,
+}
+
+/// A and B, of one type: that of `--dtype`, or the one in which NumPy would multiply them. Files are mapped, not read.
+pub(crate) fn open(a: &str, b: &str, args: &OperandArgs) -> Result<Pair, Failure> {
     let open = |spec: &str, transpose: bool| -> Result<Matrix, Failure> {
         let matrix = Matrix::open(spec)?;
         let matrix = match args.dtype {
@@ -16,7 +24,10 @@ pub(crate) fn open(a: &str, b: &str, args: &OperandArgs) -> Result<(Matrix, Matr
     };
     let (left, right) = (open(a, args.transpose_a)?, open(b, args.transpose_b)?);
     fit(a, b, args, &left, &right)?;
-    Ok((left, right))
+    let (one, two, dtype) = (left.dtype(), right.dtype(), left.promoted(&right));
+    let told = || format!("{a} is {one} and {b} is {two}: multiplied as {dtype}, as NumPy does");
+    let promoted = (one != two).then(told);
+    Ok(Pair { a: left.converted(dtype)?, b: right.converted(dtype)?, promoted })
 }
 
 fn fit(a_spec: &str, b_spec: &str, args: &OperandArgs, a: &Matrix, b: &Matrix) -> Result<(), Failure> {
@@ -35,19 +46,6 @@ fn fit(a_spec: &str, b_spec: &str, args: &OperandArgs, a: &Matrix, b: &Matrix) -
         let (left, right) = (seen(a_spec, args.transpose_a, sa), seen(b_spec, args.transpose_b, sb));
         return Err(Failure::failed(format!(
             "{left} and {right}: the columns of the first must equal the rows of the second{hint}"
-        )));
-    }
-    if a.dtype() != b.dtype() {
-        let (da, db) = (a.dtype(), b.dtype());
-        let widest = match (da, db) {
-            (DType::F64, _) | (_, DType::F64) => DType::F64,
-            (DType::I64, DType::F32) | (DType::F32, DType::I64) => DType::F64,
-            (DType::I32, DType::F32) | (DType::F32, DType::I32) => DType::F64,
-            _ => DType::I64,
-        };
-        let which = if da == widest { b_spec } else { a_spec };
-        return Err(Failure::failed(format!(
-            "{a_spec} is {da} and {b_spec} is {db}: convert {which} with --dtype {widest}"
         )));
     }
     Ok(())

@@ -98,7 +98,7 @@ pub(crate) fn problem(verb: &str, args: &PlanArgs) -> Result<Problem, Failure> {
     };
     let problem = match (&args.a, &args.b, size) {
         (Some(a), Some(b), _) => {
-            let (a, b) = operands::open(a, b, &args.operands)?;
+            let operands::Pair { a, b, .. } = operands::open(a, b, &args.operands)?;
             Problem {
                 m: a.shape().rows,
                 n: b.shape().cols,

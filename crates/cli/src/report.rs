@@ -36,6 +36,9 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
         let held = report.machines.iter().map(|m| m.memory_bytes).max().unwrap_or(0);
         out.push(format!("memory    {}", plan_text::memory(held, report.aside_bytes_max)));
     }
+    if let Some(instead) = &report.instead {
+        out.push(format!("instead   {instead}"));
+    }
     if report.bound.seconds > 0.0 {
         let ratio = report.seconds / report.bound.seconds;
         let (bound, by) = (seconds(report.bound.seconds), report.bound.by.name());
@@ -113,6 +116,7 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
         "strategy": report.strategy,
         "alone": report.alone,
         "decision": report.sentence,
+        "instead": report.instead,
         "sums": match report.sums { Sums::Merged => "merged", Sums::Chained => "chained" },
         "kernel": kernel,
         "grid": {"tile_rows": tile_rows, "tile_cols": tile_cols, "depth": depth},

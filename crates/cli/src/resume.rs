@@ -158,10 +158,16 @@ pub(crate) fn left(path: &Path) -> Option<String> {
     // What cannot be read now may be read another time.
     if matches!(find(&journal_of(&target)), Ok(Found::Nothing)) {
         // While C is being synced that goes on in a thread, without its file.
-        let _ = fs::remove_file(part_of(&target));
-        let _ = fs::remove_file(journal_of(&target));
+        forget(path);
     }
     left
+}
+
+/// Removes what a run has left of C.
+pub(crate) fn forget(path: &Path) {
+    let target = target_of(path);
+    let _ = fs::remove_file(part_of(&target));
+    let _ = fs::remove_file(journal_of(&target));
 }
 
 /// What another run could go on with, and how, as a sentence.

@@ -45,6 +45,22 @@ impl DType {
         matches!(self, Self::F32 | Self::F64)
     }
 
+    /// Whether this type holds a factor with all of the digits that the type has: for `f32` those that round to 0, to a number
+    /// below 2^-126 or to infinity are not held. Integers' factors are checked before.
+    pub fn holds_factor(self, factor: f64) -> bool {
+        self != Self::F32 || factor == 0.0 || (factor as f32).is_normal()
+    }
+
+    /// The type in which NumPy computes with elements of both types.
+    pub const fn promoted(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::F32, Self::F32) => Self::F32,
+            (Self::I32, Self::I32) => Self::I32,
+            (Self::I32 | Self::I64, Self::I32 | Self::I64) => Self::I64,
+            _ => Self::F64,
+        }
+    }
+
     /// The code on the wire.
     pub const fn code(self) -> u8 {
         match self {

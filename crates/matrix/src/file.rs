@@ -7,13 +7,18 @@
 //! take memory before the sizes are checked against the file and the machine.
 //!
 //! Deliberately absent: writing (see `output`; `npy::write_header` is its helper), compressed files (`.npz`,
-//! `.mtx.gz`), and protection against a file that another program shortens while it is mapped.
+//! `.mtx.gz`), and protection against a file that another program shortens while it is mapped (`state` says
+//! afterwards that one was changed).
 
 pub(crate) mod mtx;
 pub(crate) mod npy;
 pub(crate) mod safetensors;
 
 mod map;
+mod state;
+
+pub use state::Change;
+pub(crate) use state::FileState;
 
 use crate::source::Mapped;
 use crate::{Generator, Matrix, MatrixError, SharedBytes, generate};
@@ -45,7 +50,8 @@ impl Matrix {
         // A file of that very name goes before a tensor.
         let (path, tensor) = if whole.exists() { (whole, None) } else { split_tensor(spec) };
         let (map, file) = map::map_file(path)?;
-        let mapped = Mapped { bytes: map.len() as u64, file: Some(Arc::new(file)) };
+        let state = FileState::of(&file);
+        let mapped = Mapped { bytes: map.len() as u64, file: Some(Arc::new(file)), state };
         let contents = Contents { bytes: map, mapped, dense_bytes_max: None };
         read(spec, path, tensor, contents)
     }

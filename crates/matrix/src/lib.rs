@@ -33,6 +33,7 @@ mod winograd;
 pub use digest::{Digest128, Digester};
 pub use dtype::{DType, Element};
 pub use error::MatrixError;
+pub use file::Change;
 pub use generate::Generator;
 pub use heap::give_back_free_memory;
 pub use memory::{Buffer, Lines, SharedBytes};
@@ -40,7 +41,8 @@ pub use output::{Lent, Output, Sealed, Unfinished};
 pub use shape::{Layout, Rect, Shape, Span};
 pub use source::Matrix;
 pub use verify::{
-    Check, Effort, Fault, Scaling, TileLevels, Verdict, part_is_wrong, scaling, verify, wrong_tiles,
+    Check, Effort, Fault, Scaling, TileLevels, Verdict, largest_element, part_is_wrong, scaling, verify,
+    wrong_tiles,
 };
 pub use view::{View, ViewMut};
 pub use winograd::Winograd;

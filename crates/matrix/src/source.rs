@@ -9,6 +9,7 @@
 //! Deliberately absent: file formats (see `file`), and any cache of converted elements.
 
 use crate::element::{ByteOrder, FileElement, conversion_loss, convert, decode};
+use crate::file::{Change, FileState};
 use crate::{DType, Generator, Layout, Lines, MatrixError, Rect, Shape, SharedBytes, Span};
 use std::fs::File;
 use std::sync::Arc;
@@ -33,6 +34,8 @@ pub(crate) struct Mapped {
     /// All of the file.
     pub(crate) bytes: u64,
     pub(crate) file: Option<Arc<File>>,
+    /// What the system said of it when it was opened.
+    pub(crate) state: Option<FileState>,
 }
 
 /// Where the elements are.
@@ -167,12 +170,32 @@ impl Matrix {
         }
     }
 
+    /// How its file differs from what it was when it was opened; `None` where nothing shows, or no file is read.
+    pub fn change(&self) -> Option<Change> {
+        let now = self.mapped.file.as_ref().and_then(|file| FileState::of(file));
+        self.mapped.state?.change(now?)
+    }
+
     /// The rule that makes its elements, with which another machine can make any block by itself.
     pub fn generator(&self) -> Option<Generator> {
         match self.store {
             Store::Generated(generator) => Some(generator),
             _ => None,
         }
+    }
+
+    /// The type in which NumPy multiplies this matrix by another: integers of 8 and 16 bits in a file are exact in `f32`.
+    pub fn promoted(&self, other: &Self) -> DType {
+        match (self.dtype, other.dtype) {
+            (DType::F32, _) if other.is_of_short_integers() => DType::F32,
+            (_, DType::F32) if self.is_of_short_integers() => DType::F32,
+            (one, two) => one.promoted(two),
+        }
+    }
+
+    fn is_of_short_integers(&self) -> bool {
+        let Store::Foreign { element, .. } = &self.store else { return false };
+        self.dtype == DType::I32 && element.size_bytes() <= 2
     }
 
     /// The transposed matrix; copies nothing.

@@ -21,6 +21,9 @@ pub enum PrimaryError {
     /// C is wrong, and what is wrong in it cannot be made again.
     #[error("{0}")]
     Wrong(String),
+    /// A file was written to while it was read for the product: C is of no use, and nobody is to blame.
+    #[error("{0}")]
+    Changed(String),
     /// The user wanted it to end, and what was complete is kept.
     #[error("ended as was asked")]
     Stopped,

@@ -130,7 +130,7 @@ pub(crate) struct CutArgs {
     #[arg(long, value_name = "S", default_value = "auto", value_parser = strategy)]
     pub(crate) strategy: Wanted,
     /// The same bits whatever the strategy and the machines: sums are added in one order, with the simd kernel everywhere
-    /// unless --kernel says otherwise
+    /// unless --kernel says otherwise. For floats, another --panel gives other bits (docs/kernel-contract.md says which agree)
     #[arg(long)]
     pub(crate) reproducible: bool,
     /// No element less accurate than by the classical method: keeps Strassen out
@@ -142,7 +142,7 @@ pub(crate) struct CutArgs {
     /// Rows and columns of a tile of C
     #[arg(long, value_name = "N")]
     tile: Option<u64>,
-    /// Depth of a step of k
+    /// Depth of a step of k; for floats the last bits of C depend on it, also with --reproducible
     #[arg(long, value_name = "N")]
     panel: Option<u64>,
     /// Most bytes that a worker is sent before it gives some back
@@ -218,10 +218,10 @@ pub(crate) struct MultiplyArgs {
     #[command(flatten)]
     pub(crate) operands: OperandArgs,
     /// Factor of the product
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, value_parser = factor)]
     pub(crate) alpha: f64,
     /// Factor of the C that is already in the output file
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, requires = "output")]
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, requires = "output", value_parser = factor)]
     pub(crate) beta: f64,
     /// How hard to check C: off, fast, full
     #[arg(long, value_name = "EFFORT", default_value = "fast", value_parser = effort)]
@@ -383,6 +383,16 @@ pub(super) fn element_type(text: &str) -> Result<DType, String> {
     DType::parse(text).ok_or_else(|| "use f32, f64, i32 or i64".to_owned())
 }
 
+/// A factor: what f64 has no finite number for, or only 0, is not what was meant.
+fn factor(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "is not a number".to_owned())?;
+    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+    if number == 0.0 && mantissa.bytes().any(|digit| (b'1'..=b'9').contains(&digit)) {
+        return Err("is smaller than the smallest f64, 5e-324".to_owned());
+    }
+    if number.is_finite() { Ok(number) } else { Err("must be a finite number, at most 1.79e308".to_owned()) }
+}
+
 fn effort(text: &str) -> Result<Effort, String> {
     text.parse()
 }
@@ -400,6 +410,23 @@ mod tests {
             ["", "2x3", "2x3x4x5", "2x3x0", "2x3x-4", "2x3x4:f16", "2x3x+4", "2x3x99999999999", "ax2x3"]
         {
             assert!(sizes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn factors_are_finite_and_not_lost() {
+        for (text, number) in [
+            ("1e-46", 1e-46),
+            ("-2.5", -2.5),
+            ("1e39", 1e39),
+            ("0.000e5", 0.0),
+            ("-0", 0.0),
+            ("5e-324", 5e-324),
+        ] {
+            assert_eq!(factor(text), Ok(number), "{text}");
+        }
+        for bad in ["1e309", "-1e400", "inf", "nan", "1e-400", "0.01e-999", "two", ""] {
+            assert!(factor(bad).is_err(), "{bad}");
         }
     }
 

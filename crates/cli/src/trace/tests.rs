@@ -31,6 +31,7 @@ fn report() -> Report {
         bytes_received: 0,
         alone: false,
         sentence: String::new(),
+        instead: None,
         io: None,
         machines: Vec::new(),
         moved: Vec::new(),

@@ -32,7 +32,7 @@ mod tests;
 mod tile;
 
 pub use locate::{part_is_wrong, wrong_tiles};
-pub use scaling::{Scaling, scaling};
+pub use scaling::{Scaling, largest_element, scaling};
 
 use crate::{DType, Matrix, MatrixError, Shape, Winograd};
 use recompute::Problem;
@@ -190,8 +190,9 @@ pub fn verify(check: &Check<'_>) -> Result<Verdict, MatrixError> {
 /// The check with everything in it known to fit together.
 fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
     let (a, b, c) = (check.a, check.b, check.c);
-    // A kernel holds the factors in the element type; integer types take them as they are.
-    let factor = |x: f64| if c.dtype() == DType::F32 { f64::from(x as f32) } else { x };
+    // A kernel rounds factors to f32 where that holds them.
+    let is_rounded = |x: f64| c.dtype() == DType::F32 && c.dtype().holds_factor(x);
+    let factor = |x: f64| if is_rounded(x) { f64::from(x as f32) } else { x };
     let (alpha, beta) = (factor(check.alpha), factor(check.beta));
     let c0 = check.c0.filter(|_| beta != 0.0);
     fits(b, c.dtype(), Shape::new(a.shape().cols, c.shape().cols))?;
