@@ -262,7 +262,7 @@ async fn compute(
     let result = multiply(request, gathered.ends, &watch).await;
     watch.done();
     if let (Err(PrimaryError::Changed(_)), Some(path)) = (&result, &args.output) {
-        // Nobody knows of which elements each tile is, so no run may go on with them.
+        // Tiles from before and from after the change do not belong together: no run may resume with them.
         crate::resume::forget(path);
     }
     result.map_err(|e| Gathered::failure(is_local, e))

@@ -8,7 +8,7 @@ use bramble_matrix::{Matrix, Shape};
 pub(crate) struct Pair {
     pub(crate) a: Matrix,
     pub(crate) b: Matrix,
-    /// What is told of them where they had two types.
+    /// Where A and B had two types: a sentence for the user about the type that was chosen.
     pub(crate) promoted: Option<String>,
 }
 

@@ -45,8 +45,8 @@ impl DType {
         matches!(self, Self::F32 | Self::F64)
     }
 
-    /// Whether this type holds a factor with all of the digits that the type has: for `f32` those that round to 0, to a number
-    /// below 2^-126 or to infinity are not held. Integers' factors are checked before.
+    /// Whether a factor is 0 or rounds to a normal number of this type. For `f32` that excludes factors below 2^-126 and above
+    /// the largest `f32`. `f64` holds every factor; the caller checks factors of integers.
     pub fn holds_factor(self, factor: f64) -> bool {
         self != Self::F32 || factor == 0.0 || (factor as f32).is_normal()
     }

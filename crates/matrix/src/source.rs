@@ -34,7 +34,7 @@ pub(crate) struct Mapped {
     /// All of the file.
     pub(crate) bytes: u64,
     pub(crate) file: Option<Arc<File>>,
-    /// What the system said of it when it was opened.
+    /// Its length and times when it was opened.
     pub(crate) state: Option<FileState>,
 }
 
@@ -170,7 +170,8 @@ impl Matrix {
         }
     }
 
-    /// How its file differs from what it was when it was opened; `None` where nothing shows, or no file is read.
+    /// The difference between the state of its file at the opening and now; `None` without a difference, and for matrices that
+    /// read no file.
     pub fn change(&self) -> Option<Change> {
         let now = self.mapped.file.as_ref().and_then(|file| FileState::of(file));
         self.mapped.state?.change(now?)

@@ -48,7 +48,7 @@ pub enum Objection {
 }
 
 impl Extent {
-    /// What speaks against so many levels; nothing for integers, which wrap back.
+    /// The reason against so many levels, if there is one. For integers there is none: their sums wrap, and are exact in the end.
     pub fn objection(&self, levels: u32) -> Option<Objection> {
         if levels == 0 || !self.dtype.is_float() {
             return None;

@@ -273,7 +273,7 @@ pub struct Report {
     pub alone: bool,
     /// Why.
     pub sentence: String,
-    /// What was done in place of something that was asked for, and why.
+    /// Names the strategy or kernel that replaced one that the user had ordered, and the reason.
     pub instead: Option<String>,
     /// What the processor time of the primary's own thread went to, where that was asked.
     pub io: Option<IoUse>,

@@ -21,7 +21,7 @@ pub enum PrimaryError {
     /// C is wrong, and what is wrong in it cannot be made again.
     #[error("{0}")]
     Wrong(String),
-    /// A file was written to while it was read for the product: C is of no use, and nobody is to blame.
+    /// The file of an operand was written to during the product: C is useless, and no machine is to blame.
     #[error("{0}")]
     Changed(String),
     /// The user wanted it to end, and what was complete is kept.

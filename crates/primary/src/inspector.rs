@@ -63,8 +63,8 @@ impl Inspector {
         })
     }
 
-    /// An error where the file of an operand is not what it was when it was opened. `noticed`: when that is asked. `is_doubted`:
-    /// somebody would be accused next, so that a change of which only its status tells counts too.
+    /// An error where the file of an operand was changed since it was opened. `noticed` completes the message: "noticed …".
+    /// `is_doubted`: C or a tile is wrong, and a machine would be accused next; then a change of status alone counts, too.
     pub(crate) fn unchanged(&self, noticed: &str, is_doubted: bool) -> Result<(), PrimaryError> {
         let all = [Some(&self.a), Some(&self.b), self.old_c.as_ref()];
         let found = all.into_iter().flatten().find_map(|matrix| {

@@ -3,7 +3,6 @@
 use crate::PrimaryError;
 use crate::account::{Progress, RelayReport, Report, Unreachable, losses, moved};
 use crate::bodies::Bodies;
-use crate::error::off_loop;
 use crate::gathering::{Gathered, acquainted, chosen, gather};
 use crate::inspector::Inspector;
 use crate::keeper::{JournalFile, Journaling, Subject};
@@ -45,7 +44,7 @@ pub struct Request {
     pub kernel: String,
     /// What is wanted of the plan.
     pub wish: Wish,
-    /// What is done in place of something that was asked for, and why: a sentence without a beginning. `None` in a new request.
+    /// Names the strategy or kernel that replaces one that the user has ordered, and the reason. `None` in a new request.
     pub instead: Option<String>,
     /// Most bytes that any one worker is sent before it frees some.
     pub credits: Option<u64>,

@@ -383,7 +383,7 @@ pub(super) fn element_type(text: &str) -> Result<DType, String> {
     DType::parse(text).ok_or_else(|| "use f32, f64, i32 or i64".to_owned())
 }
 
-/// A factor: what f64 has no finite number for, or only 0, is not what was meant.
+/// A factor. Refuses a number that f64 can only hold as infinity, or, unless the user typed 0, as 0.
 fn factor(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "is not a number".to_owned())?;
     let mantissa = text.split(['e', 'E']).next().unwrap_or_default();

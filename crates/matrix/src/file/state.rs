@@ -1,45 +1,47 @@
-//! Whether a file is still what it was when it was opened, as far as the system says.
+//! Detects that a file was written to after it was opened, from its length and times.
 //!
-//! Place in the flow: noted when a file is mapped; asked before a machine is accused of wrong results, and before C is kept.
+//! Place in the flow: a file's state is recorded when the file is mapped. The primary compares it before it accuses a machine of
+//! wrong results, and before it keeps C.
 //!
-//! Invariant: the open file is asked, never its name. A file that was replaced under its name is still there as it was, and still
-//! what is read.
+//! Invariant: the state is that of the open file, never of its name. After a rename over that name the old file still exists, unchanged,
+//! and the product still reads the old file.
 //!
-//! Deliberately absent: reading the elements again. So a change goes unnoticed where the system notes none: within the same tick of
-//! its clock (some milliseconds) as the opening; through a map that another program has, until the system notes that it was
-//! written to (tmpfs never does); on a network filesystem, until attributes are fetched again.
+//! Deliberately absent: a digest of the elements. Three kinds of change therefore go unnoticed: a change within the same tick of the
+//! file clock (some milliseconds) as the opening; a change through another program's shared map before the system updates the
+//! file's time (tmpfs never does); a change on a network filesystem before this machine fetches the attributes again.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
-/// What the system says of a file.
+/// Length and times of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileState {
     bytes: u64,
-    /// When its bytes were last changed, in seconds and nanoseconds; programs may set it.
+    /// Time of modification, in seconds and nanoseconds; programs can set it.
     modified: (i64, i64),
-    /// When anything of it was last changed: bytes, times, names, rights. Programs cannot set it.
+    /// Time of the last change of bytes, times, names or rights; programs cannot set it.
     status: (i64, i64),
 }
 
-/// How a file differs from what it was.
+/// A difference between two states of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It has another length.
+    /// The length differs.
     Length {
         /// Bytes when it was opened.
         was: u64,
         /// Bytes now.
         is: u64,
     },
-    /// Its bytes were written, or somebody says so.
+    /// The time of modification differs.
     Contents,
-    /// Its times, names or rights were changed; perhaps its bytes too, and their time set back.
+    /// Only the time of the last change of status differs: a program changed times, names or rights, or wrote bytes and then set
+    /// the time of modification back.
     Status,
 }
 
 impl Change {
-    /// Whether its bytes are said to have changed.
+    /// Whether length or time of modification differ.
     pub fn is_of_contents(self) -> bool {
         self != Self::Status
     }
@@ -56,7 +58,7 @@ impl std::fmt::Display for Change {
 }
 
 impl FileState {
-    /// Of a file as it is now; `None` where the system does not say.
+    /// The state of a file now; `None` where the system cannot read it.
     pub(crate) fn of(file: &File) -> Option<Self> {
         let meta = file.metadata().ok()?;
         Some(Self {
@@ -66,7 +68,7 @@ impl FileState {
         })
     }
 
-    /// What has changed since.
+    /// The difference between this state and a later one.
     pub(crate) fn change(self, now: Self) -> Option<Change> {
         if self.bytes != now.bytes {
             return Some(Change::Length { was: self.bytes, is: now.bytes });

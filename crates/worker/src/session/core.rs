@@ -377,8 +377,8 @@ fn compute<T: KernelElement>(
 ) {
     let (a, b, c) = (a.view(), b.view(), target.view_mut());
     match operation {
-        Operation::Multiply => factors::multiply(kernel, alpha, [a, b], beta, c),
-        Operation::Add => factors::sum([a, b], Sign::Plus, beta, c),
-        Operation::Subtract => factors::sum([a, b], Sign::Minus, beta, c),
+        Operation::Multiply => factors::multiply::<T>(kernel, alpha, [a, b], beta, c),
+        Operation::Add => factors::sum::<T>([a, b], Sign::Plus, beta, c),
+        Operation::Subtract => factors::sum::<T>([a, b], Sign::Minus, beta, c),
     }
 }
