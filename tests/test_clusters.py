@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 
+import blake3
 import numpy as np
 import pytest
 from helpers import Run, assert_product, assert_refused, bramble, matrix, multiply, save, succeed, workers
@@ -58,7 +59,6 @@ def test_files_and_their_layout_do_not_change_the_bits(tmp_path, order):
 
 
 def test_the_digest_is_blake3_of_the_elements(tmp_path):
-    blake3 = pytest.importorskip("blake3")
     digest, _ = digest_and_bytes(tmp_path, "C.npy", *OPERANDS["f32"])
     assert digest.removeprefix("blake3:") == blake3.blake3(np.load(tmp_path / "C.npy").tobytes()).hexdigest()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import Run, matrix, save, succeed, workers
+from lacking import unless
 
 MIB = 2**20
 
@@ -49,7 +50,7 @@ SMALL_TILES = "--tile", "40", "--panel", "100", "--kernel", "reference", "--stra
 """Matrices of a few kilobytes, thousands of them, which lie with the C library's allocator."""
 
 
-@pytest.mark.skipif(os.confstr("CS_GNU_LIBC_VERSION") is None, reason="what other C libraries keep is up to them")
+@unless("" if os.confstr("CS_GNU_LIBC_VERSION") else "what other C libraries keep is up to them", "glibc")
 def test_a_worker_gives_back_what_a_lost_primary_made_it_take_while_others_go_on():
     with workers(1, "--threads", "1", "--memory", "400M") as (addresses, runs):
         pid = runs[0].process.pid

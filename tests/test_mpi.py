@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from helpers import BRAMBLE, Run, assert_gone, assert_refused, bramble, cpu_seconds, matrix, processes_of, save, succeed
+from lacking import skip
 
-REQUIRED = "BRAMBLE_TEST_MPI_REQUIRED"
-"""Set where both libraries have to be there."""
 LAUNCHERS = {
     "openmpi": ["mpirun.openmpi", "--oversubscribe"] + (["--allow-run-as-root"] if os.getuid() == 0 else []),
     "mpich": ["mpirun.mpich"],
@@ -27,15 +26,14 @@ STRATEGIES = ["row:3", "reuse", "cuboid:1x1x2", "strassen:1"]
 @pytest.fixture(params=LAUNCHERS)
 def library(request):
     launcher = LAUNCHERS[request.param][0]
-    if not shutil.which(launcher) and not os.environ.get(REQUIRED):
-        pytest.skip(f"{launcher} is not installed: its link is not tested")
+    if not shutil.which(launcher):
+        skip("mpi", f"{launcher} is not installed: its link is not tested")
     return request.param
 
 
 def start(library, ranks, *args, env=None):
     launcher, *options = LAUNCHERS[library]
     binary = shutil.which(launcher)
-    assert binary, f"{launcher} is not installed, and {REQUIRED} is set"
     return Run(*options, "-n", ranks, BRAMBLE, *args, binary=binary, env=env)
 
 
@@ -127,7 +125,7 @@ def test_who_ends_early_ends_all_and_leaves_nothing_under_the_name_of_c(library,
 def test_one_that_stands_still_in_mid_frame_is_done_without(tmp_path):
     """MPI cannot be told to stop receiving: what is under way must not land in C, which others make meanwhile."""
     if not shutil.which(LAUNCHERS["openmpi"][0]):
-        pytest.skip("Open MPI is not installed")
+        skip("mpi", "Open MPI is not installed")
     # A row of C, whose frames are one run of memory, over TCP with buffers that no frame fits.
     wide = "random:1x1:f64:1", "random:1x40000000:f64:2"
     want = succeed("multiply", *wide, "--json").report["digest"]
@@ -179,7 +177,7 @@ def test_nobody_has_started_others(library, tmp_path):
 
 def test_a_library_of_another_mpirun_is_named(tmp_path):
     if not all(shutil.which(launcher) for launcher, *_ in LAUNCHERS.values()):
-        pytest.skip("only one MPI library is installed")
+        skip("mpi", "only one MPI library is installed")
     a = save(tmp_path, "A.npy", matrix(4, 4, "f64", 1))
     result = start("mpich", 2, "multiply", a, a, "--link", "mpi", env={"BRAMBLE_MPI": "libmpi.so.40"}).finish()
     lines = ours(result)

@@ -7,6 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 from helpers import DTYPES, assert_product, bramble, matrix, multiply, save, succeed
+from lacking import skip
 
 WHERE = {"in process": [], "local 2": ["--local", "2"]}
 
@@ -71,7 +72,7 @@ def test_every_kernel(tmp_path, where, kernel, dtype):
     if library and not ctypes.util.find_library(library):
         result = bramble(*args)
         assert result.code == 1 and library in result.err.lower(), result
-        pytest.skip(f"lib{library} is not installed; refused politely: {result.err.strip()}")
+        skip("blas", f"lib{library} is not installed; refused politely: {result.err.strip()}")
     result = bramble(*args)
     if library and dtype.startswith("i") and result.code != 0:
         assert result.code in (1, 2) and kernel in result.err and dtype in result.err, result
@@ -154,7 +155,7 @@ def test_completions(tmp_path, shell):
     script = succeed("completions", shell).out
     assert "multiply" in script and "transpose-b" in script and "nodes" in script and "cluster" in script
     if not shutil.which(shell):
-        pytest.skip(f"{shell} is not installed: its script was written but not parsed")
+        skip("shell", f"{shell} is not installed: its script was written but not parsed")
     (tmp_path / "script").write_text(script)
     subprocess.run([shell, "-n", tmp_path / "script"], check=True)
 
@@ -163,7 +164,7 @@ def test_man_page(tmp_path):
     page = succeed("man").out
     assert ".TH" in page
     if not shutil.which("man"):
-        pytest.skip("man is not installed: only the page's head was looked at")
+        skip("man", "man is not installed: only the page's head was looked at")
     (tmp_path / "bramble.1").write_text(page)
     shown = subprocess.run(["man", "-l", tmp_path / "bramble.1"], capture_output=True, text=True, check=True,
                            env={"MANWIDTH": "100", "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"})

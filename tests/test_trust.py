@@ -10,6 +10,7 @@ import time
 
 import pytest
 from helpers import BRAMBLE, Run, assert_nothing_written, assert_refused, bramble, succeed, workers
+from lacking import skip
 
 OPERANDS = "random:300x200:f64:1", "random:200x300:f64:2"
 TOGETHER = "--strategy", "reuse"
@@ -184,7 +185,7 @@ def test_boards_whose_clocks_are_wrong_still_join(tmp_path, keys):
     try:
         subprocess.run(["faketime", "1980-01-01", "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("faketime is not installed")
+        skip("clock", "faketime is not installed")
     worker = subprocess.Popen(["faketime", "1980-01-01", BRAMBLE, "worker", "--listen", "127.0.0.1:0"],
                               env={**keys[0], "PATH": "/usr/bin:/bin"}, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)

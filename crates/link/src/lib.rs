@@ -39,7 +39,7 @@ pub use key::{ClusterKey, KeyError};
 pub use local::{Endpoint, local_pair};
 pub use local_kind::LocalKind;
 pub use meter::{Meter, Section, Spent, clock_ns, thread_cpu_ns};
-pub use mpi::{Exchange, Launch, MpiError, Order, Plain, Portion, World};
+pub use mpi::{Exchange, Late, Launch, MpiError, Order, Plain, Portion, WhenLate, World};
 pub use secure::{Introduced, Proven, Reach, Security};
 pub use tcp::{tcp_connect, tcp_link};
 pub use thread::thread_pair;

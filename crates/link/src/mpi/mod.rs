@@ -20,6 +20,7 @@ mod receive;
 mod send;
 mod table;
 mod timer;
+mod watch;
 
 use crate::{Link, LinkError, Proven};
 use engine::{Engine, Ticket};
@@ -35,6 +36,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use table::{Fault, Message};
+use watch::Watch;
 
 /// Longest first message of a frame, and so the longest frame that is one message.
 const FIRST_BYTES: usize = 8 << 10;
@@ -61,6 +63,13 @@ const TAG_MAX: i32 = 32_767;
 const LEAVE_DEADLINE: Duration = Duration::from_secs(5);
 /// The first rank has to hear of all others by then that they leave, too.
 const ALL_LEAVE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// All that leave have said so; the library then has to end by then.
+const FINALIZE_DEADLINE: Duration = Duration::from_secs(20);
+/// To end the job is to ask whoever started it, who has to answer by then.
+const ABORT_DEADLINE: Duration = Duration::from_secs(5);
+/// The first rank says what is late; the others, if it does not, so much later.
+const OTHERS_LATER: Duration = Duration::from_secs(2);
 
 /// Processors that are told of.
 const CPU_BYTES: usize = 128;
@@ -116,6 +125,20 @@ pub struct Portion {
     pub place: usize,
 }
 
+/// A call of the library that waits for other processes and did not come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// To enter, after so long: some process did not.
+    Entering(Duration),
+    /// To end MPI, by a process that was to exit with that code: some process said that it leaves, and did not.
+    Leaving(u8),
+    /// To end the job, with that exit code: whoever started it did not answer.
+    Aborting(u8),
+}
+
+/// What is done about it, on another thread than that which waits: it has to end the process.
+pub type WhenLate = fn(Late);
+
 /// All processes of the job.
 pub struct World {
     engine: Rc<Engine>,
@@ -127,13 +150,17 @@ pub struct World {
     links: RefCell<Vec<i32>>,
     /// The order that is waited for.
     order: RefCell<Option<Ticket>>,
+    when_late: WhenLate,
 }
 
 impl World {
-    /// Opens a library and enters; waits for all ranks. Once a process, on the thread of its event loop.
-    pub fn enter(launch: Launch) -> Result<Self, MpiError> {
+    /// Opens a library and enters; waits for all ranks, for so long at most. Once a process, on the thread of its event loop.
+    pub fn enter(launch: Launch, patience: Duration, when_late: WhenLate) -> Result<Self, MpiError> {
         let failed = |fault: Fault| MpiError::Failed(fault.0);
         let (abi, calls) = library::open(launch)?;
+        let is_first = launch.rank.is_none_or(|rank| rank == 0);
+        let more = if is_first { Duration::ZERO } else { OTHERS_LATER };
+        let watch = Watch::start(patience.saturating_add(more), move || when_late(Late::Entering(patience)));
         calls.init().map_err(failed)?;
         let (rank, size) = calls.rank_and_size().map_err(failed)?;
         let number =
@@ -145,6 +172,7 @@ impl World {
         }
         let own = here();
         let all = calls.gather_all(&own, size).map_err(failed)?;
+        drop(watch);
         let portion = portion(&all, own.len(), rank);
         let engine = Rc::new(Engine::new(calls));
         let world = Self {
@@ -155,6 +183,7 @@ impl World {
             portion,
             links: RefCell::new(vec![0; size]),
             order: RefCell::default(),
+            when_late,
         };
         Ok(world)
     }
@@ -288,9 +317,14 @@ impl World {
             }
         }
         // One that has failed may wait for others that it cannot hear.
+        let when_late = self.when_late;
         if self.engine.is_quiet() && self.engine.fault().is_none() {
+            // The others wait for the first rank, which may have things to keep yet.
+            let watch = || Watch::start(FINALIZE_DEADLINE, move || when_late(Late::Leaving(code)));
+            let _watch = (self.rank == 0).then(watch);
             return self.engine.calls().finalize().map_err(|fault| MpiError::Failed(fault.0));
         }
+        let _watch = Watch::start(ABORT_DEADLINE, move || when_late(Late::Aborting(code)));
         self.engine.calls().abort(i32::from(code));
         Err(MpiError::Failed("other processes of the job did not come to an end".to_owned()))
     }
