@@ -13,13 +13,15 @@ pub(crate) use lab::{
     LabCalledArgs, LabCommand, LabExecArgs, LabNameArgs, LabRunArgs, LabStatusArgs, LabUpArgs,
 };
 pub(crate) use product::{
-    LinkKind, MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, TeamArgs, TrustArgs, sizes,
+    LinkKind, MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, TeamArgs, TrustArgs,
+    is_standard_stream, sizes,
 };
 
 use crate::quantity::size;
 use bramble_kernel::Choice;
 use clap::{Args, Parser, Subcommand};
 use product::kernel;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 
 /// One machine for matrix multiplication out of many small ones.
@@ -41,6 +43,9 @@ pub(crate) enum Command {
     /// Say how long a product would take on a cluster, and what it would cost if machines fail; computes nothing
     #[command(after_help = SIM_HELP)]
     Sim(Box<SimArgs>),
+    /// Show what is in a matrix file: shape, element type, and the tensors of a .safetensors file; computes nothing
+    #[command(after_help = MATRIX_HELP)]
+    Matrix(MatrixArgs),
     /// Show which machines answer, and what they can do
     #[command(after_help = NODES_HELP)]
     Nodes(Box<NodesArgs>),
@@ -83,8 +88,11 @@ pub(crate) enum KeyCommand {
 }
 
 const MULTIPLY_HELP: &str = "Matrices: A.npy, A.mtx, model.safetensors:tensor, random:ROWSxCOLS:DTYPE:SEED, \
-identity:N:DTYPE\nExit codes: 0 done, 1 failed, 2 usage, 3 done though a machine was lost or left out, 4 verification failed, \
+identity:N:DTYPE; 'bramble matrix FILE' lists what is in a file\nExit codes: 0 done, 1 failed, 2 usage, 3 done though a machine was lost or left out, 4 verification failed, \
 5 a worker is unreachable, 130 interrupted, 143 terminated";
+
+const MATRIX_HELP: &str = "Example: bramble matrix model.safetensors\nExit codes: 0 shown, whether it can be multiplied or \
+not; 1 it cannot be read";
 
 const PLAN_HELP: &str = "Matrices: as in multiply; they are not read, so random:100000x100000:f64:1 costs nothing\n\
 Machines: real ones are asked and measured; those of --cluster need not exist; without any it is this machine alone";
@@ -102,6 +110,15 @@ Exit codes: run and exec have those of the command";
 const BENCH_HELP: &str = "Rates are 2 m n k operations a product, whatever the kernel did; medians of runs that take \
 turns.\nExamples: bramble bench kernel --size 1024,8192 --kernel simd,strassen --plot rates.svg; bramble bench threads\n  \
 bramble bench kernel --json >> pi.jsonl; bramble bench report --compare pi.jsonl pc.jsonl -o both.html";
+
+#[derive(Args, Debug)]
+pub(crate) struct MatrixArgs {
+    /// A matrix as multiply takes it, or a .safetensors file without the name of a tensor
+    pub(crate) matrix: OsString,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 #[derive(Args, Debug)]
 pub(crate) struct WorkerArgs {

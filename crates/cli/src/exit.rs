@@ -118,8 +118,16 @@ pub(crate) fn usage(e: &clap::Error) -> u8 {
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     ) {
-        let _ = e.print();
         let is_missing = e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+        let written = e.print().and_then(|()| std::io::Write::flush(&mut std::io::stdout()));
+        // Whoever closed a pipe has read enough.
+        if let Err(e) = written
+            && e.kind() != std::io::ErrorKind::BrokenPipe
+            && !is_missing
+        {
+            crate::say(&format!("bramble: standard output: {e}"));
+            return Exit::Failed.number();
+        }
         return if is_missing { Exit::Usage.number() } else { Exit::Done.number() };
     }
     let text = e.render().to_string();

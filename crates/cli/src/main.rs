@@ -22,10 +22,11 @@ mod key;
 mod lab;
 mod levels;
 mod local;
+mod matrix;
 mod multiply;
 mod nodes;
 mod operands;
-mod part_file;
+mod out_file;
 mod plan;
 mod progress;
 mod quantity;
@@ -33,6 +34,7 @@ mod ranks;
 mod report;
 mod resume;
 mod sim;
+mod stream;
 mod systemd;
 mod table;
 mod team;
@@ -85,6 +87,7 @@ fn done(command: Command, began: std::time::Instant) -> Result<Exit, Failure> {
     match command {
         Command::Multiply(args) => multiply::run(&args, began),
         Command::Plan(args) => plan::run(&args),
+        Command::Matrix(args) => matrix::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Nodes(args) => nodes::run(&args),
         Command::Worker(args) if args.print_systemd => systemd::print(),
@@ -161,6 +164,16 @@ fn out(bytes: &[u8]) -> Result<Exit, Failure> {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(format!("standard output: {e}"))),
         _ => Ok(Exit::Done),
     }
+}
+
+/// Writes what a verb has to tell beside its result: to stdout, or to stderr where the result is there.
+fn tell(bytes: &[u8], is_result_on_stdout: bool) -> Result<(), Failure> {
+    use std::io::Write;
+    if is_result_on_stdout {
+        let _ = std::io::stderr().write_all(bytes);
+        return Ok(());
+    }
+    out(bytes).map(drop)
 }
 
 /// Writes a line to stderr. If nobody can be told, there is nobody to tell that either.

@@ -6,7 +6,7 @@ use crate::insight::Insight;
 use crate::operands;
 use crate::progress::Progress;
 use crate::report;
-use crate::resume::part_of;
+use crate::stream;
 use crate::team::{Gathered, Purpose, Team, check_kernel};
 use crate::trace::TraceFile;
 use crate::until::{Ended, done_or_stopped};
@@ -15,7 +15,9 @@ use bramble_primary::keeper::{JournalFile, Journaling};
 use bramble_primary::log::{Log, Phase};
 use bramble_primary::{Finished, PrimaryError, Report, Request, Stop, Wrong, gone_on_with, multiply};
 use bramble_worker::{default_threads, host_name};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
@@ -37,10 +39,11 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     if let Some(file) = &args.cluster {
         return Err(crate::plan::only_described("multiply", file));
     }
+    stream::check(args)?;
     let team = Team::of(&args.team)?;
     args.cut.check_relay(&args.team)?;
     let mut operands = operands(args)?;
-    if let Some(path) = &args.output
+    if let Some(path) = args.file()
         && crate::resume::is_done(args, path, (&operands.a, &operands.b, operands.old_c.as_ref()))?
     {
         crate::say(&format!("bramble: {} is complete already", path.display()));
@@ -48,8 +51,10 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     }
     let insight = operands.insight.take();
     let (stop, has_place) = (Rc::new(Stop::default()), Cell::new(false));
+    let unfinished_trace = RefCell::new(None);
     let work = async {
         let (trace, log) = trace(args, began)?.unzip();
+        unfinished_trace.replace(trace.as_ref().and_then(TraceFile::part).map(Path::to_owned));
         let place = place(args, &operands)?;
         has_place.set(true);
         keep(args, compute(args, team, operands, place, (log, began, stop.clone())).await?, trace, &stop)
@@ -65,9 +70,9 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
         }
         Ok(Ended::Signal(exit)) => {
             // A signal while the trace was being written: that goes on in a thread, without its file.
-            args.trace.iter().for_each(|path| drop(std::fs::remove_file(part_of(path))));
-            let own = args.output.as_ref().filter(|_| has_place.get());
-            if let Some(left) = own.and_then(|path| crate::resume::left(path)) {
+            unfinished_trace.take().into_iter().for_each(|part| drop(std::fs::remove_file(part)));
+            let own = args.file().filter(|_| has_place.get());
+            if let Some(left) = own.and_then(crate::resume::left) {
                 crate::say(&format!("bramble: ended as was asked: {left}"));
             }
             Ok(exit)
@@ -80,8 +85,8 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
 /// A failure that leaves something says how to go on.
 fn with_way_back(args: &MultiplyArgs, failure: Failure) -> Failure {
     let is_of_the_run = matches!(failure.exit, Exit::Failed | Exit::Unreachable);
-    let path = args.output.as_ref().filter(|_| is_of_the_run && !failure.text.contains("--restart"));
-    match path.and_then(|path| crate::resume::kept(path)) {
+    let path = args.file().filter(|_| is_of_the_run && !failure.text.contains("--restart"));
+    match path.and_then(crate::resume::kept) {
         Some(left) => Failure { text: format!("{}; {left}", failure.text), ..failure },
         None => failure,
     }
@@ -90,12 +95,15 @@ fn with_way_back(args: &MultiplyArgs, failure: Failure) -> Failure {
 /// The file of `--trace`, and the log that it will be drawn from.
 fn trace(args: &MultiplyArgs, began: Instant) -> Result<Option<(TraceFile, Log)>, Failure> {
     let Some(path) = &args.trace else { return Ok(None) };
-    if is_same(path, args.output.as_deref()) {
+    if is_same(path, args.file()) {
         return Err(Failure::usage(format!("--trace {}: is the name of C", path.display())));
     }
     // A tensor of a file is FILE:TENSOR.
-    let files = [&args.a, &args.b]
-        .map(|spec| [Some(Path::new(spec)), spec.rsplit_once(':').map(|(file, _)| Path::new(file))]);
+    let files = [&args.a, &args.b].map(|spec| {
+        let colon = spec.as_bytes().iter().rposition(|byte| *byte == b':');
+        let file = colon.map(|at| Path::new(OsStr::from_bytes(&spec.as_bytes()[..at])));
+        [Some(Path::new(spec)), file]
+    });
     let read = files.into_iter().flatten().chain([args.labels.as_deref()]);
     if read.into_iter().any(|read| is_same(path, read)) {
         return Err(Failure::usage(format!(
@@ -123,9 +131,10 @@ struct Kept {
 
 /// Opens the operands, and checks all that can be checked before anything is begun.
 fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
-    let operands::Pair { a, b, promoted } = operands::open(&args.a, &args.b, &args.operands)?;
+    let operands::Pair { a, b, promoted } =
+        operands::open(&args.a, &args.b, &args.operands, args.team.memory)?;
     let shape = Shape::new(a.shape().rows, b.shape().cols);
-    let old_c = match &args.output {
+    let old_c = match args.file() {
         Some(path) if args.beta != 0.0 => Some(old_c(path, shape, args)?),
         _ => None,
     };
@@ -190,7 +199,13 @@ fn old_c(path: &Path, shape: Shape, args: &MultiplyArgs) -> Result<Matrix, Failu
     if !path.exists() {
         return Err(Failure::failed(format!("{name}: --beta {} needs an existing C there", args.beta)));
     }
-    let old = Matrix::open(&name)?;
+    let old = Matrix::open_file(path)?;
+    if old.is_vector() {
+        return Err(Failure::failed(format!(
+            "{name} has one dimension, but C has two: --beta needs the same; save it again as a matrix: a.reshape({}, {})",
+            shape.rows, shape.cols
+        )));
+    }
     if old.shape() != shape {
         return Err(Failure::failed(format!(
             "{name} is {}, but C is {shape}: --beta needs the same",
@@ -203,7 +218,7 @@ fn old_c(path: &Path, shape: Shape, args: &MultiplyArgs) -> Result<Matrix, Failu
 /// Where C goes. Signals are waited for from here on, so nothing that is begun stays behind.
 fn place(args: &MultiplyArgs, operands: &Operands) -> Result<(Output, Option<Journaling>), Failure> {
     let (shape, dtype) = (Shape::new(operands.a.shape().rows, operands.b.shape().cols), operands.a.dtype());
-    let Some(path) = &args.output else { return Ok((Output::anonymous(shape, dtype)?, None)) };
+    let Some(path) = args.file() else { return Ok((Output::anonymous(shape, dtype)?, None)) };
     let (output, journal) = crate::resume::begin(args, path, shape, dtype)?;
     Ok((output, Some(journal)))
 }
@@ -286,10 +301,10 @@ async fn keep(
         let by = report.suspect.as_ref().map_or_else(String::new, |name| format!(", computed by {name}"));
         return Err(Failure { exit: Exit::Unverified, text: format!("C is wrong: {text}{by}{kept}") });
     }
-    let (json, reads_c) = (args.json, args.beta != 0.0);
+    let (json, reads_c, is_streamed) = (args.json, args.beta != 0.0, args.is_streamed());
     let threads = args.team.threads.map_or_else(default_threads, usize::from);
     // A signal now has to wait a little: who is told how to go on must find what he is told of.
-    stop.arm(true);
+    stop.arm(!is_streamed);
     let keeping = tokio::task::spawn_blocking(move || -> Result<_, Failure> {
         log.iter_mut().for_each(|log| log.phase(Phase::Keeping));
         let digest = json.then(|| digest(sealed.bytes()));
@@ -298,6 +313,9 @@ async fn keep(
             journal.complete(&c, threads)?;
         }
         journal.iter().for_each(JournalFile::step);
+        if is_streamed {
+            stream::write(&c, sealed.bytes())?;
+        }
         sealed.commit()?;
         journal.iter().for_each(JournalFile::step);
         if reads_c {
@@ -330,7 +348,7 @@ fn conclude(
         return Ok(exit);
     }
     if !args.quiet {
-        crate::out(report::text(&kept.report, args, total_seconds).as_bytes())?;
+        crate::tell(report::text(&kept.report, args, total_seconds).as_bytes(), args.is_streamed())?;
     }
     if let Some(insight) = insight {
         insight.print(args, &kept.c)?;

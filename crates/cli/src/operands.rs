@@ -1,8 +1,11 @@
 //! The operands as the command line names them: opened, converted, transposed, and checked to fit each other.
 
-use crate::args::OperandArgs;
+use crate::args::{OperandArgs, is_standard_stream};
 use crate::exit::Failure;
+use crate::stream;
 use bramble_matrix::{Matrix, Shape};
+use std::ffi::OsStr;
+
 
 /// Operands of one type.
 pub(crate) struct Pair {
@@ -13,17 +16,28 @@ pub(crate) struct Pair {
 }
 
 /// A and B, of one type: that of `--dtype`, or the one in which NumPy would multiply them. Files are mapped, not read.
-pub(crate) fn open(a: &str, b: &str, args: &OperandArgs) -> Result<Pair, Failure> {
-    let open = |spec: &str, transpose: bool| -> Result<Matrix, Failure> {
-        let matrix = Matrix::open(spec)?;
+pub(crate) fn open(
+    a: &OsStr,
+    b: &OsStr,
+    args: &OperandArgs,
+    memory: Option<u64>,
+) -> Result<Pair, Failure> {
+    if is_standard_stream(a) && is_standard_stream(b) {
+        return Err(Failure::usage("- -: standard input is one matrix; name a file for the other"));
+    }
+    let open = |spec: &OsStr, is_left: bool, transpose: bool| -> Result<Matrix, Failure> {
+        let matrix = if is_standard_stream(spec) { stream::read(memory)? } else { Matrix::open(spec)? };
+        // As NumPy's matmul has it: of one dimension, A is a row and B a column.
+        let matrix = if matrix.is_vector() && !is_left { matrix.transposed() } else { matrix };
         let matrix = match args.dtype {
             Some(dtype) if dtype != matrix.dtype() => matrix.converted(dtype)?,
             _ => matrix,
         };
         Ok(if transpose { matrix.transposed() } else { matrix })
     };
-    let (left, right) = (open(a, args.transpose_a)?, open(b, args.transpose_b)?);
-    fit(a, b, args, &left, &right)?;
+    let (left, right) = (open(a, true, args.transpose_a)?, open(b, false, args.transpose_b)?);
+    let (a, b) = (a.to_string_lossy(), b.to_string_lossy());
+    fit(&a, &b, args, &left, &right)?;
     let (one, two, dtype) = (left.dtype(), right.dtype(), left.promoted(&right));
     let told = || format!("{a} is {one} and {b} is {two}: multiplied as {dtype}, as NumPy does");
     let promoted = (one != two).then(told);

@@ -91,14 +91,17 @@ fn described(path: &Path) -> Result<ClusterFile, Failure> {
 pub(crate) fn problem(verb: &str, args: &PlanArgs) -> Result<Problem, Failure> {
     let reads_c = args.beta != 0.0;
     let size = match (&args.a, &args.b) {
-        (Some(text), None) => Some(sizes(text).map_err(|why| {
-            Failure::usage(format!("{verb}: {text}: name two operands, or sizes instead: {why}"))
-        })?),
+        (Some(text), None) => {
+            let text = text.to_string_lossy();
+            Some(sizes(&text).map_err(|why| {
+                Failure::usage(format!("{verb}: {text}: name two operands, or sizes instead: {why}"))
+            })?)
+        }
         _ => args.size,
     };
     let problem = match (&args.a, &args.b, size) {
         (Some(a), Some(b), _) => {
-            let operands::Pair { a, b, .. } = operands::open(a, b, &args.operands)?;
+            let operands::Pair { a, b, .. } = operands::open(a, b, &args.operands, args.team.memory)?;
             Problem {
                 m: a.shape().rows,
                 n: b.shape().cols,

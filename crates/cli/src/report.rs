@@ -12,7 +12,11 @@ use serde_json::{Value, json};
 pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> String {
     let mut out = Vec::new();
     let (m, n, k, dtype) = (report.m, report.n, report.k, report.dtype);
-    let place = args.output.as_ref().map_or_else(|| "not kept (no -o)".into(), |p| p.display().to_string());
+    let place = match (args.file(), args.is_streamed()) {
+        (Some(path), _) => path.display().to_string(),
+        (None, true) => "standard output".to_owned(),
+        (None, false) => "not kept (no -o)".to_owned(),
+    };
     out.push(format!("C         {m}x{n} {dtype}, k = {k}: {place}"));
     let gflops = report.gflops();
     let peak = if report.peak_gflops > 0.0 && gflops > 0.0 {

@@ -97,7 +97,7 @@ pub(crate) fn is_done(
     }
     let Found::Journal(journal) = look(&file)? else { return Ok(false) };
     let (name, threads) = (target.display(), args.team.threads.map_or_else(default_threads, usize::from));
-    let is_result = is_result(&journal, &Matrix::open(&name.to_string())?, threads)?;
+    let is_result = is_result(&journal, &Matrix::open_file(&target)?, threads)?;
     if !is_result && old_c.is_none() {
         return Ok(false);
     }

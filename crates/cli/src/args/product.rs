@@ -6,11 +6,12 @@ use crate::levels;
 use crate::quantity::size;
 use crate::ranks::Ranks;
 use bramble_kernel::{Choice, KernelName};
-use bramble_matrix::{DType, Effort};
+use bramble_matrix::{DType, Effort, Shape};
 use bramble_plan::{Cut, Preference, Relay, Strategy, Wish};
 use clap::{Args, ValueEnum};
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Over what the frames to workers of `--local` go, or to those of `mpirun`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -204,11 +205,11 @@ impl CutArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct MultiplyArgs {
-    /// Left operand
-    pub(crate) a: String,
+    /// Left operand; - reads a .npy or .mtx file from standard input
+    pub(crate) a: OsString,
     /// Right operand
-    pub(crate) b: String,
-    /// Write C to this .npy file
+    pub(crate) b: OsString,
+    /// Write C to this .npy file; - writes it to standard output, and the report to standard error
     #[arg(short, long, value_name = "C.npy")]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
@@ -268,9 +269,9 @@ pub(crate) struct MultiplyArgs {
 pub(crate) struct PlanArgs {
     /// Left operand; or, alone, sizes such as 4000x3000x5000 or 4000x3000x5000:f32
     #[arg(required_unless_present = "size")]
-    pub(crate) a: Option<String>,
+    pub(crate) a: Option<OsString>,
     /// Right operand
-    pub(crate) b: Option<String>,
+    pub(crate) b: Option<OsString>,
     /// Sizes instead of operands: C is M x N, and K deep
     #[arg(long, value_name = "MxKxN[:DTYPE]", value_parser = sizes, conflicts_with_all = ["a", "b"])]
     pub(crate) size: Option<Sizes>,
@@ -344,8 +345,22 @@ pub(crate) struct Sizes {
     pub(crate) dtype: DType,
 }
 
-/// Longest side: more elements than any file has, and few enough for every sum that planning makes.
-const SIDE_MAX: u64 = 1 << 32;
+impl MultiplyArgs {
+    /// The file that C will be.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.output.as_deref().filter(|path| !is_standard_stream(path))
+    }
+
+    /// Whether C goes to standard output.
+    pub(crate) fn is_streamed(&self) -> bool {
+        self.output.as_deref().is_some_and(is_standard_stream)
+    }
+}
+
+/// Whether a name is that of standard input or output.
+pub(crate) fn is_standard_stream(name: impl AsRef<OsStr>) -> bool {
+    name.as_ref() == "-"
+}
 
 /// `20000x20000x20000:f32`.
 pub(crate) fn sizes(text: &str) -> Result<Sizes, String> {
@@ -357,8 +372,8 @@ pub(crate) fn sizes(text: &str) -> Result<Sizes, String> {
     let side = |text: &str| -> Result<u64, String> {
         let is_plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let side: u64 = text.parse().ok().filter(|_| is_plain).ok_or_else(form)?;
-        let fits = (1..=SIDE_MAX).contains(&side);
-        if fits { Ok(side) } else { Err(format!("{text}: a side is from 1 to {SIDE_MAX}")) }
+        let fits = (1..=Shape::SIDE_MAX).contains(&side);
+        if fits { Ok(side) } else { Err(format!("{text}: a side is from 1 to {}", Shape::SIDE_MAX)) }
     };
     match sides.split('x').collect::<Vec<_>>()[..] {
         [m, k, n] => Ok(Sizes { m: side(m)?, k: side(k)?, n: side(n)?, dtype }),
