@@ -21,7 +21,7 @@ FAILED, USAGE, EITHER = 1, 2, (1, 2)
 def folder(tmp_path):
     """Operands, good and bad, and the current directory of the runs."""
     for name, (rows, cols, dtype) in {
-        "a34.npy": (3, 4, "f64"), "b45.npy": (4, 5, "f64"), "b45f.npy": (4, 5, "f32"),
+        "a34.npy": (3, 4, "f64"), "b45.npy": (4, 5, "f64"),
     }.items():
         save(tmp_path, name, matrix(rows, cols, dtype))
     np.save(tmp_path / "line.npy", np.ones(4))
@@ -62,7 +62,6 @@ class Case:
 CASES = [
     # Operands that do not go together.
     Case("shapes do not fit", "a34.npy a34.npy", EITHER, ["3 ?[x×] ?4", "transpose"]),
-    Case("dtypes differ", "a34.npy b45f.npy", EITHER, ["f64", "f32", "--dtype"]),
     Case("old C of another shape", "a34.npy b45.npy --beta 1 -o b45.npy", EITHER, ["b45.npy", "4 ?[x×] ?5"]),
     Case("beta without an old C", "a34.npy b45.npy --beta 1", EITHER, ["C.npy"]),
     # Files that are not what they should be.

@@ -2,12 +2,14 @@
 
 import ctypes.util
 import os
+import signal
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from helpers import (DTYPES, Run, assert_gone, assert_nothing_written, assert_product, assert_refused, bramble, matrix, multiply,
-                     save, succeed, workers)
+from helpers import (DTYPES, Run, assert_gone, assert_nothing_written, assert_product, assert_refused, bramble, cpu_seconds, matrix, multiply,
+                     processes_of, save, succeed, workers)
 
 FAILED, USAGE = 1, 2
 
@@ -124,9 +126,8 @@ def test_resume_of_a_run_whose_strategy_was_not_taken(tmp_path):
     a, b = nearly_overflowing("f32", 256)
     left, right = save(tmp_path, "A.npy", a), save(tmp_path, "B.npy", b)
     product = ("multiply", left, right, "-o", tmp_path / "C.npy", "--strategy", "strassen:1", "--tile", "32", "--local", "2")
-    ended = bramble(*product, env={"BRAMBLE_JOURNAL_MS": "1", "BRAMBLE_DIE_AT": "20"})
-    if ended.code == 0:
-        pytest.skip("the run was over before it was to die")
+    ended = bramble(*product, env={"BRAMBLE_JOURNAL_MS": "1", "BRAMBLE_DIE_AT": "5"})
+    assert ended.code == 137, ended
     result = succeed(*product, "--resume", "--json")
     assert "strassen:1" in result.report["instead"]
     assert_small_product(np.load(tmp_path / "C.npy"), a, b)
@@ -249,9 +250,9 @@ def test_an_old_c_of_another_type_is_promoted(tmp_path, operands, old, wanted):
 
 # Files that change.
 
-SLOW = "--kernel", "reference", "--tile", "64"
-SIDE = 900
-"""Some seconds of work with that kernel."""
+SLOW = "--kernel", "reference", "--tile", "64", "--strategy", "reuse"
+SIDE = 1600
+"""Some seconds of processor time with that kernel."""
 
 
 def aged(path):
@@ -260,13 +261,20 @@ def aged(path):
     return path
 
 
-def wait_until_it_computes(run, folder, seconds=0.7):
-    end = time.monotonic() + 30
-    while not (folder / "C.npy.part").exists():
-        assert run.process.poll() is None and time.monotonic() < end, "it does not begin"
+@contextmanager
+def halted(run, seconds=0.8):
+    """Stands the whole run still once it has computed for so long."""
+    end = time.monotonic() + 50
+    while sum(map(cpu_seconds, processes_of(run.tag))) < seconds:
+        assert run.process.poll() is None and time.monotonic() < end, "it does not compute"
         time.sleep(0.01)
-    time.sleep(seconds)
+    pids = processes_of(run.tag)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
     assert run.process.poll() is None, "it was over too early: make it longer"
+    yield
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
 
 
 def in_place(path, array):
@@ -305,8 +313,8 @@ def test_a_file_that_changes_is_named_and_nobody_is_accused(tmp_path, change, te
     left, right = aged(save(tmp_path, "A.npy", a)), aged(save(tmp_path, "B.npy", b))
     run = Run("multiply", left, right, "-o", tmp_path / "C.npy", *SLOW, *team, env={"BRAMBLE_JOURNAL_MS": "100"})
     try:
-        wait_until_it_computes(run, tmp_path)
-        change(tmp_path / which, matrix(SIDE, SIDE, "f32", 3))
+        with halted(run):
+            change(tmp_path / which, matrix(SIDE, SIDE, "f32", 3))
         result = run.finish()
     finally:
         run.end()
@@ -322,8 +330,7 @@ def test_a_change_is_noticed_without_verification(tmp_path):
     left, right = (aged(save(tmp_path, name, matrix(SIDE, SIDE, "f32", 1))) for name in ("A.npy", "B.npy"))
     run = Run("multiply", left, right, "-o", tmp_path / "C.npy", *SLOW, "--verify", "off", "--json")
     try:
-        wait_until_it_computes(run, tmp_path)
-        with open(left, "ab") as file:
+        with halted(run), open(left, "ab") as file:
             file.write(b"more")
         result = run.finish()
     finally:
@@ -337,9 +344,9 @@ def test_the_old_c_may_not_change_either(tmp_path):
     old = aged(save(tmp_path, "C.npy", matrix(SIDE, SIDE, "f32", 2)))
     run = Run("multiply", left, right, "-o", old, "--beta", "1", *SLOW)
     try:
-        wait_until_it_computes(run, tmp_path)
         new = matrix(SIDE, SIDE, "f32", 3)
-        in_place(old, new)
+        with halted(run):
+            in_place(old, new)
         result = run.finish()
     finally:
         run.end()
@@ -353,9 +360,10 @@ def test_a_file_that_is_replaced_under_its_name_is_read_as_it_was(tmp_path):
     left, right = aged(save(tmp_path, "A.npy", a)), aged(save(tmp_path, "B.npy", b))
     run = Run("multiply", left, right, "-o", tmp_path / "C.npy", *SLOW)
     try:
-        wait_until_it_computes(run, tmp_path)
-        os.rename(save(tmp_path, "other.npy", matrix(SIDE, SIDE, "f32", 3)), left)
-        os.chmod(right, 0o600)
+        other = save(tmp_path, "other.npy", matrix(SIDE, SIDE, "f32", 3))
+        with halted(run):
+            os.rename(other, left)
+            os.chmod(right, 0o600)
         result = run.finish()
     finally:
         run.end()
