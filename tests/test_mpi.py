@@ -197,7 +197,8 @@ def test_a_process_that_never_enters_is_waited_for_only_so_long(library, tmp_pat
         lines = ours(result)
         # The first process says it; another one, too, where the launcher takes its time to end them.
         assert lines and all("after 2 s not all 3 processes" in line and "BRAMBLE_MPI_START_S" in line for line in lines), result
-        assert result.code == 1 or launcher_failed(result, was_ended), result
+        # MPICH's mpirun may give the signal by which it ended the rest.
+        assert result.code == 1 or (library == "mpich" and result.code) or launcher_failed(result, was_ended), result
         assert_gone(result.tag, deadline_s=5)
     finally:
         if run.process.poll() is None:
