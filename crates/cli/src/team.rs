@@ -11,11 +11,13 @@ use crate::hostfile;
 use crate::local::{LocalWorkers, Share, Way};
 use crate::ranks::{Allotment, Ranks, allotment};
 use crate::trust;
+use crate::turned_away::TurnedAway;
 use bramble_kernel::Choice;
 use bramble_link::{LocalKind, World, thread_pair};
 use bramble_matrix::DType;
 use bramble_primary::{End, Ends};
 use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
+use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::sync::mpsc;
 
@@ -41,6 +43,8 @@ pub(crate) struct Gathered {
     pub(crate) missing: Vec<Failure>,
     /// Where more may come from while a product runs.
     later: Option<Later>,
+    /// Connections at the door for workers that became none.
+    pub(crate) turned_away: Option<Rc<RefCell<TurnedAway>>>,
     /// The kernel to ask for.
     pub(crate) kernel: String,
     /// Threads of this machine.
@@ -93,10 +97,11 @@ impl Team {
             false => std::env::var("BRAMBLE_HOSTS").ok().filter(|list| !list.is_empty()),
             true => None,
         };
-        let hosts = match (args.workers.as_ref().or(from_environment.as_ref()), &args.hostfile) {
-            (Some(list), _) => hostfile::from_list(list)?,
-            (None, Some(file)) => hostfile::from_file(file)?,
-            (None, None) => Vec::new(),
+        let hosts = match (&args.workers, &from_environment, &args.hostfile) {
+            (Some(list), _, _) => hostfile::from_list("--workers", list)?,
+            (None, Some(list), _) => hostfile::from_list("BRAMBLE_HOSTS", list)?,
+            (None, None, Some(file)) => hostfile::from_file(file)?,
+            (None, None, None) => Vec::new(),
         };
         let awaited = args.awaited.unwrap_or(0);
         if !hosts.is_empty() || awaited > 0 {
@@ -108,7 +113,13 @@ impl Team {
                 return Err(Failure::usage(text));
             }
             let security = trust::security(&args.trust)?;
-            return Ok(Self::Cluster(Cluster { hosts, awaited, listen: args.listen, security }));
+            return Ok(Self::Cluster(Cluster {
+                hosts,
+                awaited,
+                patience: args.await_timeout,
+                listen: args.listen,
+                security,
+            }));
         }
         match args.link {
             None | Some(LinkKind::Thread) => {}
@@ -132,7 +143,7 @@ impl Team {
             Self::Alone | Self::Local(_) | Self::Cluster(_) => None,
         };
         let mut processes = LocalWorkers::default();
-        let Met { ends: workers, missing, later } = match self {
+        let Met { ends: workers, missing, later, turned_away } = match self {
             Self::Alone => Met::default(),
             Self::Local(share) => {
                 let (started, meeting) = LocalWorkers::start(share).await?;
@@ -153,6 +164,7 @@ impl Team {
             ends: Ends { local, workers, alike: is_local, missing: Vec::new(), later: None },
             missing,
             later,
+            turned_away,
             kernel: kernel.to_string(),
             threads,
             is_local,

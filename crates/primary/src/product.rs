@@ -17,7 +17,7 @@ use crate::stop::Stop;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, scaling};
-use bramble_plan::{Cut, Decision, Machine, Problem, Wish, decide};
+use bramble_plan::{Cut, Decision, Machine, PlanError, Problem, Wish, decide};
 use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
 use std::rc::Rc;
@@ -265,7 +265,8 @@ async fn choose(
     primary: &Machine,
     machines: &[Machine],
 ) -> Result<Decision, PrimaryError> {
-    let decision = decide(problem, request.cut, primary, machines, &request.wish)?;
+    let named = |e: PlanError| e.with_credits(request.credits);
+    let decision = decide(problem, request.cut, primary, machines, &request.wish).map_err(named)?;
     let is_named = request.wish.strategy.is_some();
     if is_named || decision.plan.strategy.levels == 0 || !problem.dtype.is_float() {
         return Ok(decision);
@@ -276,7 +277,7 @@ async fn choose(
         return Ok(decision);
     }
     let classical = Wish { elementwise: true, ..request.wish };
-    let mut decision = decide(problem, request.cut, primary, machines, &classical)?;
+    let mut decision = decide(problem, request.cut, primary, machines, &classical).map_err(named)?;
     decision.sentence += &format!("; not by Strassen's method, which would lose small elements ({scaling})");
     Ok(decision)
 }

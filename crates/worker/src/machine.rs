@@ -34,7 +34,7 @@ impl Config {
         let mib = Self::PROGRAM_BYTES >> 20;
         (self.capacity_bytes() == 0).then(|| {
             format!(
-                "--memory: the program alone needs {mib} MiB, so nothing is left for matrices; give it more"
+                "--memory: must be more than {mib}M, which the program alone needs; give it more, as in 256M"
             )
         })
     }
