@@ -4,7 +4,7 @@
 //! stdout says there what failed, and this is not printed.
 //!
 //! Invariant: `what` and `next` are parts of `message`. Messages have the form `WHAT: why; next step`, so they are found by
-//! that form, and are `null` where a message has no such part.
+//! that form, and are `null` where a message has no such part. The parser of the command line says itself what it is about.
 
 use crate::exit::{Exit, Failure};
 use serde_json::{Value, json};
@@ -58,15 +58,21 @@ pub(crate) fn is_wanted(words: impl Iterator<Item = OsString>) -> bool {
 
 /// Prints the object of a failure, if JSON is wanted. Where stdout cannot be written, stderr has the message.
 pub(crate) fn print(failure: &Failure) {
+    print_about(None, failure);
+}
+
+/// The same where it is known what the failure is about.
+pub(crate) fn print_about(what: Option<&str>, failure: &Failure) {
     if is_wanted(std::env::args_os()) {
-        let _ = crate::out(format!("{}\n", object(failure)).as_bytes());
+        let _ = crate::out(format!("{}\n", object(what, failure)).as_bytes());
     }
 }
 
 /// The object `bramble.error/1`.
-fn object(failure: &Failure) -> Value {
+fn object(known: Option<&str>, failure: &Failure) -> Value {
     let message = failure.text.replace('\n', " ");
-    let (what, next) = parts(&message);
+    let (found, next) = parts(&message);
+    let what = known.or(found);
     json!({
         "schema": "bramble.error/1",
         "error": {
@@ -141,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_object_has_the_code_and_one_line() {
-        let object = object(&Failure::unreachable("worker a:1:\nnobody is there; start one there"));
+        let object = object(None, &Failure::unreachable("worker a:1:\nnobody is there; start one there"));
         assert_eq!(object["schema"], "bramble.error/1");
         let error = &object["error"];
         assert_eq!((&error["code"], &error["exit_code"]), (&json!("unreachable"), &json!(5)));

@@ -125,6 +125,17 @@ fn variable_of(command: &clap::Command, option: &str) -> Option<String> {
     name.or_else(|| command.get_subcommands().find_map(|verb| variable_of(verb, option)))
 }
 
+/// What an error of the command line is about: options and operands as the help names them.
+fn subject(e: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue};
+    let kinds = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
+    match kinds.into_iter().find_map(|kind| e.get(kind))? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(texts) => Some(texts.join(" ")),
+        _ => None,
+    }
+}
+
 /// Numbers may be negative, so an option that takes one takes the option after it, too, where its number is missing.
 fn swallowed_option(e: &clap::Error) -> Option<String> {
     use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -173,6 +184,6 @@ pub(crate) fn usage(e: &clap::Error) -> u8 {
     }
     let failure = Failure::usage(format!("{line}; see --help"));
     crate::say(&format!("bramble: {}", failure.text));
-    crate::error_object::print(&failure);
+    crate::error_object::print_about(subject(e).as_deref(), &failure);
     Exit::Usage.number()
 }

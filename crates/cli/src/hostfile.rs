@@ -1,7 +1,7 @@
 //! Machines as the command line names them: reads hostfiles, and says in an option's words what is wrong.
 
 use crate::exit::Failure;
-use crate::hosts::{HOSTS_MAX, Host, parse_file, parse_list};
+use crate::hosts::{HOSTS_MAX, Host, parse_file, parse_workers};
 use crate::text_file;
 use std::path::Path;
 
@@ -10,7 +10,7 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// The machines of a list that an option or a variable gave, which errors name.
 pub(crate) fn from_list(given_by: &str, text: &str) -> Result<Vec<Host>, Failure> {
-    parse_list(text, HOSTS_MAX).map_err(|why| Failure::usage(format!("{given_by} {why}")))
+    parse_workers(text, HOSTS_MAX).map_err(|why| Failure::usage(format!("{given_by} {why}")))
 }
 
 /// The machines of `--hostfile`.

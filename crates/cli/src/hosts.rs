@@ -1,6 +1,6 @@
 //! Which machines: nodesets (`pi[1-8,10]`, with padding), `host:port`, `host:[7400-7403]`, the lines of hostfiles.
 //!
-//! Invariants: texts in, hosts out, no two of them alike; no more than `HOSTS_MAX` hosts and no longer names than `NAME_BYTES_MAX`
+//! Invariants: texts in, hosts out; no more than `HOSTS_MAX` hosts and no longer names than `NAME_BYTES_MAX`
 //! are ever made, and a text that names more is refused before memory is taken for them; no name has a blank or a
 //! control character in it.
 //!
@@ -51,6 +51,12 @@ pub(crate) fn parse_list(text: &str, hosts_max: usize) -> Result<Vec<Host>, Stri
         let room = hosts_max - hosts.len();
         hosts.extend(workers(item, None, 0, room).map_err(|why| format!("{}: {why}", shown(item)))?);
     }
+    Ok(hosts)
+}
+
+/// The same for workers that are to be reached: none of them twice.
+pub(crate) fn parse_workers(text: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
+    let hosts = parse_list(text, hosts_max)?;
     all_differ(&hosts)?;
     Ok(hosts)
 }
@@ -331,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_is_named_twice_is_refused() {
-        let error = |text: &str| parse_list(text, HOSTS_MAX).unwrap_err();
+        let error = |text: &str| parse_workers(text, HOSTS_MAX).unwrap_err();
         assert_eq!(error("a,b,a"), "a:7400: this worker is named twice; name it once");
         assert!(error("pi[1-3],pi2:7400").starts_with("pi2:7400: this worker is named twice"));
         assert!(error("[::1],::1").starts_with("[::1]:7400: "));

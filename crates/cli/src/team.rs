@@ -9,6 +9,7 @@ use crate::cluster::{Cluster, Later, Met};
 use crate::exit::{Exit, Failure};
 use crate::hostfile;
 use crate::local::{LocalWorkers, Share, Way};
+use crate::quantity::size_text;
 use crate::ranks::{Allotment, Ranks, allotment};
 use crate::trust;
 use crate::turned_away::TurnedAway;
@@ -67,6 +68,12 @@ pub(crate) struct Purpose {
 impl Team {
     /// The machines that the command line names.
     pub(crate) fn of(args: &TeamArgs) -> Result<Self, Failure> {
+        if let Some(bytes) = args.memory.filter(|bytes| *bytes <= Config::PROGRAM_BYTES) {
+            let (given, least) = (size_text(bytes), size_text(Config::PROGRAM_BYTES));
+            return Err(Failure::usage(format!(
+                "--memory {given}: must be more than {least}, which the program alone needs; give it more, as in 256M"
+            )));
+        }
         let cores = default_threads();
         if args.link == Some(LinkKind::Mpi) {
             // Alone in its world it is this machine alone.

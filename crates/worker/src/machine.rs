@@ -27,7 +27,7 @@ pub struct Config {
 
 impl Config {
     /// What the program, its stack and a link need beside matrices and kernels.
-    const PROGRAM_BYTES: u64 = 32 << 20;
+    pub const PROGRAM_BYTES: u64 = 32 << 20;
 
     /// Why nobody could use such a worker, and the way out.
     pub fn is_of_no_use(&self) -> Option<String> {

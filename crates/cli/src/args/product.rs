@@ -300,7 +300,7 @@ pub(crate) struct PlanArgs {
 pub(crate) struct SimArgs {
     #[command(flatten)]
     pub(crate) product: PlanArgs,
-    /// What goes wrong: kind:wN@when, as in kill:w3@2.5s,slow:w1@1s..4s/50,join:w9@50%. Times are from the start; a % is of the
+    /// What goes wrong: kind:wN@when, as in kill:w3@2.5s,slow:w1@1s..4s/50,join:w4@50%. Times are from the start; a % is of the
     /// undisturbed time. Kinds: kill, off, pause, busy, slow, join, restart (docs/simulator.md)
     #[arg(long, value_name = "FAULTS", conflicts_with = "seeds")]
     pub(crate) faults: Option<String>,
