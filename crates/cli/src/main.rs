@@ -13,16 +13,20 @@ mod args;
 mod bench;
 mod cluster;
 mod cluster_file;
+mod error_object;
 mod exit;
 mod hostfile;
 mod hosts;
 mod insight;
+mod joining;
 mod key;
 #[cfg_attr(not(target_os = "linux"), path = "lab_elsewhere.rs")]
 mod lab;
 mod levels;
+mod limited;
 mod local;
 mod matrix;
+mod meter;
 mod multiply;
 mod nodes;
 mod operands;
@@ -38,15 +42,17 @@ mod stream;
 mod systemd;
 mod table;
 mod team;
+mod text_file;
 mod times;
 mod toml_keys;
 mod trace;
 mod trust;
+mod turned_away;
 mod until;
 mod worker;
 
 use args::{Cli, Command};
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use exit::{Exit, Failure};
 
 fn main() {
@@ -61,7 +67,7 @@ fn run() -> u8 {
     let began = std::time::Instant::now();
     // Before any thread exists: BLAS libraries read these when they are opened.
     bramble_kernel::quiet_blas_threads();
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(e) => return exit::usage(&e),
     };
@@ -72,10 +78,18 @@ fn run() -> u8 {
         Err(failure) => (Err(failure), ranks::Ranks::default()),
     };
     let code = match result {
-        Ok(exit) => exit.number(),
-        Err(failure) => {
-            say(&format!("bramble: {}{}", failure.text.replace('\n', " "), ranks::hint()));
-            failure.exit.number()
+        Ok(exit) => {
+            // A signal says enough on a terminal, and nothing to a program that reads the object.
+            exit.signal()
+                .into_iter()
+                .for_each(|text| error_object::print(&Failure { exit, text: text.to_owned() }));
+            exit.number()
+        }
+        Err(Failure { exit, text }) => {
+            let text = format!("{text}{}", ranks::hint());
+            say(&format!("bramble: {}", text.replace('\n', " ")));
+            error_object::print(&Failure { exit, text });
+            exit.number()
         }
     };
     ranks.leave(code);

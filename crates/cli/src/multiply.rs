@@ -9,12 +9,14 @@ use crate::report;
 use crate::stream;
 use crate::team::{Gathered, Purpose, Team, check_kernel};
 use crate::trace::TraceFile;
+use crate::turned_away::TurnedAway;
 use crate::until::{Ended, done_or_stopped};
 use bramble_matrix::{DType, Matrix, Output, Shape};
 use bramble_primary::keeper::{JournalFile, Journaling};
 use bramble_primary::log::{Log, Phase};
 use bramble_primary::{Finished, PrimaryError, Report, Request, Stop, Wrong, gone_on_with, multiply};
 use bramble_worker::{default_threads, host_name};
+use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -57,8 +59,10 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
         unfinished_trace.replace(trace.as_ref().and_then(TraceFile::part).map(Path::to_owned));
         let place = place(args, &operands)?;
         has_place.set(true);
-        keep(args, compute(args, team, operands, place, (log, began, stop.clone())).await?, trace, &stop)
-            .await
+        let (finished, turned_away) =
+            compute(args, team, operands, place, (log, began, stop.clone())).await?;
+        let kept = keep(args, finished, trace, &stop).await?;
+        Ok(Kept { turned_away, ..kept })
     };
     match done_or_stopped(work, &|| stop.ask()) {
         Ok(Ended::Done(mut kept)) => {
@@ -125,6 +129,8 @@ struct Kept {
     c: Matrix,
     report: Report,
     digest: Option<String>,
+    /// Connections at `--listen` that became no worker.
+    turned_away: Option<Rc<RefCell<TurnedAway>>>,
     /// Where the old C was read for it: until all has been told, it says that this C is the new one.
     journal: Option<JournalFile>,
 }
@@ -230,7 +236,7 @@ async fn compute(
     operands: Operands,
     (output, journal): (Output, Option<Journaling>),
     (mut log, began, stop): (Option<Log>, Instant, Rc<Stop>),
-) -> Result<Finished, Failure> {
+) -> Result<(Finished, Option<Rc<RefCell<TurnedAway>>>), Failure> {
     let dtype = operands.a.dtype();
     let (m, k, n) = (operands.a.shape().rows, operands.a.shape().cols, operands.b.shape().cols);
     let purpose = Purpose { kernel: args.cut.kernel(), dtype, flops: 2.0 * m as f64 * k as f64 * n as f64 };
@@ -270,6 +276,7 @@ async fn compute(
     log.iter_mut().for_each(|log| log.phase(Phase::Reaching));
     let mut gathered = team.gather(&args.team, purpose).await?;
     gathered.expect_more(told);
+    let turned_away = gathered.turned_away.take();
     if request.kernel.is_empty() {
         request.kernel.clone_from(&gathered.kernel);
     }
@@ -280,7 +287,8 @@ async fn compute(
         // Tiles from before and from after the change do not belong together: no run may resume with them.
         crate::resume::forget(path);
     }
-    result.map_err(|e| Gathered::failure(is_local, e))
+    let finished = result.map_err(|e| Gathered::failure(is_local, e))?;
+    Ok((finished, turned_away))
 }
 
 /// Gives C its final name, or says why not. Syncing may take long, so it is done on a thread of its own.
@@ -326,9 +334,10 @@ async fn keep(
         if let Some((trace, log)) = trace.zip(log) {
             trace.keep(&log, &report, &host_name())?;
         }
-        Ok(Kept { c, report, digest, journal })
+        Ok((c, report, digest, journal))
     });
-    keeping.await.map_err(|e| Failure::failed(format!("keeping C: {e}")))?
+    let kept = keeping.await.map_err(|e| Failure::failed(format!("keeping C: {e}")))?;
+    kept.map(|(c, report, digest, journal)| Kept { c, report, digest, turned_away: None, journal })
 }
 
 /// Prints the report.
@@ -343,12 +352,17 @@ fn conclude(
     let is_whole = lost.is_empty() && missing.is_empty() && wrong.is_empty();
     let exit = if is_whole { Exit::Done } else { Exit::Degraded };
     wrong.iter().for_each(|wrong| crate::say(&told(wrong)));
+    let turned_away = kept.turned_away.as_ref().map(|turned_away| turned_away.borrow());
     if let Some(digest) = &kept.digest {
-        crate::out(format!("{}\n", report::json(&kept.report, total_seconds, digest)).as_bytes())?;
+        let mut object = report::json(&kept.report, total_seconds, digest);
+        object["turned_away"] = turned_away.map_or(Value::Null, |turned_away| turned_away.json());
+        crate::out(format!("{object}\n").as_bytes())?;
         return Ok(exit);
     }
     if !args.quiet {
-        crate::tell(report::text(&kept.report, args, total_seconds).as_bytes(), args.is_streamed())?;
+        let refused = turned_away.and_then(|turned_away| turned_away.text());
+        let text = report::text(&kept.report, args, total_seconds, refused);
+        crate::tell(text.as_bytes(), args.is_streamed())?;
     }
     if let Some(insight) = insight {
         insight.print(args, &kept.c)?;

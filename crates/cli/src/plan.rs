@@ -221,7 +221,7 @@ pub(crate) fn view(args: &PlanArgs, problem: &Problem, machines: Machines) -> Re
     let began = Instant::now();
     let decision =
         decide(problem, cut_of(args, problem), &primary, &workers, &wish_of(args, problem, workers_only))
-            .map_err(|e| Failure::from(PrimaryError::from(e)))?;
+            .map_err(|e| Failure::from(PrimaryError::from(e.with_credits(args.cut.credits))))?;
     let plan_seconds = began.elapsed().as_secs_f64();
     let machines = std::iter::once(primary).chain(workers).collect();
     Ok(View { decision, machines, watts, plan_seconds })

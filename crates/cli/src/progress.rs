@@ -1,16 +1,19 @@
 //! What a person sees while a product runs: one sentence that says who computes, and on a terminal a bar.
 
 use crate::args::MultiplyArgs;
+use crate::meter::{Meter, PARTS};
 use crate::quantity::counted;
 use bramble_plan::Decision;
 use bramble_primary::{PrimaryError, Progress as State, RelayReport, Resumed, Unreachable, Watch};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::cell::RefCell;
 use std::io::IsTerminal;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// The bar and the sentences.
 pub(crate) struct Progress {
     bar: ProgressBar,
+    meter: RefCell<Meter>,
     quiet: bool,
     /// Whether machines that come in are named.
     names_comers: bool,
@@ -24,12 +27,12 @@ impl Progress {
         let quiet = args.quiet || args.json;
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr_with_hz(5) } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(0), target);
-        let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {msg}  {eta} left");
+        let bar = ProgressBar::with_draw_target(Some(PARTS), target);
+        let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {msg}");
         if let Ok(style) = style {
             bar.set_style(style);
         }
-        Self { bar, quiet, names_comers: !args.quiet, verbose: args.verbose, lost }
+        Self { bar, meter: RefCell::default(), quiet, names_comers: !args.quiet, verbose: args.verbose, lost }
     }
 
     /// Takes the bar away.
@@ -129,8 +132,8 @@ impl Watch for Progress {
     }
 
     fn turned_away(&self, why: &PrimaryError) {
-        if self.verbose {
-            self.say(&format!("turned away: {why}"));
+        if self.names_comers {
+            self.say(&format!("bramble: turned away: {why}"));
         }
         if let PrimaryError::Unreachable { name, .. } = why {
             let _ = self.lost.send(name.clone());
@@ -141,19 +144,13 @@ impl Watch for Progress {
         if self.bar.is_hidden() {
             return;
         }
-        let seconds = state.elapsed.as_secs_f64().max(1e-3);
-        self.bar.set_length(1000);
-        self.bar.set_position((state.fraction * 1000.0) as u64);
-        let gflops = state.flops * state.fraction / seconds / 1e9;
-        let (done, tiles) = (state.tiles_done, state.tiles);
-        let (out, back) =
-            (state.bytes_sent as f64 / seconds / 1e6, state.bytes_received as f64 / seconds / 1e6);
-        self.bar.set_message(format!(
-            "{done}/{tiles} tiles  {gflops:.1} Gflop/s  {out:.0} MB/s out  {back:.0} MB/s in"
-        ));
+        let shown = self.meter.borrow_mut().shown(state);
+        self.bar.set_message(shown.text);
+        self.bar.set_position(shown.position);
     }
 
     fn verifying(&self) {
+        self.bar.set_position(PARTS);
         self.bar.set_message("verifying");
         self.bar.tick();
     }

@@ -2,14 +2,23 @@
 
 use crate::account;
 use crate::args::MultiplyArgs;
+use crate::plan::view::limit;
 use crate::plan::{json as plan_json, text as plan_text};
 use crate::quantity::{bytes, counted, seconds};
 use bramble_plan::Sums;
 use bramble_primary::{Loss, MachineReport, Moved, RelayReport, Report, Unreachable, Wrong};
 use serde_json::{Value, json};
 
+/// What limits a run whose first job began later than its product took.
+const START_UP: &str = "start-up";
+
 /// The report as lines of text.
-pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> String {
+pub(crate) fn text(
+    report: &Report,
+    args: &MultiplyArgs,
+    total_seconds: f64,
+    refused: Option<String>,
+) -> String {
     let mut out = Vec::new();
     let (m, n, k, dtype) = (report.m, report.n, report.k, report.dtype);
     let place = match (args.file(), args.is_streamed()) {
@@ -35,7 +44,11 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
     }
     if report.predicted.seconds > 0.0 {
         let (predicted, took) = (seconds(report.predicted.seconds), seconds(report.seconds));
-        let (strategy, by) = (&report.strategy, &report.predicted.by);
+        let strategy = &report.strategy;
+        let by = match is_limited_by_start_up(report) {
+            true => START_UP.to_owned(),
+            false => report.predicted.by.to_string(),
+        };
         out.push(format!("plan      {strategy}: {predicted} predicted, {took} taken; limited by {by}"));
         let held = report.machines.iter().map(|m| m.memory_bytes).max().unwrap_or(0);
         out.push(format!("memory    {}", plan_text::memory(held, report.aside_bytes_max)));
@@ -43,7 +56,7 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
     if let Some(instead) = &report.instead {
         out.push(format!("instead   {instead}"));
     }
-    if report.bound.seconds > 0.0 {
+    if report.bound.seconds >= plan_text::BOUND_SECONDS_MIN {
         let ratio = report.seconds / report.bound.seconds;
         let (bound, by) = (seconds(report.bound.seconds), report.bound.by.name());
         out.push(format!("bound     {bound} by {by}; the run took {ratio:.2} times that"));
@@ -57,6 +70,7 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
         let pairs = counted(relay.pairs as u64, "pair");
         out.push(format!("relayed   {relayed} from worker to worker, {pairs}{without}"));
     }
+    out.extend(refused);
     let verify = &report.verify;
     out.push(match report.unverified() {
         true => "verified  no (--verify off)".to_owned(),
@@ -81,6 +95,12 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
         out.extend(account::text(report));
     }
     out.join("\n") + "\n"
+}
+
+/// Whether getting ready took longer than the product: from the start of the program to the first job it connects, greets,
+/// measures, plans, and waits for workers that dial in.
+fn is_limited_by_start_up(report: &Report) -> bool {
+    report.opening_seconds > report.seconds
 }
 
 fn machine(m: &MachineReport, run_seconds: f64) -> String {
@@ -141,6 +161,10 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
         "moved": report.moved.iter().map(moved_json).collect::<Vec<_>>(),
         "bound": {"seconds": report.bound.seconds, "by": report.bound.by.name()},
         "predicted": plan_json::predicted(&report.predicted),
+        "limited_by": match is_limited_by_start_up(report) {
+            true => START_UP,
+            false => limit(&report.predicted.by).0,
+        },
         "verify": {
             "method": verdict.method,
             // Nobody looked is neither yes nor no.

@@ -62,6 +62,9 @@ pub enum LinkError {
     /// The other end closed, between frames.
     #[error("the connection was closed by the other end")]
     Closed,
+    /// There is no connection: nobody listens there, or nothing gets there.
+    #[error("could not connect: {0}")]
+    Unreached(std::io::Error),
     /// The other end closed, or the network failed, inside a frame.
     #[error("the connection broke: {0}")]
     Broken(#[from] std::io::Error),

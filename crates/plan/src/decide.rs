@@ -121,6 +121,19 @@ pub enum PlanError {
         /// Bytes of the roomiest machine.
         have_bytes: u64,
     },
+    /// Not even one block fits into what a worker may be sent at once.
+    #[error(
+        "--credits: one block of {strategy} needs {need_bytes} bytes at a worker, and {credits} are allowed; use \
+         --credits {}K or more, or leave it away", need_bytes.div_ceil(1024)
+    )]
+    Credits {
+        /// What was to be planned.
+        strategy: Strategy,
+        /// Bytes of the least block.
+        need_bytes: u64,
+        /// Bytes that the user allows.
+        credits: u64,
+    },
     /// The strategy cannot do what was asked.
     #[error("--strategy {strategy}: {why}")]
     Refused {
@@ -129,6 +142,18 @@ pub enum PlanError {
         /// Why, and what to do instead.
         why: String,
     },
+}
+
+impl PlanError {
+    /// The same error, which names the user's limit of credits where that, and not a machine's memory, leaves no room.
+    pub fn with_credits(self, credits: Option<u64>) -> Self {
+        match (self, credits) {
+            (Self::NoRoom { strategy, need_bytes, have_bytes }, Some(credits)) if have_bytes == credits => {
+                Self::Credits { strategy, need_bytes, credits }
+            }
+            (other, _) => other,
+        }
+    }
 }
 
 /// Machines with the same number of threads are of one kind if their peaks (measured in microseconds) and speeds (in

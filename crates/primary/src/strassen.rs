@@ -16,7 +16,7 @@ use crate::opening::Session;
 use crate::product::Request;
 use bramble_kernel::Choice;
 use bramble_matrix::{Scaling, Winograd, largest_element, scaling};
-use bramble_plan::{Cut, Decision, Extent, Machine, Problem, Wish, decide};
+use bramble_plan::{Cut, Decision, Extent, Machine, PlanError, Problem, Wish, decide};
 
 /// What was measured of the operands.
 #[derive(Clone, Copy)]
@@ -132,7 +132,9 @@ pub(crate) async fn choose(
     primary: &Machine,
     machines: &[Machine],
 ) -> Result<Decision, PrimaryError> {
-    let decide_as = |cut: Cut, wish: &Wish| decide(problem, cut, primary, machines, wish);
+    let named = |e: PlanError| e.with_credits(request.credits);
+    let decide_as =
+        |cut: Cut, wish: &Wish| decide(problem, cut, primary, machines, wish).map_err(named);
     let mut decision = decide_as(request.cut, &request.wish)?;
     let levels = decision.plan.strategy.levels;
     // A strategy that was named was looked at before.

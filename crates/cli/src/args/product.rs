@@ -3,15 +3,17 @@
 
 use crate::exit::Failure;
 use crate::levels;
-use crate::quantity::size;
+use crate::quantity::{duration, number, size};
 use crate::ranks::Ranks;
 use bramble_kernel::{Choice, KernelName};
 use bramble_matrix::{DType, Effort, Shape};
 use bramble_plan::{Cut, Preference, Relay, Strategy, Wish};
+use bramble_worker::limits::AWAIT_MAX;
 use clap::{Args, ValueEnum};
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Over what the frames to workers of `--local` go, or to those of `mpirun`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -53,8 +55,11 @@ pub(crate) struct TeamArgs {
     /// Wait for this many workers that dial in with bramble worker --join
     #[arg(long = "await", value_name = "N", conflicts_with = "local", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) awaited: Option<u16>,
+    /// How long to wait for them, as in 90s, 10m or 12h
+    #[arg(long, value_name = "TIME", requires = "awaited", default_value = "2m", value_parser = await_timeout)]
+    pub(crate) await_timeout: Duration,
     /// Where they dial in
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "awaited", default_value = "0.0.0.0:7401")]
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "awaited", default_value = "0.0.0.0:7401", value_parser = socket_address)]
     pub(crate) listen: SocketAddr,
     /// Start this many worker processes on this machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -219,10 +224,10 @@ pub(crate) struct MultiplyArgs {
     #[command(flatten)]
     pub(crate) operands: OperandArgs,
     /// Factor of the product
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, value_parser = factor)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = number)]
     pub(crate) alpha: f64,
     /// Factor of the C that is already in the output file
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, requires = "output", value_parser = factor)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = number, requires = "output")]
     pub(crate) beta: f64,
     /// How hard to check C: off, fast, full
     #[arg(long, value_name = "EFFORT", default_value = "fast", value_parser = effort)]
@@ -285,7 +290,7 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) operands: OperandArgs,
     /// Factor of the old C; unless it is 0, the old C has to be sent too
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = number)]
     pub(crate) beta: f64,
     /// Print one JSON object instead of text and picture
     #[arg(long)]
@@ -296,7 +301,7 @@ pub(crate) struct PlanArgs {
 pub(crate) struct SimArgs {
     #[command(flatten)]
     pub(crate) product: PlanArgs,
-    /// What goes wrong: kind:wN@when, as in kill:w3@2.5s,slow:w1@1s..4s/50,join:w9@50%. Times are from the start; a % is of the
+    /// What goes wrong: kind:wN@when, as in kill:w3@2.5s,slow:w1@1s..4s/50,join:w4@50%. Times are from the start; a % is of the
     /// undisturbed time. Kinds: kill, off, pause, busy, slow, join, restart (docs/simulator.md)
     #[arg(long, value_name = "FAULTS", conflicts_with = "seeds")]
     pub(crate) faults: Option<String>,
@@ -310,11 +315,11 @@ pub(crate) struct SimArgs {
     #[arg(long)]
     pub(crate) no_steal: bool,
     /// Time that the primary's processor takes for each byte that it sends or receives, in nanoseconds
-    #[arg(long, value_name = "NS", default_value_t = 0.45, allow_negative_numbers = true, value_parser = nanoseconds)]
+    #[arg(long, value_name = "NS", default_value_t = 0.45, value_parser = nanoseconds)]
     pub(crate) move_ns: f64,
     /// Time that a worker does not compute for each byte that it sends or receives, in nanoseconds: one for all, or one for each
     /// in their order, as in 2,2,4. For machines whose cores all compute, and those that have a part of a core
-    #[arg(long, value_name = "NS", value_delimiter = ',', allow_negative_numbers = true, value_parser = nanoseconds)]
+    #[arg(long, value_name = "NS", value_delimiter = ',', value_parser = nanoseconds)]
     pub(crate) worker_move_ns: Vec<f64>,
 }
 
@@ -381,6 +386,24 @@ pub(crate) fn sizes(text: &str) -> Result<Sizes, String> {
     }
 }
 
+/// How long is waited for workers that dial in.
+fn await_timeout(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    if time <= AWAIT_MAX { Ok(time) } else { Err(format!("at most {} h", AWAIT_MAX.as_secs() / 3600)) }
+}
+
+/// An address to listen on. A port alone does not say who may connect.
+pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let port = text.strip_prefix(':').unwrap_or(text);
+    let is_port = port.parse::<u16>().is_ok();
+    text.parse().map_err(|_| match is_port {
+        true => format!(
+            "a port needs an address: use 127.0.0.1:{port} for this machine alone, 0.0.0.0:{port} for all that reach it"
+        ),
+        false => "use the number of an address, and a port, as in 0.0.0.0:7400 or [::1]:7400".to_owned(),
+    })
+}
+
 fn nanoseconds(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|ns| (0.0..=1e6).contains(ns));
     number.ok_or_else(|| "use a number of nanoseconds from 0 to 1000000".to_owned())
@@ -396,16 +419,6 @@ pub(super) fn kernel(text: &str) -> Result<Choice, String> {
 
 pub(super) fn element_type(text: &str) -> Result<DType, String> {
     DType::parse(text).ok_or_else(|| "use f32, f64, i32 or i64".to_owned())
-}
-
-/// A factor. Refuses a number that f64 can only hold as infinity, or, unless the user typed 0, as 0.
-fn factor(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| "is not a number".to_owned())?;
-    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
-    if number == 0.0 && mantissa.bytes().any(|digit| (b'1'..=b'9').contains(&digit)) {
-        return Err("is smaller than the smallest f64, 5e-324".to_owned());
-    }
-    if number.is_finite() { Ok(number) } else { Err("must be a finite number, at most 1.79e308".to_owned()) }
 }
 
 fn effort(text: &str) -> Result<Effort, String> {
@@ -430,7 +443,7 @@ mod tests {
 
     #[test]
     fn factors_are_finite_and_not_lost() {
-        for (text, number) in [
+        for (text, value) in [
             ("1e-46", 1e-46),
             ("-2.5", -2.5),
             ("1e39", 1e39),
@@ -438,10 +451,22 @@ mod tests {
             ("-0", 0.0),
             ("5e-324", 5e-324),
         ] {
-            assert_eq!(factor(text), Ok(number), "{text}");
+            assert_eq!(number(text), Ok(value), "{text}");
         }
         for bad in ["1e309", "-1e400", "inf", "nan", "1e-400", "0.01e-999", "two", ""] {
-            assert!(factor(bad).is_err(), "{bad}");
+            assert!(number(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_port_alone_is_answered_with_addresses_that_have_it() {
+        assert_eq!(socket_address("[::1]:81").map(|a| a.to_string()), Ok("[::1]:81".to_owned()));
+        for port in ["7510", ":7510"] {
+            let why = socket_address(port).unwrap_err();
+            assert!(why.contains("127.0.0.1:7510") && why.contains("0.0.0.0:7510"), "{why}");
+        }
+        for bad in ["", "localhost:1", "127.0.0.1", "1.2.3.4:70000"] {
+            assert!(socket_address(bad).unwrap_err().starts_with("use the number"), "{bad}");
         }
     }
 
