@@ -93,11 +93,17 @@ impl Watch for Progress {
     }
 
     fn resumed(&self, resumed: &Resumed) {
+        let recorded = resumed.tiles_there + resumed.tiles_damaged + resumed.tiles_not_on_disk;
         if resumed.tiles_damaged > 0 {
             // Said in any case: the result will be right, and the disk still needs somebody to look at it.
-            let (damaged, all) = (resumed.tiles_damaged, resumed.tiles_there + resumed.tiles_damaged);
-            let all = counted(all, "tile");
+            let (damaged, all) = (resumed.tiles_damaged, counted(recorded, "tile"));
             self.say(&format!("bramble: {damaged} of {all} are not what they were, and are made again"));
+        }
+        if resumed.tiles_not_on_disk > 0 {
+            let (missing, all) = (resumed.tiles_not_on_disk, counted(recorded, "tile"));
+            self.say(&format!(
+                "bramble: {missing} of {all} had not reached the disk when this machine went down, and are made again"
+            ));
         }
     }
 

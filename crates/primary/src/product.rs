@@ -17,7 +17,7 @@ use crate::stop::Stop;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, scaling};
-use bramble_plan::{Cut, Decision, Machine, Problem, Wish, decide};
+use bramble_plan::{Cut, Decision, Machine, Making, Problem, Wish, decide};
 use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
 use std::rc::Rc;
@@ -155,7 +155,8 @@ pub async fn multiply(mut request: Request, ends: Ends, watch: &dyn Watch) -> Re
     recorder.phase(Phase::Opening);
     let wants = Wants { log: recorder.is_on(), account: request.account };
     let mut gathered = gather(&request, &problem, ends, wants, watch).await?;
-    request.wish = gathered.wish;
+    let making = Making { a: request.a.is_made(), b: request.b.is_made() };
+    request.wish = Wish { tiles_early: request.journal.as_ref().map(|_| making), ..gathered.wish };
     let before = request.journal.as_ref().and_then(|journal| journal.before.as_deref());
     let kernel = resume::fitting_kernel(&mut gathered, before, &problem)?;
     let Gathered { local, workers, nic_bytes_per_s, missing, mut lost, comers, rules, .. } = gathered;

@@ -198,6 +198,7 @@ impl CutArgs {
                 RelayKind::On => Relay::On,
                 RelayKind::Off => Relay::Off,
             },
+            tiles_early: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A cluster: the primary, then workers.
-fn clusters() -> Vec<(&'static str, Machine, Vec<Machine>)> {
+pub(super) fn clusters() -> Vec<(&'static str, Machine, Vec<Machine>)> {
     let board = |name: &str, gflops: f64, gib: u64, rate: f64| machine(name, gflops, gib << 30, rate);
     let laptop = Machine { threads: 8, ..board("laptop", 150.0, 16, 0.0) };
     let slow_primary = board("primary", 10.0, 4, 0.0);
@@ -27,7 +27,7 @@ fn clusters() -> Vec<(&'static str, Machine, Vec<Machine>)> {
     ]
 }
 
-const SHAPES: [(u64, u64, u64); 12] = [
+pub(super) const SHAPES: [(u64, u64, u64); 12] = [
     (1, 1, 1),
     (2000, 2000, 2000),
     (8192, 8192, 8192),

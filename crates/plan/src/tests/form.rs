@@ -20,7 +20,7 @@ fn coverage(plan: &Plan) -> BTreeMap<(usize, u64, u64, u64), u32> {
 }
 
 /// Every step of every cell is in one block, and no block is anywhere else.
-fn assert_covers(plan: &Plan) {
+pub(super) fn assert_covers(plan: &Plan) {
     let seen = coverage(plan);
     assert!(seen.values().all(|count| *count == 1), "{seen:?}");
     let work = |r: &Region| r.grid.tiles() * r.steps();
@@ -67,7 +67,7 @@ fn assert_regions(plan: &Plan) {
 }
 
 /// Blocks fit what they are given, and that fits the machine.
-fn assert_fits(plan: &Plan, machines: &[Machine]) {
+pub(super) fn assert_fits(plan: &Plan, machines: &[Machine]) {
     let e = plan.problem.element_bytes();
     for member in &plan.members {
         assert!(member.memory_bytes <= machines[member.machine].memory_bytes);
