@@ -32,6 +32,7 @@ mod quantity;
 mod ranks;
 mod report;
 mod resume;
+mod signals;
 mod sim;
 mod systemd;
 mod table;

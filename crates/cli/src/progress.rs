@@ -1,12 +1,17 @@
 //! What a person sees while a product runs: one sentence that says who computes, and on a terminal a bar.
 
 use crate::args::MultiplyArgs;
-use crate::quantity::counted;
+use crate::quantity::{counted, seconds};
 use bramble_plan::Decision;
 use bramble_primary::{PrimaryError, Progress as State, RelayReport, Resumed, Unreachable, Watch};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use tokio::sync::mpsc::UnboundedSender;
+
+/// What is lost with an interrupted run is told before where it is more than this part of the work …
+const MUCH_AT_ONCE: f64 = 0.1;
+/// … and of this time.
+const LONG_S: f64 = 10.0;
 
 /// The bar and the sentences.
 pub(crate) struct Progress {
@@ -15,6 +20,8 @@ pub(crate) struct Progress {
     /// Whether machines that come in are named.
     names_comers: bool,
     verbose: bool,
+    /// Whether another run could go on from where this one ends.
+    keeps_journal: bool,
     /// Told the name of each link that was lost.
     lost: UnboundedSender<String>,
 }
@@ -29,7 +36,8 @@ impl Progress {
         if let Ok(style) = style {
             bar.set_style(style);
         }
-        Self { bar, quiet, names_comers: !args.quiet, verbose: args.verbose, lost }
+        let (names_comers, keeps_journal) = (!args.quiet, args.output.is_some());
+        Self { bar, quiet, names_comers, verbose: args.verbose, keeps_journal, lost }
     }
 
     /// Takes the bar away.
@@ -48,6 +56,16 @@ impl Watch for Progress {
             return;
         }
         self.say(&decision.sentence);
+        let part = decision.plan.complete_together();
+        let part_s = part * decision.plan.predicted.seconds;
+        if self.keeps_journal && part > MUCH_AT_ONCE && part_s > LONG_S {
+            self.say(&format!(
+                "tiles of C are complete in lots of about {:.0} % of the work ({}): a run that is interrupted keeps the lots \
+                 before, not the one under way",
+                part * 100.0,
+                seconds(part_s)
+            ));
+        }
         for machine in &decision.left_out {
             self.say(&format!("left out: {}: {}", machine.name, machine.reason));
         }
@@ -147,13 +165,13 @@ impl Watch for Progress {
         if self.bar.is_hidden() {
             return;
         }
-        let seconds = state.elapsed.as_secs_f64().max(1e-3);
+        let elapsed_s = state.elapsed.as_secs_f64().max(1e-3);
         self.bar.set_length(1000);
         self.bar.set_position((state.fraction * 1000.0) as u64);
-        let gflops = state.flops * state.fraction / seconds / 1e9;
+        let gflops = state.flops * state.fraction / elapsed_s / 1e9;
         let (done, tiles) = (state.tiles_done, state.tiles);
         let (out, back) =
-            (state.bytes_sent as f64 / seconds / 1e6, state.bytes_received as f64 / seconds / 1e6);
+            (state.bytes_sent as f64 / elapsed_s / 1e6, state.bytes_received as f64 / elapsed_s / 1e6);
         self.bar.set_message(format!(
             "{done}/{tiles} tiles  {gflops:.1} Gflop/s  {out:.0} MB/s out  {back:.0} MB/s in"
         ));

@@ -3,6 +3,7 @@
 use crate::args::WorkerArgs;
 use crate::exit::{Exit, Failure};
 use crate::quantity::counted;
+use crate::signals::Signals;
 use crate::trust;
 use bramble_link::{ClusterKey, Endpoint, LinkError, Security};
 use bramble_worker::{Config, Ledger, WorkerError, available_memory, default_threads, host_name, serve_link};
@@ -11,7 +12,6 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// So many failed connections are told of at once, and then one in each `STRANGERS_EVERY`, so that a flood of
 /// them fills no disk with lines.
@@ -59,8 +59,7 @@ fn security(args: &WorkerArgs) -> Result<Security, Failure> {
 
 async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     let broken = |e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}"));
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
+    let mut signals = Signals::new().map_err(broken)?;
     let quiet = args.quiet;
     let is_once = args.join.is_some() || args.inherited;
     // Whoever was started with its link has no use for a key.
@@ -104,8 +103,7 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
             Err(_) if is_once && quiet => Ok(Exit::Failed),
             Err(e) => Err(Failure::failed(e.to_string())),
         },
-        _ = interrupt.recv() => Ok(Exit::Interrupted),
-        _ = terminate.recv() => Ok(Exit::Terminated),
+        exit = signals.next() => Ok(exit),
     }
 }
 

@@ -31,7 +31,7 @@ const PARTS: [f64; 5] = [0.02, 0.04, 0.08, 0.16, 0.32];
 const SECONDS_MIN: f64 = 0.1;
 /// Products at once for each thread in one block: with fewer, threads would wait for the next block's panels.
 const PRODUCTS_A_THREAD: u64 = 2;
-/// Blocks that a share has at least where another order than by steps is introduced: what was not begun can be given to others.
+/// Blocks that a share has at least where another order than by steps is introduced and others could take over what was not begun.
 const BLOCKS_MIN: u64 = 4;
 /// Seconds to make a byte of a panel on one thread. Measured for random doubles on a server; conversions take less.
 const MAKING_S_PER_BYTE: f64 = 1e-9;
@@ -178,7 +178,8 @@ impl Cutter<'_> {
             let cells = cells_of(share) as f64 * part * all / work(share).max(1.0);
             // A number of cells: never more than a share has.
             let most = (cells as u64).max(least).max(1);
-            *share = recut(share, self.plan.regions[share.region].steps(), most, way);
+            let is_alone = self.plan.members.len() == 1;
+            *share = recut(share, self.plan.regions[share.region].steps(), most, (way, is_alone));
             if charges.need(share.block, share.order) > machine.memory_bytes {
                 return None;
             }
@@ -209,7 +210,7 @@ impl Cutter<'_> {
 }
 
 /// A share in blocks of which so many cells at most are complete together; as it is where that is so, or cannot be had.
-fn recut(share: &Share, steps: u64, most: u64, way: Way) -> Share {
+fn recut(share: &Share, steps: u64, most: u64, (way, is_alone): (Way, bool)) -> Share {
     let (rows, cols) = (share.cells.rows.len(), share.cells.cols.len());
     if !is_whole(share, steps) || unit_of(share, steps) <= most || rows == 0 || cols == 0 {
         return *share;
@@ -226,7 +227,7 @@ fn recut(share: &Share, steps: u64, most: u64, way: Way) -> Share {
         }
         Way::Bands if steps > EDGE_MAX || share.block.cols < cols => *share,
         Way::Bands => {
-            let bands = if share.order == Order::Steps { BLOCKS_MIN } else { 1 };
+            let bands = if share.order == Order::Steps && !is_alone { BLOCKS_MIN } else { 1 };
             let high = even(rows, most.min(rows.div_ceil(bands)).min(share.block.rows));
             let group = (most / high).clamp(1, cols);
             let block = BlockSize { rows: high, ..share.block };

@@ -21,19 +21,36 @@ fn alone(threads: u32, p: &Problem, wish: &Wish) -> Plan {
 #[test]
 fn a_machine_by_itself_completes_tiles_all_the_time() {
     let p = problem(8000, 8000, 8000);
-    assert_eq!(alone(2, &p, &Wish::AUTO).complete_together(), 1.0, "one block of all of C");
+    let classical = Wish { elementwise: true, ..Wish::AUTO };
+    assert_eq!(alone(2, &p, &classical).complete_together(), 1.0, "one block of all of C");
     for (threads, most) in [(1, 0.02), (2, 0.02), (4, 0.04), (16, 0.13)] {
-        let plan = alone(threads, &p, &early(Wish::AUTO, LYING));
+        let plan = alone(threads, &p, &early(classical, LYING));
         assert!(plan.complete_together() <= most, "{threads} threads: {}", plan.complete_together());
         assert_covers(&plan);
         // No thread ever waits for the next block.
         let blocks: Vec<Block> = plan.members[0].blocks().collect();
         let full = blocks.iter().filter(|b| b.count() >= u64::from(2 * threads)).count();
-        assert!(full * 10 >= blocks.len() * 7 && plan.members[0].blocks_at_once >= 2, "{full} of {}", blocks.len());
+        assert!(
+            full * 10 >= blocks.len() * 7 && plan.members[0].blocks_at_once >= 2,
+            "{full} of {}",
+            blocks.len()
+        );
     }
     // A product of a fraction of a second is not cut into crumbs.
     let short = alone(2, &problem(1500, 1500, 1500), &early(Wish::AUTO, LYING));
     assert_eq!(short.complete_together(), 1.0);
+}
+
+#[test]
+fn sums_of_strassens_method_are_not_made_ever_again() {
+    for strategy in ["strassen:1", "strassen:2"] {
+        let wish = Wish { strategy: Some(strategy.parse().unwrap()), ..Wish::AUTO };
+        let (p, early) = (problem(16_000, 16_000, 16_000), early(wish, LYING));
+        let (whole, plan) = (alone(2, &p, &wish), alone(2, &p, &early));
+        assert!(plan.complete_together() <= 0.25, "{strategy}: {}", plan.complete_together());
+        assert!(plan.predicted.machines[0].flops <= whole.predicted.machines[0].flops * 1.01, "{strategy}");
+        assert_covers(&plan);
+    }
 }
 
 #[test]
@@ -58,7 +75,9 @@ fn no_plan_takes_a_hundredth_longer_or_has_other_tiles() {
             for local in [false, true] {
                 let who = if local { Preference::Workers } else { Preference::Fastest };
                 let wish = Wish { who, ..Wish::AUTO };
-                let plan = decide(&p, Cut::default(), &primary, &workers, &wish).unwrap().plan;
+                let Ok(Decision { plan, .. }) = decide(&p, Cut::default(), &primary, &workers, &wish) else {
+                    continue;
+                };
                 let other = decide(&p, Cut::default(), &primary, &workers, &early(wish, LYING)).unwrap().plan;
                 let what = format!("{name}, {m} x {n} x {k}");
                 assert_eq!(plan.regions, other.regions, "{what}");
@@ -66,7 +85,10 @@ fn no_plan_takes_a_hundredth_longer_or_has_other_tiles() {
                 assert!(other.complete_together() <= plan.complete_together(), "{what}");
                 assert_eq!(plan.keeps_bits(), other.keeps_bits(), "{what}");
                 let cells = |plan: &Plan| -> Vec<_> {
-                    plan.members.iter().flat_map(|m| m.shares.iter().map(|s| (m.machine, s.region, s.cells, s.steps))).collect()
+                    plan.members
+                        .iter()
+                        .flat_map(|m| m.shares.iter().map(|s| (m.machine, s.region, s.cells, s.steps)))
+                        .collect()
                 };
                 assert_eq!(cells(&plan), cells(&other), "{what}");
                 if plan.tiles() < 20_000 {

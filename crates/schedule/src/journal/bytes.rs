@@ -207,7 +207,11 @@ pub fn read(bytes: &[u8]) -> Result<Journal, ProtocolError> {
     }
     // Of two records of one tile the later counts, for this as for all else.
     for (number, tile) in (0..).zip(said) {
-        if number < journal.durable { journal.unsynced.remove(&tile) } else { journal.unsynced.insert(tile) };
+        if number < journal.durable {
+            journal.unsynced.remove(&tile)
+        } else {
+            journal.unsynced.insert(tile)
+        };
     }
     Ok(journal)
 }
@@ -240,7 +244,11 @@ impl Journal {
             self.digester = digester.clone();
             said.extend(tiles.iter().map(|(tile, _)| *tile));
             self.tiles.extend(tiles.drain(..));
-            if kind == END { self.records = record.tile } else { self.durable = record.tile }
+            if kind == END {
+                self.records = record.tile
+            } else {
+                self.durable = record.tile
+            }
             self.ends += 1;
             self.valid_bytes += (count + 1) * to_u64(RECORD_BYTES);
         }

@@ -157,7 +157,10 @@ fn live(
                     read(&disk.log).map(|journal| journal.tiles.into_keys().collect()).unwrap_or_default();
                 assert!(there.is_subset(&left), "an interval that had ended is lost");
                 if is_killed {
-                    assert!(said[..recorded].iter().all(|tile| left.contains(tile)), "what was recorded is lost");
+                    assert!(
+                        said[..recorded].iter().all(|tile| left.contains(tile)),
+                        "what was recorded is lost"
+                    );
                     assert!(said[..recorded].iter().all(|tile| is_right(disk, *tile)));
                 }
                 return false;
