@@ -155,7 +155,8 @@ impl Cutter<'_> {
 
     /// All members cut so that no more than such a part of their work is complete together. `None` where blocks do not fit.
     fn cut(&self, part: f64, way: Way) -> Option<Vec<Member>> {
-        let makes = self.making.a || self.making.b;
+        // Panels that are made, and the sums of Strassen's method, cost something each time.
+        let makes = self.making.a || self.making.b || self.plan.strategy.levels > 0;
         self.each(|member| match self.is_here(member) {
             true if !makes => self.member(member, PARTS[0], Way::Squares),
             false if self.keeps_others => Some(member.clone()),

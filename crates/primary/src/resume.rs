@@ -55,9 +55,8 @@ pub(crate) async fn check(
     let (output, journal, damaged) = off_loop("looking at what is there", move || {
         let differing = damaged(&output, &before, threads);
         before.tiles.retain(|tile, _| !differing.contains(tile));
-        let (not_on_disk, damaged): (Vec<_>, Vec<_>) =
-            differing.iter().partition(|tile| before.unsynced.contains(tile));
-        (output, before, [damaged.len(), not_on_disk.len()].map(to_u64))
+        let not_on_disk = differing.intersection(&before.unsynced).count();
+        (output, before, [differing.len() - not_on_disk, not_on_disk].map(to_u64))
     })
     .await?;
     request.output = output;

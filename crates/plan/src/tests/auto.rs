@@ -72,6 +72,10 @@ fn what_is_chosen_is_predicted_to_be_the_fastest() {
                 let Ok(other) = decide(&p, Cut::default(), &primary, &workers, &by(&strategy)) else {
                     continue;
                 };
+                // With smaller tiles, which are tried only where the usual ones fit nowhere, it is another grid.
+                if other.sentence.contains("do not fit the memory") {
+                    continue;
+                }
                 let other = other.plan.predicted;
                 // A plan whose sums do not fit the primary is no choice.
                 let fits = other.primary_memory_bytes <= primary.memory_bytes;

