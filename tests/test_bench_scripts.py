@@ -18,6 +18,7 @@ from helpers import BRAMBLE, ROOT, TAG, assert_gone
     ("memory", ["largest worker"]),
     ("encrypted_link", ["encrypted"]),
     ("local_workers", ["dask futures"]),
+    ("resume_kept", ["kept of done", "digest"]),
     ("losses", ["killed: until it is said", "started again: until it computes"]),
     ("soak", ["workers killed", "failures"]),
     ("under_attack", ["four other addresses", "strangers of this machine"]),
