@@ -27,6 +27,7 @@ def needs(*modules):
     ("memory", ["largest worker"]),
     ("encrypted_link", ["encrypted"]),
     ("local_workers", ["dask futures"]),
+    ("resume_kept", ["kept of done", "digest"]),
     ("losses", ["killed: until it is said", "started again: until it computes"]),
     ("soak", ["workers killed", "failures"]),
     ("under_attack", ["four other addresses", "strangers of this machine"]),

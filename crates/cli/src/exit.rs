@@ -25,6 +25,8 @@ pub(crate) enum Exit {
     Interrupted,
     /// SIGTERM.
     Terminated,
+    /// SIGHUP: the terminal was closed.
+    HungUp,
 }
 
 impl Exit {
@@ -36,6 +38,7 @@ impl Exit {
             Self::Degraded => 3,
             Self::Unverified => 4,
             Self::Unreachable => 5,
+            Self::HungUp => 129,
             Self::Interrupted => 130,
             Self::Terminated => 143,
         }

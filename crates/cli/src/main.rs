@@ -37,6 +37,7 @@ mod quantity;
 mod ranks;
 mod report;
 mod resume;
+mod signals;
 mod sim;
 mod stream;
 mod systemd;

@@ -2,13 +2,18 @@
 
 use crate::args::MultiplyArgs;
 use crate::meter::{Meter, PARTS};
-use crate::quantity::counted;
+use crate::quantity::{counted, seconds};
 use bramble_plan::Decision;
 use bramble_primary::{PrimaryError, Progress as State, RelayReport, Resumed, Unreachable, Watch};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::RefCell;
 use std::io::IsTerminal;
 use tokio::sync::mpsc::UnboundedSender;
+
+/// What is lost with an interrupted run is told before where it is more than this part of the work …
+const MUCH_AT_ONCE: f64 = 0.1;
+/// … and of this time.
+const LONG_S: f64 = 10.0;
 
 /// The bar and the sentences.
 pub(crate) struct Progress {
@@ -18,6 +23,8 @@ pub(crate) struct Progress {
     /// Whether machines that come in are named.
     names_comers: bool,
     verbose: bool,
+    /// Whether another run could go on from where this one ends.
+    keeps_journal: bool,
     /// Told the name of each link that was lost.
     lost: UnboundedSender<String>,
 }
@@ -32,7 +39,9 @@ impl Progress {
         if let Ok(style) = style {
             bar.set_style(style);
         }
-        Self { bar, meter: RefCell::default(), quiet, names_comers: !args.quiet, verbose: args.verbose, lost }
+        let (names_comers, keeps_journal) = (!args.quiet, args.file().is_some());
+        let meter = RefCell::default();
+        Self { bar, meter, quiet, names_comers, verbose: args.verbose, keeps_journal, lost }
     }
 
     /// Takes the bar away.
@@ -51,6 +60,16 @@ impl Watch for Progress {
             return;
         }
         self.say(&decision.sentence);
+        let part = decision.plan.complete_together();
+        let part_s = part * decision.plan.predicted.seconds;
+        if self.keeps_journal && part > MUCH_AT_ONCE && part_s > LONG_S {
+            self.say(&format!(
+                "tiles of C are complete in lots of about {:.0} % of the work ({}): a run that is interrupted keeps the lots \
+                 before, not the one under way",
+                part * 100.0,
+                seconds(part_s)
+            ));
+        }
         for machine in &decision.left_out {
             self.say(&format!("left out: {}: {}", machine.name, machine.reason));
         }
@@ -96,11 +115,17 @@ impl Watch for Progress {
     }
 
     fn resumed(&self, resumed: &Resumed) {
+        let recorded = resumed.tiles_there + resumed.tiles_damaged + resumed.tiles_not_on_disk;
         if resumed.tiles_damaged > 0 {
             // Said in any case: the result will be right, and the disk still needs somebody to look at it.
-            let (damaged, all) = (resumed.tiles_damaged, resumed.tiles_there + resumed.tiles_damaged);
-            let all = counted(all, "tile");
+            let (damaged, all) = (resumed.tiles_damaged, counted(recorded, "tile"));
             self.say(&format!("bramble: {damaged} of {all} are not what they were, and are made again"));
+        }
+        if resumed.tiles_not_on_disk > 0 {
+            let (missing, all) = (resumed.tiles_not_on_disk, counted(recorded, "tile"));
+            self.say(&format!(
+                "bramble: {missing} of {all} had not reached the disk when this machine went down, and are made again"
+            ));
         }
     }
 

@@ -13,12 +13,12 @@
 use crate::args::{BenchCommand, Command, LinkKind, TeamArgs};
 use crate::bench::{LinkName, follow};
 use crate::exit::{Exit, Failure};
+use crate::signals::Signals;
 use bramble_link::{Late, Launch, Link, LinkError, Order, World};
 use bramble_primary::End;
 use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
 
 /// After a signal the first process keeps what is done, and then ends all; the others wait so long before they begin to leave.
@@ -254,14 +254,10 @@ fn serve(world: &World, threads: Option<u16>, work: impl Future<Output = Option<
     let local = LocalSet::new();
     let exit = local.block_on(&runtime, async {
         drive(world, threads).ok()?;
-        let mut interrupt = signal(SignalKind::interrupt()).ok()?;
-        let mut terminate = signal(SignalKind::terminate()).ok()?;
+        let mut signals = Signals::new().ok()?;
         let signalled = async {
             // The signal is for all of them, and the first one has something to keep.
-            let exit = tokio::select! {
-                _ = interrupt.recv() => Exit::Interrupted,
-                _ = terminate.recv() => Exit::Terminated,
-            };
+            let exit = signals.next().await;
             tokio::time::sleep(SIGNAL_PATIENCE).await;
             exit
         };

@@ -5,6 +5,7 @@ use crate::exit::{Exit, Failure};
 use crate::joining::join;
 use crate::limited::{self, Limited};
 use crate::quantity::counted;
+use crate::signals::Signals;
 use crate::trust;
 use bramble_link::{ClusterKey, Endpoint, Security};
 use bramble_worker::{
@@ -14,7 +15,6 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// So many failed connections are told of at once, and then one in each `STRANGERS_EVERY`, so that a flood of
 /// them fills no disk with lines.
@@ -80,8 +80,7 @@ fn security(args: &WorkerArgs) -> Result<Security, Failure> {
 
 async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     let broken = |e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}"));
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
+    let mut signals = Signals::new().map_err(broken)?;
     let quiet = args.quiet;
     // A product has started this process, reads what it sends, and says itself what goes wrong.
     let is_of_a_product = args.inherited || std::env::var_os(crate::local::KEY_VARIABLE).is_some();
@@ -127,8 +126,7 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
             }
             Err(e) => Err(Failure::failed(e.to_string())),
         },
-        _ = interrupt.recv() => Ok(Exit::Interrupted),
-        _ = terminate.recv() => Ok(Exit::Terminated),
+        exit = signals.next() => Ok(exit),
     }
 }
 

@@ -189,6 +189,15 @@ impl Matrix {
         self.mapped.state?.change(now?)
     }
 
+    /// Whether its elements are made each time that they are read: generated, or converted from what a file has.
+    pub fn is_made(&self) -> bool {
+        match &self.store {
+            Store::Bytes { .. } => false,
+            Store::Part { of, .. } => of.is_made(),
+            Store::Foreign { .. } | Store::Generated(_) | Store::Converted(_) => true,
+        }
+    }
+
     /// The rule that makes its elements, with which another machine can make any block by itself.
     pub fn generator(&self) -> Option<Generator> {
         match self.store {

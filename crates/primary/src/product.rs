@@ -18,7 +18,7 @@ use bramble_kernel::factors;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span};
-use bramble_plan::{Cut, Decision, Machine, Problem, Wish};
+use bramble_plan::{Cut, Decision, Machine, Making, Problem, Wish};
 use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
 use std::rc::Rc;
@@ -160,7 +160,8 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     recorder.phase(Phase::Opening);
     let wants = Wants { log: recorder.is_on(), account: request.account };
     let mut gathered = gather(&request, &problem, ends, wants, watch).await?;
-    request.wish = gathered.wish;
+    let making = Making { a: request.a.is_made(), b: request.b.is_made() };
+    request.wish = Wish { tiles_early: request.journal.as_ref().map(|_| making), ..gathered.wish };
     let everybody = std::iter::once(&gathered.local).chain(&gathered.workers);
     strassen::check_own_kernels(&request, &problem, everybody, measured).await?;
     let before = request.journal.as_ref().and_then(|journal| journal.before.as_deref());

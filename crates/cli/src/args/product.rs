@@ -204,6 +204,7 @@ impl CutArgs {
                 RelayKind::On => Relay::On,
                 RelayKind::Off => Relay::Off,
             },
+            tiles_early: None,
         }
     }
 }
