@@ -2,6 +2,7 @@
 
 mod detection;
 mod false_alarms;
+mod faults;
 mod integers;
 mod locate;
 mod scaling;
