@@ -43,7 +43,8 @@ pub use replace::{Destination, Place, Replacement};
 pub use shape::{Layout, Rect, Shape, Span};
 pub use source::Matrix;
 pub use verify::{
-    Check, Effort, Fault, Scaling, TileLevels, Verdict, largest_element, part_is_wrong, scaling, verify,
+    Check, Effort, Fault, Scaling, TileLevels, Unverified, Verdict, largest_element, part_is_wrong, scaling,
+    verify,
     wrong_tiles,
 };
 pub use view::{View, ViewMut};
