@@ -1,20 +1,21 @@
 /* A BLAS library that multiplies right, and then spoils some elements of one product.
  *
  * Bramble opens it in place of OpenBLAS (BRAMBLE_OPENBLAS=this file, --kernel openblas). Without FAULTY_CLASS it
- * never spoils anything. A product whose C lies in a map of the output file (its name ends in ".part") is a
- * tile of the program's C, and its place in C follows from its address. All others, such as measurements of the
- * kernel's speed and the trial after loading, stay right unless FAULTY_DEPTH names their depth.
+ * never spoils anything. Operands that lie in maps of the files of A and B are parts of the program's product, and
+ * which rows, terms and columns these are follows from their addresses. All other products, such as measurements of
+ * the kernel's speed and the trial after loading, stay right unless FAULTY_DEPTH names their depth.
  *
  * FAULTY_CLASS   zero, scale, stale, twice, short, swap, flip, sign, add, nan, inf: what happens to an element
  * FAULTY_SHAPE   element, row, column, alternate, part, tile: which elements of the tile
- * FAULTY_MATRIX  "rows cols": the sides of C
+ * FAULTY_A, FAULTY_B  the files of the operands, whose elements are their last bytes, row by row
+ * FAULTY_SIDES   "m k n"
  * FAULTY_AT      "row col": an element of C; the tile that has it is spoiled there
- * FAULTY_STEP    how many products of that tile come before the spoiled one (0: the first is)
+ * FAULTY_TERM    which product of that tile: the one whose sums have this term, counted from 0
  * FAULTY_VALUE   scale: the factor; add: the addend (any number that strtod reads)
  * FAULTY_BIT     flip: which bit, 0 is the lowest
  * FAULTY_OTHER   "row col" of the tile: what `swap` exchanges with, modulo the tile's sides; the corner of `part`
- * FAULTY_DEPTH   instead of FAULTY_AT, for worker processes: every product of that depth is spoiled, its tile at
- *                FAULTY_AT modulo the tile's sides
+ * FAULTY_DEPTH   instead of FAULTY_TERM, where operands come over a network: every product of that depth is spoiled,
+ *                its tile at FAULTY_AT modulo the tile's sides
  * FAULTY_OWNER   a file that the first process to spoil something creates: other processes stay right
  * FAULTY_LOG     a file that gets, for each spoiled product, a line "element_bytes row col rows cols depth pid" and
  *                the right and the spoiled tile, row by row
@@ -32,9 +33,9 @@
 
 enum { ROW_MAJOR = 101, TRANS = 112 };
 
-/* A tile of C: its first element's place (or -1, -1), its sides, and the depth of the product. */
+/* A tile of C: its first element's place (or -1, -1), its sides, and the product's first term (or -1) and depth. */
 struct tile {
-    long row, col, rows, cols, depth;
+    long row, col, rows, cols, term, depth;
 };
 
 /* Rows and columns from..to of a tile, every `step`th column. */
@@ -52,8 +53,9 @@ static const char *const SHAPE_NAMES[] = {"element", "row", "column", "alternate
 /* What the environment asks for. */
 static struct {
     int is_wanted, class, shape, bit;
-    long at[2], other[2], matrix[2], step, depth;
+    long at[2], other[2], sides[3], term, depth;
     double value;
+    char *a, *b;
     const char *owner, *log;
 } wanted;
 
@@ -87,8 +89,12 @@ static void __attribute__((constructor)) read_environment(void) {
     wanted.shape = index_of("FAULTY_SHAPE", SHAPE_NAMES, SHAPES);
     pair("FAULTY_AT", wanted.at);
     pair("FAULTY_OTHER", wanted.other);
-    pair("FAULTY_MATRIX", wanted.matrix);
-    wanted.step = number("FAULTY_STEP", 0);
+    long *sides = wanted.sides;
+    const char *given = getenv("FAULTY_SIDES");
+    if (given && sscanf(given, "%ld %ld %ld", &sides[0], &sides[1], &sides[2]) != 3) die("FAULTY_SIDES");
+    if (getenv("FAULTY_A")) wanted.a = realpath(getenv("FAULTY_A"), NULL);
+    if (getenv("FAULTY_B")) wanted.b = realpath(getenv("FAULTY_B"), NULL);
+    wanted.term = number("FAULTY_TERM", 0);
     wanted.depth = number("FAULTY_DEPTH", -1);
     wanted.bit = (int)number("FAULTY_BIT", 0);
     wanted.value = getenv("FAULTY_VALUE") ? strtod(getenv("FAULTY_VALUE"), NULL) : 0;
@@ -96,39 +102,42 @@ static void __attribute__((constructor)) read_environment(void) {
     wanted.log = getenv("FAULTY_LOG");
 }
 
-/* Where in its file an address lies that is mapped from the unfinished output; -1 if it is not. The file's size is
- * given too. */
-static long offset_in_output(const void *address, long *file_bytes) {
+/* Which element of a matrix of `elements` elements an address is that lies in a map of its file; -1 if it lies
+ * elsewhere. */
+static long element_at(const void *address, const char *file, long elements, long element_bytes) {
+    if (!file) return -1;
     FILE *maps = fopen("/proc/self/maps", "r");
     if (!maps) die("/proc/self/maps");
     char line[8192];
     long found = -1;
-    while (found < 0 && fgets(line, sizeof line, maps)) {
+    while (fgets(line, sizeof line, maps)) {
         unsigned long from, to, offset;
         int name = 0;
+        struct stat is;
         if (sscanf(line, "%lx-%lx %*s %lx %*s %*s %n", &from, &to, &offset, &name) < 3) continue;
-        char *path = line + name, *end = strchr(path, '\n');
-        if (end) *end = 0;
-        size_t length = strlen(path);
         if ((uintptr_t)address < from || (uintptr_t)address >= to) continue;
-        struct stat file;
-        if (length < 5 || strcmp(path + length - 5, ".part") != 0 || stat(path, &file) != 0) break;
-        *file_bytes = file.st_size;
-        found = (long)((uintptr_t)address - from + offset);
+        line[strcspn(line, "\n")] = 0;
+        if (strcmp(line + name, file) != 0 || stat(file, &is) != 0) break;
+        long head = (long)is.st_size - elements * element_bytes;
+        long bytes = (long)((uintptr_t)address - from + offset) - head;
+        if (head < 0 || bytes < 0) die("FAULTY_SIDES does not fit the files");
+        found = bytes / element_bytes;
+        break;
     }
     fclose(maps);
     return found;
 }
 
-/* Sets the tile's place in C; false if it is no part of the output. */
-static int locate(struct tile *tile, const void *address, long element_bytes) {
-    long file_bytes = 0, offset = offset_in_output(address, &file_bytes);
-    if (offset < 0) return 0;
-    long header = file_bytes - wanted.matrix[0] * wanted.matrix[1] * element_bytes;
-    if (header < 0 || wanted.matrix[1] == 0 || offset < header) die("FAULTY_MATRIX does not fit the output file");
-    long element = (offset - header) / element_bytes;
-    tile->row = element / wanted.matrix[1];
-    tile->col = element % wanted.matrix[1];
+/* Sets the tile's place in C and its terms; false if the operands are not in the maps. */
+static int locate(struct tile *tile, const void *a, const void *b, long element_bytes) {
+    long m = wanted.sides[0], k = wanted.sides[1], n = wanted.sides[2];
+    long left = element_at(a, wanted.a, m * k, element_bytes);
+    long right = element_at(b, wanted.b, k * n, element_bytes);
+    if (left < 0 || right < 0) return 0;
+    tile->row = left / k;
+    tile->col = right % n;
+    tile->term = left % k;
+    if (right / n != tile->term) die("A and B begin at different terms");
     return 1;
 }
 
@@ -151,9 +160,7 @@ static int is_owner(void) {
 }
 
 /* Whether this product is to be spoiled; `at` is then the element of the tile that the fault is about. */
-static int is_chosen(struct tile *tile, const void *c, long element_bytes, long at[2]) {
-    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
-    static long met = 0;
+static int is_chosen(struct tile *tile, const void *a, const void *b, long element_bytes, long at[2]) {
     if (!wanted.is_wanted) return 0;
     at[0] = wanted.at[0], at[1] = wanted.at[1];
     if (wanted.depth >= 0) {
@@ -161,14 +168,11 @@ static int is_chosen(struct tile *tile, const void *c, long element_bytes, long 
         at[1] %= tile->cols;
         return tile->depth == wanted.depth && is_owner();
     }
-    if (!locate(tile, c, element_bytes)) return 0;
+    if (!locate(tile, a, b, element_bytes)) return 0;
     at[0] -= tile->row;
     at[1] -= tile->col;
-    if (at[0] < 0 || at[0] >= tile->rows || at[1] < 0 || at[1] >= tile->cols) return 0;
-    pthread_mutex_lock(&one_at_a_time);
-    long step = met++;
-    pthread_mutex_unlock(&one_at_a_time);
-    return step == wanted.step;
+    long term = wanted.term - tile->term;
+    return at[0] >= 0 && at[0] < tile->rows && at[1] >= 0 && at[1] < tile->cols && term >= 0 && term < tile->depth;
 }
 
 /* The elements that are spoiled. */
