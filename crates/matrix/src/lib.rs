@@ -40,7 +40,8 @@ pub use output::{Lent, Output, Sealed, Unfinished};
 pub use shape::{Layout, Rect, Shape, Span};
 pub use source::Matrix;
 pub use verify::{
-    Check, Effort, Fault, Scaling, TileLevels, Verdict, part_is_wrong, scaling, verify, wrong_tiles,
+    Check, Effort, Fault, Scaling, TileLevels, Unverified, Verdict, part_is_wrong, scaling, verify,
+    wrong_tiles,
 };
 pub use view::{View, ViewMut};
 pub use winograd::Winograd;

@@ -15,6 +15,7 @@
 //!
 //! It repairs nothing (it says which tiles are wrong), and draws no seed: the seed must not be known to who computes C.
 
+mod columns;
 mod court;
 mod exact;
 mod float;
@@ -52,7 +53,8 @@ pub enum Effort {
     /// One random vector.
     #[default]
     Fast,
-    /// Eight random vectors, and 16 random rows recomputed element by element.
+    /// Eight random vectors for each part of the columns, parts so narrow that a wrong element stands out from the
+    /// rounding of the others; and 16 random rows recomputed element by element. Little depth: everything recomputed.
     Full,
 }
 
@@ -145,15 +147,44 @@ pub struct TileLevels {
 pub struct Verdict {
     /// What was done, in words, including what was only sampled.
     pub method: String,
-    /// Whether C may be used.
+    /// Whether nothing was found wrong. What could not be checked is in `unverified`.
     pub passed: bool,
-    /// Largest residual of a row in units of the statistical tolerance, also where the row was acquitted;
-    /// the fault's own excess where that is larger. 0 for right integers.
+    /// How much of what is allowed was used at most. Of rows that raised no alarm: the residual in units of the
+    /// statistical tolerance. Of elements that were recomputed: the error in units of the rigorous bound. Of other rows
+    /// that raised an alarm: the residual in units of what any order of summation may do. At most 1 where nothing is
+    /// wrong; otherwise the fault's own excess, above 1. 0 for right integers.
     pub worst_ratio: f64,
     /// Rows recomputed because they were above the tolerance or stood out from the others.
     pub arbitrated_rows: u64,
+    /// What could not be checked.
+    pub unverified: Unverified,
     /// A wrong element, where there is one.
     pub fault: Option<Fault>,
+}
+
+impl Verdict {
+    /// Whether all of C was checked, and nothing was found wrong.
+    pub fn is_complete(&self) -> bool {
+        self.passed && self.unverified.elements == 0
+    }
+}
+
+/// Elements that nothing was found out about.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Unverified {
+    /// How many.
+    pub elements: u64,
+    /// Why, each reason once.
+    pub reasons: Vec<&'static str>,
+}
+
+impl Unverified {
+    fn add(&mut self, elements: u64, why: &'static str) {
+        self.elements = self.elements.saturating_add(elements);
+        if elements > 0 && !self.reasons.contains(&why) {
+            self.reasons.push(why);
+        }
+    }
 }
 
 /// An element of C that is wrong.
@@ -176,7 +207,15 @@ pub struct Fault {
 pub fn verify(check: &Check<'_>) -> Result<Verdict, MatrixError> {
     if check.effort == Effort::Off {
         let method = "not verified".to_owned();
-        return Ok(Verdict { method, passed: true, worst_ratio: 0.0, arbitrated_rows: 0, fault: None });
+        let unverified = Unverified::default();
+        return Ok(Verdict {
+            method,
+            passed: true,
+            worst_ratio: 0.0,
+            arbitrated_rows: 0,
+            unverified,
+            fault: None,
+        });
     }
     let problem = problem(check)?;
     match check.c.dtype() {
