@@ -84,7 +84,7 @@ pub(crate) enum KeyCommand {
 
 const MULTIPLY_HELP: &str = "Matrices: A.npy, A.mtx, model.safetensors:tensor, random:ROWSxCOLS:DTYPE:SEED, \
 identity:N:DTYPE\nExit codes: 0 done, 1 failed, 2 usage, 3 done though a machine was lost or left out, 4 verification failed, \
-5 a worker is unreachable, 130 interrupted, 143 terminated";
+5 a worker is unreachable, 6 done though some of C could not be verified, 130 interrupted, 143 terminated";
 
 const PLAN_HELP: &str = "Matrices: as in multiply; they are not read, so random:100000x100000:f64:1 costs nothing\n\
 Machines: real ones are asked and measured; those of --cluster need not exist; without any it is this machine alone";

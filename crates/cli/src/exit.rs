@@ -21,6 +21,8 @@ pub(crate) enum Exit {
     Unverified,
     /// A worker could not be reached.
     Unreachable,
+    /// Done and kept, and nothing wrong was found; but some of C could not be verified.
+    Partial,
     /// SIGINT.
     Interrupted,
     /// SIGTERM.
@@ -36,6 +38,7 @@ impl Exit {
             Self::Degraded => 3,
             Self::Unverified => 4,
             Self::Unreachable => 5,
+            Self::Partial => 6,
             Self::Interrupted => 130,
             Self::Terminated => 143,
         }

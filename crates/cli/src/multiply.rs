@@ -292,7 +292,12 @@ fn conclude(
     let total_seconds = began.elapsed().as_secs_f64();
     let Report { lost, missing, wrong, .. } = &kept.report;
     let is_whole = lost.is_empty() && missing.is_empty() && wrong.is_empty();
-    let exit = if is_whole { Exit::Done } else { Exit::Degraded };
+    let exit = match is_whole {
+        // A machine that was lost is told in the report; a C that is not verified throughout has to stop a script.
+        _ if !kept.report.verify.verdict.is_complete() => Exit::Partial,
+        true => Exit::Done,
+        false => Exit::Degraded,
+    };
     wrong.iter().for_each(|wrong| crate::say(&told(wrong)));
     if let Some(digest) = &kept.digest {
         crate::out(format!("{}\n", report::json(&kept.report, total_seconds, digest)).as_bytes())?;

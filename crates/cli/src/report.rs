@@ -4,6 +4,7 @@ use crate::account;
 use crate::args::MultiplyArgs;
 use crate::plan::{json as plan_json, text as plan_text};
 use crate::quantity::{bytes, counted, seconds};
+use bramble_matrix::Verdict;
 use bramble_plan::Sums;
 use bramble_primary::{Loss, MachineReport, Moved, RelayReport, Report, Unreachable, Wrong};
 use serde_json::{Value, json};
@@ -50,16 +51,7 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
         let pairs = counted(relay.pairs as u64, "pair");
         out.push(format!("relayed   {relayed} from worker to worker, {pairs}{without}"));
     }
-    let verify = &report.verify;
-    out.push(match report.unverified() {
-        true => "verified  no (--verify off)".to_owned(),
-        false => format!(
-            "verified  yes: {}; worst row at {:.2} % of the tolerance; {}",
-            verify.verdict.method,
-            verify.verdict.worst_ratio * 100.0,
-            seconds(verify.seconds)
-        ),
-    });
+    out.push(verified(report));
     out.push(format!(
         "in all    {}, of which {} before the first job",
         seconds(total_seconds),
@@ -74,6 +66,47 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
         out.extend(account::text(report));
     }
     out.join("\n") + "\n"
+}
+
+/// Whether C was checked, how, and what could not be.
+fn verified(report: &Report) -> String {
+    let verify = &report.verify;
+    if report.unverified() {
+        return "verified  no (--verify off)".to_owned();
+    }
+    let Verdict { method, worst_ratio, unverified, .. } = &verify.verdict;
+    let used = format!(
+        "{method}; at most {:.2} % of what rounding may do; {}",
+        worst_ratio * 100.0,
+        seconds(verify.seconds)
+    );
+    if verify.verdict.is_complete() {
+        return format!("verified  yes: {used}");
+    }
+    let (elements, all) = (unverified.elements, u128::from(report.m) * u128::from(report.n));
+    let reasons = unverified.reasons.join("; ");
+    format!("verified  in part: {elements} of {all} elements not verified ({reasons}); {used}")
+}
+
+/// Whether C was checked: the state, and as much as fits a yes or no.
+fn verify_json(report: &Report) -> Value {
+    let verdict = &report.verify.verdict;
+    let state = match () {
+        () if report.unverified() => "off",
+        () if !verdict.passed => "failed",
+        () if !verdict.is_complete() => "partial",
+        () => "passed",
+    };
+    json!({
+        "method": verdict.method,
+        "state": state,
+        // Nobody looked is neither yes nor no.
+        "passed": (!report.unverified()).then_some(verdict.is_complete()),
+        "unverified": {"elements": verdict.unverified.elements, "reasons": verdict.unverified.reasons},
+        "worst_ratio": verdict.worst_ratio,
+        "arbitrated_rows": verdict.arbitrated_rows,
+        "seconds": report.verify.seconds,
+    })
 }
 
 fn machine(m: &MachineReport, run_seconds: f64) -> String {
@@ -104,7 +137,6 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
         Some(_) => "mixed",
         None => "none",
     };
-    let verdict = &report.verify.verdict;
     let [tile_rows, tile_cols, depth] = report.grid;
     json!({
         "schema": "bramble.multiply/1",
@@ -133,14 +165,7 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
         "moved": report.moved.iter().map(moved_json).collect::<Vec<_>>(),
         "bound": {"seconds": report.bound.seconds, "by": report.bound.by.name()},
         "predicted": plan_json::predicted(&report.predicted),
-        "verify": {
-            "method": verdict.method,
-            // Nobody looked is neither yes nor no.
-            "passed": (!report.unverified()).then_some(verdict.passed),
-            "worst_ratio": verdict.worst_ratio,
-            "arbitrated_rows": verdict.arbitrated_rows,
-            "seconds": report.verify.seconds,
-        },
+        "verify": verify_json(report),
         "faults": {
             "lost": report.lost.iter().map(lost_json).collect::<Vec<_>>(),
             "wrong": report.wrong.iter().map(wrong_json).collect::<Vec<_>>(),

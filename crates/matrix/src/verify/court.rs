@@ -18,9 +18,8 @@ use crate::{Matrix, Rect, Shape, Span};
 
 /// Alarmed rows that are recomputed whatever their residual, and the least that full effort recomputes.
 const ARBITRATED: usize = 32;
-/// What may be recomputed where there is reason to recompute everything: so many terms, and one in so many of the
-/// product's. A term takes about as long as 32 of a good kernel.
-const TERMS: u64 = 1 << 31;
+/// What may be recomputed where there is reason to recompute everything: `Problem::terms_max`, and one in so many rows. A
+/// term takes about as long as 32 of a good kernel.
 const SHARE: u64 = 32;
 /// The least number of rows or columns that are recomputed.
 const LINES_MIN: u64 = 64;
@@ -139,7 +138,7 @@ impl Court<'_> {
     fn lines_max(&self, problem: &Problem) -> u64 {
         let shape = problem.c.shape();
         let row = problem.depth.max(1).saturating_mul(shape.cols.max(1));
-        (TERMS / row).max(shape.rows / SHARE).max(LINES_MIN)
+        (problem.terms_max / row).max(shape.rows / SHARE).max(LINES_MIN)
     }
 
     /// Judges alarmed rows, worst first: a fixed number of any, then those that no rounding explains, then those that

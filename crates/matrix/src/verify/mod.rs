@@ -40,6 +40,8 @@ use recompute::Problem;
 
 /// Most levels of Strassen–Winograd that can be checked: 343 products.
 const LEVELS_MAX: u32 = 3;
+/// How many terms are recomputed where there is reason to recompute everything: a second's worth.
+const TERMS_MAX: u64 = 1 << 31;
 /// Rows that full effort recomputes.
 const FULL_ROWS: u64 = 16;
 /// The seed's stream that chooses them.
@@ -270,6 +272,7 @@ fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
         levels: if smallest >> check.levels == 0 { 0 } else { check.levels },
         tiles: check.tiles.iter().copied().filter(|t| t.most(c.shape(), depth) > 0).collect(),
         threads: check.threads.max(1),
+        terms_max: TERMS_MAX,
     })
 }
 

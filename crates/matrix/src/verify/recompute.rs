@@ -39,6 +39,8 @@ pub(super) struct Problem {
     /// Levels inside tiles; each has one at least, and then there are none above.
     pub(super) tiles: Vec<TileLevels>,
     pub(super) threads: usize,
+    /// How many terms may be recomputed where there is reason to recompute everything.
+    pub(super) terms_max: u64,
 }
 
 impl Problem {

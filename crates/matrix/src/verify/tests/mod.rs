@@ -2,6 +2,7 @@
 
 mod detection;
 mod false_alarms;
+mod faults;
 mod integers;
 mod locate;
 mod scaling;
@@ -9,6 +10,7 @@ mod strassen;
 mod wild;
 
 use super::random::Random;
+use super::scalar::Real;
 use super::*;
 use crate::{Buffer, Element, Generator, Layout, SharedBytes};
 use std::sync::Arc;
@@ -110,6 +112,31 @@ impl<T: Element> Case<T> {
             threads,
         })
         .unwrap()
+    }
+
+    /// The check where so many terms may be recomputed.
+    fn verify_within(&self, terms_max: u64, effort: Effort) -> Verdict
+    where
+        T: Real,
+    {
+        let of = |rows, cols, data: &[T]| matrix(rows, cols, data, Layout::RowMajor);
+        let (a, b) = (of(self.m, self.k, &self.a), of(self.k, self.n, &self.b));
+        let c = of(self.m, self.n, &self.c);
+        let check = Check {
+            a: &a,
+            b: &b,
+            c: &c,
+            c0: None,
+            alpha: self.alpha,
+            beta: self.beta,
+            levels: self.levels,
+            tiles: &self.tiles,
+            effort,
+            seed: 7,
+            threads: 1,
+        };
+        let problem = Problem { terms_max, ..problem(&check).unwrap() };
+        float::verify::<T>(&problem, effort, 7).unwrap()
     }
 
     fn verify(&self, effort: Effort, seed: u64) -> Verdict {
