@@ -94,6 +94,8 @@ fn code(exit: Exit) -> &'static str {
         Exit::Degraded => "degraded",
         Exit::Unverified => "unverified",
         Exit::Unreachable => "unreachable",
+        Exit::Partial => "partial",
+        Exit::HungUp => "hung_up",
         Exit::Interrupted => "interrupted",
         Exit::Terminated => "terminated",
     }

@@ -50,6 +50,7 @@ impl Exit {
     /// What ended the run, where that was a signal.
     pub(crate) fn signal(self) -> Option<&'static str> {
         match self {
+            Self::HungUp => Some("ended because its terminal was closed (SIGHUP)"),
             Self::Interrupted => Some("interrupted by a signal (SIGINT)"),
             Self::Terminated => Some("terminated by a signal (SIGTERM)"),
             Self::Done
@@ -57,7 +58,8 @@ impl Exit {
             | Self::Usage
             | Self::Degraded
             | Self::Unverified
-            | Self::Unreachable => None,
+            | Self::Unreachable
+            | Self::Partial => None,
         }
     }
 }
