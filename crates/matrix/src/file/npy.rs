@@ -216,8 +216,6 @@ fn fields(text: &str, longs: bool) -> Result<Fields, &'static str> {
     let Value::Tuple(sides) = shape else { return Err("shape is not a tuple") };
     let side = |value: &Value| match value {
         Value::Int(Some(n)) => u64::try_from(*n).ok(),
-        // A truth value is a whole number to Python.
-        Value::Bool(is_one) => Some(u64::from(*is_one)),
         _ => None,
     };
     let shape = sides.iter().map(side).collect::<Option<Vec<u64>>>();
