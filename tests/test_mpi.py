@@ -205,6 +205,18 @@ def test_a_process_that_never_enters_is_waited_for_only_so_long(library, tmp_pat
             run.end()
 
 
+def test_a_launcher_that_hangs_alone_is_told_from_a_program_that_does(monkeypatch):
+    """Stand-ins: a launcher whose process is gone, and one whose process is there."""
+    monkeypatch.setitem(globals(), "LAUNCHER_ALONE_S", 0.5)
+    result, was_ended = finish(Run("-c", "echo whole; exec sleep 1000", binary="sh"))
+    assert (result.out, was_ended) == ("whole\n", True) and launcher_failed(result, was_ended), result
+    with pytest.raises(AssertionError, match="no end"):
+        finish(Run("-c", "sleep 1000 & wait", binary="sh"), deadline_s=2)
+    # One that was ended by a signal of its own is no such launcher.
+    result, was_ended = finish(Run("-c", "kill -KILL $$", binary="sh"))
+    assert not was_ended and not launcher_failed(result, was_ended), result
+
+
 CASES = {
     "no time to start": (["A.npy", "A.npy", "--link", "mpi"], 2, "BRAMBLE_MPI_START_S"),
     "no operand": (["nobody.npy", "nobody.npy", "--link", "mpi"], 1, "nobody.npy"),

@@ -24,8 +24,8 @@ use tokio::task::{LocalSet, spawn_local};
 /// After a signal the first process keeps what is done, and then ends all; the others wait so long before they begin to leave.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(6);
 
-/// How long a process waits for the others at the start, where nobody says otherwise: they are started together, but the
-/// program has to get to every machine.
+/// How long a process waits for the others at the start, unless the variable below sets another time. They are started
+/// together, but the program file has to get to every machine.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Seconds of it.
 const START_VARIABLE: &str = "BRAMBLE_MPI_START_S";
@@ -139,7 +139,7 @@ fn when_late(late: Late) {
     bramble_kernel::leave(code)
 }
 
-/// What is said, and the exit code.
+/// The message for a deadline that has passed, and the exit code of this process.
 fn late_text(late: Late, size: Option<usize>) -> (String, u8) {
     match late {
         Late::Entering(patience) => {
@@ -152,7 +152,7 @@ fn late_text(late: Late, size: Option<usize>) -> (String, u8) {
             (text, Exit::Failed.number())
         }
         Late::Leaving(code) => (
-            "another process of the job does not end MPI, so all are ended; what was computed is whole"
+            "another process of the job does not return from MPI_Finalize, so this one exits and mpirun ends the job; C is complete"
                 .to_owned(),
             code,
         ),

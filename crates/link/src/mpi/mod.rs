@@ -64,11 +64,11 @@ const LEAVE_DEADLINE: Duration = Duration::from_secs(5);
 /// The first rank has to hear of all others by then that they leave, too.
 const ALL_LEAVE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// All that leave have said so; the library then has to end by then.
+/// Every rank has announced that it leaves; `MPI_Finalize` of rank 0 has to return within this time.
 const FINALIZE_DEADLINE: Duration = Duration::from_secs(20);
-/// To end the job is to ask whoever started it, who has to answer by then.
+/// `MPI_Abort` asks the launcher (mpirun) to end the job; the launcher has to answer within this time.
 const ABORT_DEADLINE: Duration = Duration::from_secs(5);
-/// The first rank says what is late; the others, if it does not, so much later.
+/// Rank 0 reports a missed deadline. The other ranks wait this much longer, and report it only if rank 0 did not.
 const OTHERS_LATER: Duration = Duration::from_secs(2);
 
 /// Processors that are told of.
@@ -128,15 +128,15 @@ pub struct Portion {
 /// A call of the library that waits for other processes and did not come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
-    /// To enter, after so long: some process did not.
+    /// `MPI_Init`, after this time: some process has not entered.
     Entering(Duration),
-    /// To end MPI, by a process that was to exit with that code: some process said that it leaves, and did not.
+    /// `MPI_Finalize`, in a process that was to exit with that code: another process has not called it.
     Leaving(u8),
-    /// To end the job, with that exit code: whoever started it did not answer.
+    /// `MPI_Abort` with that exit code: the launcher did not answer.
     Aborting(u8),
 }
 
-/// What is done about it, on another thread than that which waits: it has to end the process.
+/// Handles a missed deadline, on a thread of its own. It has to end the process, since the calling thread cannot return.
 pub type WhenLate = fn(Late);
 
 /// All processes of the job.

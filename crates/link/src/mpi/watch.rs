@@ -1,8 +1,8 @@
 //! A deadline for a call of the library that waits for other ranks.
 //!
 //! Place in the flow: around entering and ending MPI, and around ending the job. Those calls wait for every rank, for ever for
-//! one that stands still, and no call of the library can end them. So another thread waits for the deadline, and then does what
-//! it was given, which is to end this process: whoever started the processes then ends the others.
+//! one that is stopped, and no call of the library can end them. So a second thread waits for the deadline, and then ends this
+//! process; the launcher (mpirun) then ends the other ranks.
 //!
 //! Invariant: once the watch is dropped, nothing is done any more, unless it has begun.
 
@@ -28,7 +28,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // The thread sees that nobody can tell it anything any more.
+        // The channel is closed with its sender, which ends the thread.
         self.0.take();
     }
 }
@@ -49,7 +49,7 @@ mod tests {
     fn a_call_that_comes_back_is_not() {
         let (tell, told) = channel();
         drop(Watch::start(Duration::MAX, move || tell.send(()).unwrap_or_default()));
-        // The thread ends without a word, and what it was to do goes with it.
+        // The thread ends and drops its closure, and with it the sender.
         assert!(told.recv().is_err());
     }
 }
