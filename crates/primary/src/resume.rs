@@ -56,6 +56,7 @@ pub(crate) async fn check(
         let differing = damaged(&output, &before, threads);
         before.tiles.retain(|tile, _| !differing.contains(tile));
         let not_on_disk = differing.intersection(&before.unsynced).count();
+        before.missing.clone_from(&differing);
         (output, before, [differing.len() - not_on_disk, not_on_disk].map(to_u64))
     })
     .await?;

@@ -159,6 +159,8 @@ pub struct Journal {
     pub tiles: BTreeMap<(usize, u64), Digest128>,
     /// Those of them that may not have come to the disk, if the machine went down.
     pub unsynced: BTreeSet<(usize, u64)>,
+    /// Recorded tiles that whoever goes on has not found as they were: it makes them again.
+    pub missing: BTreeSet<(usize, u64)>,
     /// Of all of C, where that was complete and about to get its name.
     pub c: Option<Digest128>,
     /// Bytes of the file that count for a run that goes on: it cuts off the rest.
@@ -194,6 +196,7 @@ pub fn read(bytes: &[u8]) -> Result<Journal, ProtocolError> {
         head: Head::decode(head)?,
         tiles: BTreeMap::new(),
         unsynced: BTreeSet::new(),
+        missing: BTreeSet::new(),
         c: None,
         valid_bytes: to_u64(begins.len()),
         digester,

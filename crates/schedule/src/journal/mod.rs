@@ -19,6 +19,7 @@ pub use bytes::{Head, Journal, RECORD_BYTES, complete, read, seal};
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Digest128, Digester};
 use bytes::{Record, append, mark};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How long an interval is at least.
@@ -81,6 +82,10 @@ pub struct Log {
     durable: u64,
     /// Records whose data are being synced, with those before.
     pending: u64,
+    /// What the next mark says. It does not grow while tiles are missing: one of the first records is then not true.
+    marked: u64,
+    /// Tiles that are recorded, and were not found on the disk; they are made again.
+    missing: BTreeSet<(usize, u64)>,
     /// Tiles that are complete and not recorded yet.
     fresh: Vec<Record>,
     phase: Phase,
@@ -104,7 +109,8 @@ impl Log {
 
     /// One that goes on after what was read; what comes after that in the file has been cut off.
     pub fn resumed(journal: &Journal, now: Duration) -> Self {
-        Self::of(journal.digester.clone(), (journal.ends, journal.records, journal.durable), now)
+        let log = Self::of(journal.digester.clone(), (journal.ends, journal.records, journal.durable), now);
+        Self { missing: journal.missing.clone(), ..log }
     }
 
     /// The same with intervals of another least length.
@@ -121,6 +127,8 @@ impl Log {
             records,
             durable,
             pending: durable,
+            marked: durable,
+            missing: BTreeSet::new(),
             fresh: Vec::new(),
             phase: Phase::Idle,
             began: now,
@@ -135,13 +143,14 @@ impl Log {
     pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Action> {
         match event {
             Event::Committed { region, tile, digest } => {
+                self.missing.remove(&(region, tile));
                 let Ok(region) = u8::try_from(region) else { panic!("a plan with {region} regions") };
                 self.fresh.push(Record { region, tile, digest });
             }
             Event::DataSynced => {
                 assert_eq!(self.phase, Phase::SyncsData, "data that nobody asked for were synced");
                 self.phase = Phase::SyncsLog;
-                let bytes = mark(&mut self.digester, self.ends, self.pending);
+                let bytes = mark(&mut self.digester, self.ends, self.marked);
                 self.ends += 1;
                 return vec![Action::Append(bytes), Action::SyncLog];
             }
@@ -171,6 +180,7 @@ impl Log {
         if is_due && self.records > self.durable {
             self.phase = Phase::SyncsData;
             (self.began, self.pending) = (now, self.records);
+            self.marked = if self.missing.is_empty() { self.records } else { self.marked };
             actions.push(Action::SyncData);
         }
         actions

@@ -92,7 +92,7 @@ fn live(
     // Tiles that this life need not make; and what was promised: those of ended intervals may not be lost.
     let (mut has, mut there): (BTreeSet<Tile>, BTreeSet<Tile>) = Default::default();
     let mut log = match read(&disk.log) {
-        Ok(journal) => {
+        Ok(mut journal) => {
             for (tile, digest) in &journal.tiles {
                 let is_there = digest_of(&disk.pages(*tile)) == *digest;
                 assert!(is_there || journal.unsynced.contains(tile), "{tile:?} is wrong, and has a mark");
@@ -105,6 +105,7 @@ fn live(
                 }
             }
             disk.log.truncate(usize::try_from(journal.valid_bytes).unwrap());
+            journal.missing = journal.tiles.keys().filter(|tile| !has.contains(*tile)).copied().collect();
             Log::resumed(&journal, now)
         }
         Err(_) => {
