@@ -6,7 +6,6 @@ use crate::stream;
 use bramble_matrix::{Matrix, Shape};
 use std::ffi::OsStr;
 
-
 /// Operands of one type.
 pub(crate) struct Pair {
     pub(crate) a: Matrix,
@@ -16,12 +15,7 @@ pub(crate) struct Pair {
 }
 
 /// A and B, of one type: that of `--dtype`, or the one in which NumPy would multiply them. Files are mapped, not read.
-pub(crate) fn open(
-    a: &OsStr,
-    b: &OsStr,
-    args: &OperandArgs,
-    memory: Option<u64>,
-) -> Result<Pair, Failure> {
+pub(crate) fn open(a: &OsStr, b: &OsStr, args: &OperandArgs, memory: Option<u64>) -> Result<Pair, Failure> {
     if is_standard_stream(a) && is_standard_stream(b) {
         return Err(Failure::usage("- -: standard input is one matrix; name a file for the other"));
     }

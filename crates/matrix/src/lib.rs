@@ -44,8 +44,7 @@ pub use shape::{Layout, Rect, Shape, Span};
 pub use source::Matrix;
 pub use verify::{
     Check, Effort, Fault, Scaling, TileLevels, Unverified, Verdict, largest_element, part_is_wrong, scaling,
-    verify,
-    wrong_tiles,
+    verify, wrong_tiles,
 };
 pub use view::{View, ViewMut};
 pub use winograd::Winograd;

@@ -133,8 +133,7 @@ pub(crate) async fn choose(
     machines: &[Machine],
 ) -> Result<Decision, PrimaryError> {
     let named = |e: PlanError| e.with_credits(request.credits);
-    let decide_as =
-        |cut: Cut, wish: &Wish| decide(problem, cut, primary, machines, wish).map_err(named);
+    let decide_as = |cut: Cut, wish: &Wish| decide(problem, cut, primary, machines, wish).map_err(named);
     let mut decision = decide_as(request.cut, &request.wish)?;
     let levels = decision.plan.strategy.levels;
     // A strategy that was named was looked at before.

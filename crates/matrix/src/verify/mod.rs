@@ -180,6 +180,20 @@ pub struct Unverified {
     pub reasons: Vec<&'static str>,
 }
 
+impl Verdict {
+    /// The verdict where no element was tested.
+    fn without_a_test(method: &str) -> Self {
+        Self {
+            method: method.to_owned(),
+            passed: true,
+            worst_ratio: 0.0,
+            arbitrated_rows: 0,
+            unverified: Unverified::default(),
+            fault: None,
+        }
+    }
+}
+
 impl Unverified {
     fn add(&mut self, elements: u64, why: &'static str) {
         self.elements = self.elements.saturating_add(elements);
@@ -208,22 +222,12 @@ pub struct Fault {
 /// that has not passed.
 pub fn verify(check: &Check<'_>) -> Result<Verdict, MatrixError> {
     if check.effort == Effort::Off {
-        let method = "not verified".to_owned();
-        let unverified = Unverified::default();
-        return Ok(Verdict {
-            method,
-            passed: true,
-            worst_ratio: 0.0,
-            arbitrated_rows: 0,
-            unverified,
-            fault: None,
-        });
+        return Ok(Verdict::without_a_test("not verified"));
     }
     let problem = problem(check)?;
     // No vectors in the length of a side, which may be very long: there is nothing that could be wrong.
     if check.c.shape().elements() == Some(0) {
-        let method = "C has no elements".to_owned();
-        return Ok(Verdict { method, passed: true, worst_ratio: 0.0, arbitrated_rows: 0, fault: None });
+        return Ok(Verdict::without_a_test("C has no elements"));
     }
     match check.c.dtype() {
         DType::F32 => float::verify::<f32>(&problem, check.effort, check.seed),
