@@ -65,7 +65,7 @@ impl Cluster {
         Ok(met)
     }
 
-    /// Takes so many workers that dial in.
+    /// Waits for the workers that dial in, `awaited` of them.
     async fn wait(&self) -> Result<(Met, Option<Door>), Failure> {
         let Self { awaited, listen, patience, ref security, .. } = *self;
         let mut met = Met::default();

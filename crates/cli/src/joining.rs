@@ -2,11 +2,11 @@
 //!
 //! Place in the flow: from the command line to the one session of such a worker.
 //!
-//! Invariants: what may change by itself (nobody listens yet, a network or a name that is not there yet) is tried again, ever less
-//! often, and said once; what does not (another key, another protocol, a wrong address) ends the process, and so does the end of
+//! Invariants: a cause that may go away by itself (no listener yet, a network or a name that is not there yet) is tried again, ever less
+//! often, and said once; one that does not (another key, another protocol, a wrong address) ends the process, and so does the end of
 //! a session. A worker that a product has started (`--local`) tries once: it must not outlive that product.
 //!
-//! Deliberately absent: a limit to the tries. Whoever wants one has `timeout`.
+//! Deliberately absent: a limit to the tries. The program `timeout` sets one.
 
 use bramble_link::{LinkError, Security};
 use bramble_worker::{Config, WorkerError};
@@ -45,7 +45,7 @@ fn may_come_later(e: &LinkError) -> bool {
     }
 }
 
-/// How long to wait after so many tries in vain. `drawn` spreads workers that began at the same time, by a quarter either way.
+/// The wait after that many failed tries. `drawn` spreads workers that began at the same time, by a quarter either way.
 fn pause(tries: u32, drawn: u64) -> Duration {
     let doubled = PAUSES.0.saturating_mul(1 << tries.saturating_sub(1).min(16));
     let part = (drawn % 1001) as f64 / 1000.0;
@@ -73,7 +73,7 @@ pub(crate) async fn join(
         }
         tokio::time::sleep(pause(tries, crate::seed().unwrap_or_default())).await;
     }
-    unreachable!("nobody waits for four thousand million tries")
+    unreachable!("four thousand million tries take four thousand years")
 }
 
 /// Tries every address of a host once. What a session came to, or why there was none.

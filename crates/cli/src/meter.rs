@@ -11,7 +11,7 @@ use bramble_primary::Progress;
 
 /// Parts of the bar.
 pub(crate) const PARTS: u64 = 1000;
-/// So much of the work has to be done by this run, in so many seconds, before its pace says when it ends.
+/// Part of the work that this run has to do, in `PACE_SECONDS_MIN`, before its pace says when it ends.
 const PACE_PART_MIN: f64 = 0.02;
 /// See `PACE_PART_MIN`.
 const PACE_SECONDS_MIN: f64 = 1.0;

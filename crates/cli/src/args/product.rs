@@ -393,7 +393,7 @@ fn await_timeout(text: &str) -> Result<Duration, String> {
     if time <= AWAIT_MAX { Ok(time) } else { Err(format!("at most {} h", AWAIT_MAX.as_secs() / 3600)) }
 }
 
-/// An address to listen on. A port alone does not say who may connect.
+/// An address to listen on. A port alone does not say which machines may connect.
 pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let port = text.strip_prefix(':').unwrap_or(text);
     let is_port = port.parse::<u16>().is_ok();
