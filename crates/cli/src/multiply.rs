@@ -126,7 +126,13 @@ fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
     let operands::Pair { a, b, promoted } = operands::open(&args.a, &args.b, &args.operands)?;
     let shape = Shape::new(a.shape().rows, b.shape().cols);
     let old_c = match &args.output {
-        Some(path) if args.beta != 0.0 => Some(old_c(path, shape, args)?),
+        Some(path) if args.beta != 0.0 => {
+            if !path.exists() {
+                // A factor that no C could make fit is what is wrong then.
+                factors(args, a.dtype())?;
+            }
+            Some(old_c(path, shape, args)?)
+        }
         _ => None,
     };
     let dtype = match &old_c {

@@ -221,7 +221,8 @@ pub(crate) struct MultiplyArgs {
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true, value_parser = factor)]
     pub(crate) alpha: f64,
     /// Factor of the C that is already in the output file
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, requires = "output", value_parser = factor)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, requires = "output")]
+    #[arg(value_parser = factor)]
     pub(crate) beta: f64,
     /// How hard to check C: off, fast, full
     #[arg(long, value_name = "EFFORT", default_value = "fast", value_parser = effort)]
