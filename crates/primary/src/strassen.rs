@@ -1,8 +1,8 @@
 //! Measures the operands, and replaces Strassen's method by a classical one where its sums could overflow.
 //!
-//! Place in the flow: a strategy with levels that the user named is examined before the machines are gathered; a kernel with levels
-//! that the user named, before they are greeted; kernels that workers were started with, when the workers have named them; and a
-//! plan with levels that `decide` chose, before it is used.
+//! Place in the flow: a strategy with levels that the user named is examined before the machines are gathered; a kernel with
+//! levels that the user named, before they are greeted; kernels that workers were started with, when the workers have named
+//! them; and a plan with levels that `decide` chose, before it is used.
 //!
 //! Invariants: no machine is ordered to multiply with levels before the operands were measured. What the user asked for and
 //! does not get is said, with the reason, in the report. Integers are exact with levels, and not measured.

@@ -7,8 +7,9 @@
 //! unchanged, and the product still reads the old file.
 //!
 //! Deliberately absent: a digest of the elements. Three kinds of change therefore go unnoticed: a change within the same tick
-//! of the file clock (some milliseconds) as the opening; a change through another program's shared map before the system updates the
-//! file's time (tmpfs never does); a change on a network filesystem before this machine fetches the attributes again.
+//! of the file clock (some milliseconds) as the opening; a change through another program's shared map before the system
+//! updates the file's time (tmpfs never does); a change on a network filesystem before this machine fetches the attributes
+//! again.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
