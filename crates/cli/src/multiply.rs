@@ -141,7 +141,13 @@ fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
         operands::open(&args.a, &args.b, &args.operands, args.team.memory)?;
     let shape = Shape::new(a.shape().rows, b.shape().cols);
     let old_c = match args.file() {
-        Some(path) if args.beta != 0.0 => Some(old_c(path, shape, args)?),
+        Some(path) if args.beta != 0.0 => {
+            if !path.exists() {
+                // A factor that no C could make fit is what is wrong then.
+                factors(args, a.dtype())?;
+            }
+            Some(old_c(path, shape, args)?)
+        }
         _ => None,
     };
     let dtype = match &old_c {

@@ -3,9 +3,9 @@
 //! Place in the flow: asked with the largest elements of A, B and the old C, before a plan or a kernel with levels is used.
 //!
 //! Invariant: where there is no objection, no number that `L` levels make exceeds a quarter of the largest one. With a and b the
-//! largest elements of A and B: a sum of panels has at most 4 terms a level, so it is at most 4^L a (or b). A level makes sums of at
-//! most 18 products of halves of the depth, so no result or part of one exceeds 9^L k a b, before and after `alpha`; beside the
-//! old C times `beta`, to which steps are added, the two together are what counts. (c12 and c22 have the 18 terms: Higham,
+//! largest elements of A and B: a sum of panels has at most 4 terms a level, so it is at most 4^L a (or b). A level makes sums
+//! of at most 18 products of halves of the depth, so no result or part of one exceeds 9^L k a b, before and after `alpha`; beside
+//! the old C times `beta`, to which steps are added, the two together are what counts. (c12 and c22 have the 18 terms: Higham,
 //! *Accuracy and Stability of Numerical Algorithms*, 23.2.2.)
 //!
 //! Deliberately absent: scaling by powers of two. A classical product needs none.

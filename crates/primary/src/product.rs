@@ -1,7 +1,7 @@
 //! One product, from opened operands to a verified C.
 
 use crate::PrimaryError;
-use crate::account::{Progress, RelayReport, Report, Unreachable, losses, moved};
+use crate::account::{MachineReport, Progress, RelayReport, Report, Unreachable, losses, moved};
 use crate::bodies::Bodies;
 use crate::gathering::{Gathered, acquainted, chosen, gather};
 use crate::inspector::Inspector;
@@ -210,7 +210,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let broken = relay.as_ref().and_then(|relay| relay.unreachable.get(introduced..));
     broken.into_iter().flatten().for_each(|pair| watch.parted(pair));
     let sealed = ran.output.seal()?;
-    let wire = |f: fn(&crate::MachineReport) -> u64| ran.machines.iter().map(f).sum();
+    let wire = |f: fn(&MachineReport) -> u64| ran.machines.iter().map(f).sum();
     let grid =
         decision.plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth]);
     let Inspected { verify, wrong, suspect } = ran.inspected;
@@ -240,13 +240,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         wrong,
         missing,
         io: ran.io,
-        machines: ran
-            .machines
-            .into_iter()
-            .enumerate()
-            .filter(|(at, m)| *at < members || m.share > 0.0)
-            .map(|m| m.1)
-            .collect(),
+        machines: with_a_share(ran.machines, members),
         left_out: decision.left_out,
         verify,
         suspect,
@@ -254,6 +248,12 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         effort: request.effort,
     };
     Ok(Finished { sealed, report, log: ran.log, journal: ran.journal })
+}
+
+/// The members of the plan, and the machines that took over work.
+fn with_a_share(machines: Vec<MachineReport>, members: usize) -> Vec<MachineReport> {
+    let counts = |(at, machine): &(usize, MachineReport)| *at < members || machine.share > 0.0;
+    machines.into_iter().enumerate().filter(counts).map(|(_, machine)| machine).collect()
 }
 
 /// How the operands lie, and which of them are generated.

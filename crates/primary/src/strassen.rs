@@ -1,8 +1,8 @@
-//! Whether the numbers of this product allow Strassen's method, and what is done instead where they do not.
+//! Measures the operands, and replaces Strassen's method by a classical one where its sums could overflow.
 //!
-//! Place in the flow: a strategy with levels that the user named is looked at before anybody is asked to wait; a kernel with
-//! levels that the user named, before the machines are greeted; kernels that workers were started with, after they have said so; and
-//! a plan with levels that `decide` chose, before it is used.
+//! Place in the flow: a strategy with levels that the user named is examined before the machines are gathered; a kernel with
+//! levels that the user named, before they are greeted; kernels that workers were started with, when the workers have named
+//! them; and a plan with levels that `decide` chose, before it is used.
 //!
 //! Invariants: no machine is ordered to multiply with levels before the operands were measured. What the user asked for and
 //! does not get is said, with the reason, in the report. Integers are exact with levels, and not measured.
@@ -18,7 +18,7 @@ use bramble_kernel::Choice;
 use bramble_matrix::{Scaling, Winograd, largest_element, scaling};
 use bramble_plan::{Cut, Decision, Extent, Machine, PlanError, Problem, Wish, decide};
 
-/// What was measured of the operands.
+/// The measurements of the operands.
 #[derive(Clone, Copy)]
 pub(crate) struct Measured {
     scaling: Scaling,

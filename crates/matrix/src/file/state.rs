@@ -3,12 +3,13 @@
 //! Place in the flow: a file's state is recorded when the file is mapped. The primary compares it before it accuses a machine of
 //! wrong results, and before it keeps C.
 //!
-//! Invariant: the state is that of the open file, never of its name. After a rename over that name the old file still exists, unchanged,
-//! and the product still reads the old file.
+//! Invariant: the state is that of the open file, never of its name. After a rename over that name the old file still exists,
+//! unchanged, and the product still reads the old file.
 //!
-//! Deliberately absent: a digest of the elements. Three kinds of change therefore go unnoticed: a change within the same tick of the
-//! file clock (some milliseconds) as the opening; a change through another program's shared map before the system updates the
-//! file's time (tmpfs never does); a change on a network filesystem before this machine fetches the attributes again.
+//! Deliberately absent: a digest of the elements. Three kinds of change therefore go unnoticed: a change within the same tick
+//! of the file clock (some milliseconds) as the opening; a change through another program's shared map before the system
+//! updates the file's time (tmpfs never does); a change on a network filesystem before this machine fetches the attributes
+//! again.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

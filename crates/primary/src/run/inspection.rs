@@ -7,7 +7,7 @@
 //! C then passed; where kernels differ, so that right tiles have other bits too, the check has shown that very tile to be wrong.
 //! Where others make the same, or cannot make it, or nobody else is here, C stays wrong and is not kept. Rounds are counted.
 //!
-//! Nobody is accused, and no C accepted, before the files of the operands were found to be what they were.
+//! The files of the operands are compared with their state at the opening before a machine is accused or C is accepted.
 //!
 //! Deliberately absent: looking at parts of C while the product runs.
 
