@@ -103,9 +103,8 @@ def test_generated_operands_take_no_memory_of_the_primary(tmp_path):
     assert beyond <= 64 * MIB, f"{beyond / MIB:.0f} MiB beyond the mapped result"
 
 
-@pytest.mark.parametrize("where", [[], ["--local", "2"]], ids=["in process", "local 2"])
-def test_smaller_tiles_are_taken_where_the_usual_ones_do_not_fit(tmp_path, where):
-    product = "random:3000x3000:f64:1", "random:3000x3000:f64:2", *where
+def test_smaller_tiles_are_taken_where_the_usual_ones_do_not_fit(tmp_path):
+    product = "random:3000x3000:f64:1", "random:3000x3000:f64:2"
     succeed("multiply", *product, "-o", tmp_path / "usual.npy", "--strategy", "reuse")
     done = succeed("multiply", *product, "-o", tmp_path / "small.npy", "--memory", "64M", "--json")
     assert done.report["grid"]["tile_rows"] < 256
