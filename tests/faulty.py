@@ -386,9 +386,7 @@ def verdict_of(result, folder, repeat):
     kept = (Path(folder) / "C.npy").exists()
     if result.code == 4 and "C is wrong" in result.err:
         return "found"
-    passed = result.report["verify"]["passed"] if result.code in (0, 3, 4) and result.out else None
-    if passed is True and result.code == 0 and kept:
-        return "passed"
-    if passed == "partial" and kept:
-        return "partial"
+    state = result.report["verify"]["state"] if result.code in (0, 6) else None
+    if kept and (result.code, state) in [(0, "passed"), (6, "partial")]:
+        return state
     raise AssertionError(f"neither kept nor refused\n{repeat}\n{result}")
