@@ -41,11 +41,12 @@ def share(found, all_):
 
 
 def table(head, outcomes, efforts, group):
-    """Of the faults that are due, how many were found; what was kept as `partial` counts as not found, and is named."""
+    """Of the faults that are due, how many were found; what was kept as `partial` counts as not found, and is named.
+    The others change an element by less than 16 bounds, or one that is 0 because all its terms are."""
     groups = collections.defaultdict(list)
     for one in outcomes:
         groups[group(one)].append(one)
-    titles = [f"{effort}: {what}" for effort in efforts for what in ("found", "said to be partial", "below 16 bounds, found")]
+    titles = [f"{effort}: {what}" for effort in efforts for what in ("found", "said to be partial", "others, found")]
     print(f"\n| {head} | {' | '.join(titles)} |\n|{'---|' * (1 + len(titles))}")
     for name, some in sorted(groups.items()):
         cells = []
