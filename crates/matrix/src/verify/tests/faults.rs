@@ -39,7 +39,8 @@ fn scaled<T: Element>((m, k, n): (usize, usize, usize), scaling: &str, seed: u64
 /// (k + 3) u (|A||B|)_ij.
 fn bound<T: Element>(case: &Case<T>, i: usize, j: usize) -> f64 {
     let unit = if T::DTYPE == DType::F32 { 2f64.powi(-24) } else { 2f64.powi(-53) };
-    let terms = (0..case.k).map(|l| (case.a[i * case.k + l].to_f64() * case.b[l * case.n + j].to_f64()).abs());
+    let terms =
+        (0..case.k).map(|l| (case.a[i * case.k + l].to_f64() * case.b[l * case.n + j].to_f64()).abs());
     (case.k as f64 + 3.0) * unit * terms.sum::<f64>()
 }
 
