@@ -44,7 +44,7 @@ def test_a_quick_look(tmp_path, script, heads):
         command += ["--workers", "2"]
     if script == "under_attack":
         command += ["--attacker", attacker]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     for head in heads:
         assert head in done.stdout, done.stdout

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from helpers import Run, matrix, save, succeed
+from lacking import unless
 from test_lab import inside, lab, why_not
 from test_loss import wait_for_work
 

@@ -151,11 +151,11 @@ fn late_text(late: Late, size: Option<usize>) -> (String, u8) {
             );
             (text, Exit::Failed.number())
         }
-        Late::Leaving(code) => (
-            "another process of the job does not return from MPI_Finalize, so this one exits and mpirun ends the job; C is complete"
-                .to_owned(),
-            code,
-        ),
+        Late::Leaving(code) => {
+            let text = "another process of the job does not return from MPI_Finalize, so this one exits and mpirun ends the \
+                        job; C is complete";
+            (text.to_owned(), code)
+        }
         Late::Aborting(code) => ("mpirun does not answer; this process ends without it".to_owned(), code),
     }
 }
