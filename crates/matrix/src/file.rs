@@ -7,7 +7,8 @@
 //! take memory before the sizes are checked against the file and the machine.
 //!
 //! Deliberately absent: writing (see `output`; `npy::write_header` is its helper), compressed files (`.npz`,
-//! `.mtx.gz`: refused with the command that unpacks them), and protection against a file that another program shortens while it is mapped.
+//! `.mtx.gz`: refused with the command that unpacks them), and protection
+//! against a file that another program shortens while it is mapped.
 
 pub(crate) mod mtx;
 pub(crate) mod npy;
@@ -253,12 +254,12 @@ mod tests {
         let at = |name: &[u8]| folder.path().join(OsStr::from_bytes(name)).into_os_string();
         let mtx = "%%MatrixMarket matrix array real general\n1 1\n2.5\n";
         std::fs::write(at(b"\xff.mtx"), mtx).unwrap();
-        assert_eq!(Matrix::open(at(b"\xff.mtx")).unwrap().shape(), crate::Shape::new(1, 1));
+        assert_eq!(Matrix::open(at(b"\xff.mtx")).unwrap().shape(), Shape::new(1, 1));
         let header = r#"{"t:0":{"dtype":"U8","shape":[1,3],"data_offsets":[0,3]}}"#;
         let file = format!("{}\0\0\0\0\0\0\0{header}xyz", char::from(header.len() as u8));
         std::fs::write(at(b"M:\xfe.bin"), &file).unwrap();
         let tensor = Matrix::open(at(b"M:\xfe.bin:t:0")).unwrap();
-        assert_eq!(tensor.shape(), crate::Shape::new(1, 3));
+        assert_eq!(tensor.shape(), Shape::new(1, 3));
         let message = |name: &[u8]| Matrix::open(at(name)).unwrap_err().to_string();
         assert!(message(b"M:\xfe.bin:t0").contains("did you mean 't:0'?"), "{}", message(b"M:\xfe.bin:t0"));
         assert!(message(b"\xff.mtx:t").contains("one matrix without a name"), "{}", message(b"\xff.mtx:t"));
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn generated_matrices_need_no_file() {
         let matrix = Matrix::open("random:3x5:f32:1").unwrap().transposed();
-        assert_eq!((matrix.shape(), matrix.mapped_bytes()), (crate::Shape::new(5, 3), 0));
+        assert_eq!((matrix.shape(), matrix.mapped_bytes()), (Shape::new(5, 3), 0));
         assert_eq!(matrix.generator(), Some(Generator::random(1).transposed()));
         assert!(Matrix::open("random:9999999999x9999999999").unwrap_err().to_string().contains("2^63"));
     }
