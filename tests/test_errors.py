@@ -25,7 +25,7 @@ def folder(tmp_path):
         "a34.npy": (3, 4, "f64"), "b45.npy": (4, 5, "f64"),
     }.items():
         save(tmp_path, name, matrix(rows, cols, dtype))
-    np.save(tmp_path / "line.npy", np.ones(4))
+    np.save(tmp_path / "number.npy", np.float64(4))
     np.save(tmp_path / "cube.npy", np.ones((2, 3, 4)))
     np.save(tmp_path / "complex.npy", np.ones((4, 5), np.complex128))
     np.save(tmp_path / "text.npy", np.full((4, 5), "word"))
@@ -74,7 +74,7 @@ CASES = [
     Case("foreign file", "a34.npy foreign.npy", FAILED, ["foreign.npy"]),
     Case("unknown ending", "a34.npy matrix.txt", EITHER, ["matrix.txt", "npy"]),
     Case("object array", "objects.npy objects.npy", FAILED, ["objects.npy", "object"]),
-    Case("one dimension", "a34.npy line.npy", FAILED, ["line.npy", "dimension"]),
+    Case("no dimension", "a34.npy number.npy", FAILED, ["number.npy", "0-dimensional"]),
     Case("three dimensions", "a34.npy cube.npy", FAILED, ["cube.npy", "dimension"]),
     Case("complex numbers", "a34.npy complex.npy", FAILED, ["complex.npy"]),
     Case("text array", "a34.npy text.npy", FAILED, ["text.npy"]),

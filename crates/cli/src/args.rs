@@ -90,8 +90,10 @@ pub(crate) enum KeyCommand {
 }
 
 const MULTIPLY_HELP: &str = "Matrices: A.npy, A.mtx, model.safetensors:tensor, random:ROWSxCOLS:DTYPE:SEED, \
-identity:N:DTYPE; 'bramble matrix FILE' lists what is in a file\nExit codes: 0 done, 1 failed, 2 usage, 3 done though a machine was lost or left out, 4 verification failed, \
-5 a worker is unreachable, 6 done though some of C could not be verified, 129 terminal closed, 130 interrupted, 143 terminated";
+identity:N:DTYPE; 'bramble matrix FILE' lists what is in a file\n\
+Exit codes: 0 done, 1 failed, 2 usage, 3 done though a machine was lost or left out, 4 verification failed, \
+5 a worker is unreachable, 6 done though some of C could not be verified, 129 terminal closed, 130 interrupted, \
+143 terminated";
 
 const MATRIX_HELP: &str = "Example: bramble matrix model.safetensors\nExit codes: 0 shown, whether it can be multiplied or \
 not; 1 it cannot be read";

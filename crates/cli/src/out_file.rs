@@ -22,7 +22,7 @@ pub(crate) struct OutFile {
 
 enum To {
     /// A file that will take its name.
-    Whole(Replacement),
+    Whole(Box<Replacement>),
     /// A device or a pipe.
     Stream(File),
 }
@@ -35,7 +35,7 @@ impl OutFile {
             Destination::File(place) => {
                 let replacement = place.begin().map_err(failed)?;
                 replacement.empty().map_err(failed)?;
-                To::Whole(replacement)
+                To::Whole(Box::new(replacement))
             }
             Destination::Stream => To::Stream(stream(option, name)?),
         };

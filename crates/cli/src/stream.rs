@@ -76,7 +76,8 @@ pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
         let read = read.map_err(|e| failed(e.to_string()))?;
         if all.len() as u64 > bytes_max {
             return Err(failed(format!(
-                "is larger than the {bytes_max} bytes of memory that may be taken; save it as a file, which is not read as a whole, or give more --memory"
+                "is larger than the {bytes_max} bytes of memory that may be taken; \
+                 save it as a file, which is not read as a whole, or give more --memory"
             )));
         }
         if read == 0 {

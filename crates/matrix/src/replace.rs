@@ -269,6 +269,7 @@ fn same_file(file: &File, path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     fn place(path: &Path) -> Result<Place, String> {
         match Destination::of(path) {
@@ -287,7 +288,7 @@ mod tests {
         std::os::unix::fs::symlink("real", &link).unwrap();
         let replacement = place(&link).unwrap().begin().unwrap();
         assert_eq!(fs::read(&real).unwrap(), b"old");
-        std::io::Write::write_all(&mut replacement.file(), b"new").unwrap();
+        replacement.file().write_all(b"new").unwrap();
         replacement.commit().unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&real).unwrap(), b"new");

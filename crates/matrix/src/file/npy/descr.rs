@@ -90,7 +90,8 @@ fn refused(text: &str, kind: &str) -> String {
     let shown = printable(text);
     if matches!(kind, "u8" | "L" | "Q" | "P" | "N") {
         return format!(
-            "has dtype '{shown}' (uint64), which does not fit i64; save it as np.save(path, a.astype('int64')) or a.astype('float64')"
+            "has dtype '{shown}' (uint64), which does not fit i64; \
+             save it as np.save(path, a.astype('int64')) or a.astype('float64')"
         );
     }
     let meaning = match kind.as_bytes().first() {
