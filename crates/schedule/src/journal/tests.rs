@@ -241,7 +241,8 @@ proptest! {
     ) {
         let (whole, ends) = written(&counts);
         let cut = cut.index(whole.len() + 1);
-        let last = |before: usize| ends.iter().rfind(|end| end.0 <= before).copied().unwrap_or((head_bytes(), 0));
+        let ended = |before: usize| ends.iter().rfind(|end| end.0 <= before).copied();
+        let last = |before: usize| ended(before).unwrap_or_else(|| (head_bytes(), 0));
         match read(&whole[..cut]) {
             Ok(journal) => {
                 prop_assert_eq!((journal.valid_bytes as usize, journal.tiles.len() as u64), last(cut));
