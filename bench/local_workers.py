@@ -25,7 +25,9 @@ def mpi_product(n, dtype):
     if subprocess.run(["id", "-u"], capture_output=True, text=True).stdout.strip() == "0":
         command.append("--allow-run-as-root")
     command += [sys.executable, str(ROOT / "bench" / "mpi_side.py"), str(n), dtype, "2"]
-    done = subprocess.run(command, capture_output=True, text=True, env=with_threads(1))
+    # These options are Open MPI's. Without a word mpi4py takes the library that libmpi.so names, which may be another one.
+    env = {**with_threads(1), "MPI4PY_MPIABI": "openmpi"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode:
         raise SystemExit(f"mpirun ended with {done.returncode}: {done.stderr[-500:]}")
     return json.loads(done.stdout)[-1]

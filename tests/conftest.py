@@ -1,10 +1,12 @@
-"""Stops early where there is no binary to test, says which one is tested, and hides the user's own key."""
+"""Stops early where there is no binary to test, says which one is tested, hides the user's own key, and fails tests that are
+skipped and may not be."""
 
 import os
 
 import pytest
 
 from helpers import BRAMBLE
+from lacking import checked
 
 
 def pytest_report_header():
@@ -14,6 +16,11 @@ def pytest_report_header():
 def pytest_sessionstart(session):
     if not BRAMBLE.is_file():
         pytest.exit(f"there is no {BRAMBLE}: run `make build`, or name a binary in BRAMBLE", returncode=2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    return checked((yield))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,5 +1,6 @@
 """The measuring scripts still run: each once, on tiny inputs, recording nothing."""
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -8,6 +9,14 @@ import time
 
 import pytest
 from helpers import BRAMBLE, ROOT, TAG, assert_gone
+from lacking import skip
+
+
+def needs(*modules):
+    """Leaves the test out where a rival that is measured is not installed."""
+    for module in modules:
+        if not importlib.util.find_spec(module):
+            skip("dask", f"{module} is not installed: see bench/requirements.txt")
 
 
 @pytest.mark.parametrize("script, heads", [
@@ -18,6 +27,7 @@ from helpers import BRAMBLE, ROOT, TAG, assert_gone
     ("memory", ["largest worker"]),
     ("encrypted_link", ["encrypted"]),
     ("local_workers", ["dask futures"]),
+    ("resume_kept", ["kept of done", "digest"]),
     ("losses", ["killed: until it is said", "started again: until it computes"]),
     ("soak", ["workers killed", "failures"]),
     ("thin_shapes", ["dot product, 2e7", "outer product"]),
@@ -25,18 +35,17 @@ from helpers import BRAMBLE, ROOT, TAG, assert_gone
 ])
 def test_a_quick_look(tmp_path, script, heads):
     if script == "local_workers":
-        pytest.importorskip("distributed", reason="Dask is not installed: see bench/requirements.txt")
-        pytest.importorskip("mpi4py", reason="mpi4py is not installed: see bench/requirements.txt")
+        needs("distributed", "mpi4py")
     attacker = BRAMBLE.parent / "examples" / "attacker"
     if script == "under_attack" and not attacker.is_file():
-        pytest.skip("the attacker is not built: cargo build --release -p bramble-link --example attacker")
+        skip("attacker", "it is not built: cargo build --release -p bramble-link --example attacker")
     command = [sys.executable, ROOT / "bench" / f"{script}.py", "--quick", "--no-record",
                "--bramble", BRAMBLE, "--dir", tmp_path]
     if script == "startup":
         command += ["--workers", "2"]
     if script == "under_attack":
         command += ["--attacker", attacker]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     for head in heads:
         assert head in done.stdout, done.stdout
@@ -70,7 +79,7 @@ def test_a_quick_look_at_a_cluster_in_this_machine(tmp_path, case, heads):
         out, err = run.communicate(timeout=240)
     assert run.returncode == 0, err
     if out.startswith("a cluster in this machine cannot be made"):
-        pytest.skip(out.strip())
+        skip("lab", out.strip())
     for head in heads:
         assert head in out, out
     assert list(tmp_path.iterdir()) == []
@@ -80,9 +89,9 @@ def test_a_quick_look_at_a_cluster_in_this_machine(tmp_path, case, heads):
 @pytest.mark.parametrize("case, words", [("compute", ["--rounds", "1000"]), ("peers", ["--mbit", "1000"])])
 def test_an_interrupted_measurement_leaves_nothing(tmp_path, case, words):
     if os.geteuid() != 0:
-        pytest.skip("only root may make network namespaces")
+        skip("lab", "only root may make network namespaces")
     if case == "peers":
-        pytest.importorskip("distributed", reason="Dask is not installed: see bench/requirements.txt")
+        needs("distributed")
     end = time.monotonic() + 60
     env = {**os.environ, TAG: tmp_path.name}
     with subprocess.Popen(lab(tmp_path, case, "-n", "1024", "--dtype", "f32", *words), stdout=subprocess.PIPE,
@@ -95,7 +104,7 @@ def test_an_interrupted_measurement_leaves_nothing(tmp_path, case, words):
         run.send_signal(signal.SIGINT)
         out, err = run.communicate(timeout=60)
     if "cannot be made" in out:
-        pytest.skip(out.strip())
+        skip("lab", out.strip())
     assert run.returncode == 130, err
     assert_gone(tmp_path.name, deadline_s=10)
     assert not spaces_of(run.pid)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from helpers import assert_gone, assert_product, bramble, save, succeed, workers
+from lacking import skip, unless
 
 SIDE = 96
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -199,7 +200,7 @@ def wait_for(mark, file, port, process, deadline_s=60):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         while not (file.exists() and mark in file.read_bytes()):
             if process.poll() is not None:
-                pytest.skip(f"tshark cannot capture here: {process.stderr.read()[-500:]}")
+                skip("capture", f"tshark cannot capture here: {process.stderr.read()[-500:]}")
             assert time.monotonic() < end, "tshark captured nothing"
             out.sendto(mark, ("127.0.0.1", port))
             time.sleep(0.1)
@@ -216,8 +217,8 @@ def dissected(file, port, which, *fields):
     return [[value for row in rows for value in row[at].split(",") if value] for at in range(len(fields))]
 
 
-@pytest.mark.skipif(not shutil.which("tshark"), reason="tshark is not installed")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may capture packets")
+@unless("" if shutil.which("tshark") else "tshark is not installed", "capture")
+@unless("" if os.geteuid() == 0 else "only root may capture packets", "capture")
 @pytest.mark.parametrize("way", WAYS)
 def test_packets_of_a_product_are_tls_1_3_unless_it_is_insecure(tmp_path, way):
     key = Key(tmp_path)

@@ -5,9 +5,11 @@ import os
 import signal
 import socket
 
+import blake3
 import numpy as np
 import pytest
 from helpers import Run, assert_product, assert_refused, bramble, matrix, multiply, save, succeed, workers
+from test_unreachable import free_port
 
 OPERANDS = {
     "f32": ("random:700x900:f32:1", "random:900x500:f32:2"),
@@ -58,7 +60,6 @@ def test_files_and_their_layout_do_not_change_the_bits(tmp_path, order):
 
 
 def test_the_digest_is_blake3_of_the_elements(tmp_path):
-    blake3 = pytest.importorskip("blake3")
     digest, _ = digest_and_bytes(tmp_path, "C.npy", *OPERANDS["f32"])
     assert digest.removeprefix("blake3:") == blake3.blake3(np.load(tmp_path / "C.npy").tobytes()).hexdigest()
 
@@ -94,6 +95,49 @@ def test_identity(tmp_path, dtype, where):
     succeed("multiply", f"identity:280:{dtype}", path, "-o", tmp_path / "left.npy", *where)
     np.testing.assert_array_equal(np.load(tmp_path / "right.npy"), a)
     np.testing.assert_array_equal(np.load(tmp_path / "left.npy"), a)
+
+
+def test_a_hostfile_names_ports_as_a_list_does_and_may_begin_with_a_byte_order_mark(tmp_path):
+    with workers(2, "--threads", "1") as (addresses, _):
+        ports = ",".join(address.rpartition(":")[2] for address in addresses)
+        (tmp_path / "hosts").write_bytes(b"\xef\xbb\xbf" + f"127.0.0.1:[{ports}] slots=1\n".encode())
+        nodes = succeed("nodes", "--hostfile", tmp_path / "hosts", "--json").report["nodes"]
+        assert sorted(node["name"] for node in nodes[1:]) == sorted(addresses)
+        (tmp_path / "hosts").write_text(f"{addresses[0]}\n{addresses[1]} # the other\n")
+        assert len(succeed("nodes", "--hostfile", tmp_path / "hosts", "--json").report["nodes"]) == 3
+
+
+def test_a_worker_that_is_named_twice_is_refused_by_whatever_names(tmp_path):
+    with workers(1, "--threads", "1") as (addresses, _):
+        port = addresses[0].rpartition(":")[2]
+        twice = bramble("nodes", "-w", f"{addresses[0]},{addresses[0]}")
+        assert_refused(twice, 2, [f"--workers {addresses[0]}", "named twice"])
+        other = bramble("multiply", "random:90x90", "random:90x90", "-w", f"{addresses[0]},127.1:{port}")
+        assert_refused(other, 2, [f"127.1:{port}", "the same worker", addresses[0], "name it once"])
+
+
+def test_addresses_of_ipv6_are_shown_in_brackets():
+    result = bramble("nodes", "-w", "::1,[::1]:7999")
+    assert "worker [::1]:7400: " in result.err and "worker [::1]:7999: " in result.err, result
+
+
+def test_a_worker_that_joins_before_its_primary_is_there_is_taken(tmp_path):
+    port = free_port()
+    worker = Run("worker", "--join", f"127.0.0.1:{port}", "--threads", 1)
+    try:
+        assert "trying again" in worker.process.stderr.readline()
+        result = succeed("multiply", "random:300x200", "random:200x100", "--await", 1, "--listen", f"127.0.0.1:{port}",
+                         "--await-timeout", "1m", *TOGETHER, "--json")
+        assert len(result.report["workers"]) == 1 and result.report["turned_away"] == {"count": 0, "last": None}
+        assert worker.finish().code == 0
+    finally:
+        worker.end()
+
+
+def test_a_primary_waits_as_long_as_it_is_told():
+    result = bramble("multiply", "random:9x9", "random:9x9", "--await", 1, "--listen", "127.0.0.1:0", "--await-timeout", "0.3s",
+                     deadline_s=30)
+    assert_refused(result, 5, ["--await 1: 0 workers", "300.0 ms", "--await-timeout"], begun=True)
 
 
 def test_a_hostfile(tmp_path):

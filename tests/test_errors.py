@@ -1,6 +1,7 @@
 """What is refused: the exit code, one line that names the culprit and the way out, and nothing left."""
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import assert_nothing_written, assert_refused, bramble, matrix, save, workers
+from helpers import BRAMBLE, Run, assert_nothing_written, assert_refused, bramble, matrix, save, workers
+from lacking import skip
 from test_files import save_safetensors
 from test_unreachable import free_port
 
@@ -20,10 +22,10 @@ FAILED, USAGE, EITHER = 1, 2, (1, 2)
 def folder(tmp_path):
     """Operands, good and bad, and the current directory of the runs."""
     for name, (rows, cols, dtype) in {
-        "a34.npy": (3, 4, "f64"), "b45.npy": (4, 5, "f64"), "b45f.npy": (4, 5, "f32"),
+        "a34.npy": (3, 4, "f64"), "b45.npy": (4, 5, "f64"),
     }.items():
         save(tmp_path, name, matrix(rows, cols, dtype))
-    np.save(tmp_path / "line.npy", np.ones(4))
+    np.save(tmp_path / "number.npy", np.float64(4))
     np.save(tmp_path / "cube.npy", np.ones((2, 3, 4)))
     np.save(tmp_path / "complex.npy", np.ones((4, 5), np.complex128))
     np.save(tmp_path / "text.npy", np.full((4, 5), "word"))
@@ -61,7 +63,6 @@ class Case:
 CASES = [
     # Operands that do not go together.
     Case("shapes do not fit", "a34.npy a34.npy", EITHER, ["3 ?[x×] ?4", "transpose"]),
-    Case("dtypes differ", "a34.npy b45f.npy", EITHER, ["f64", "f32", "--dtype"]),
     Case("old C of another shape", "a34.npy b45.npy --beta 1 -o b45.npy", EITHER, ["b45.npy", "4 ?[x×] ?5"]),
     Case("beta without an old C", "a34.npy b45.npy --beta 1", EITHER, ["C.npy"]),
     # Files that are not what they should be.
@@ -73,7 +74,7 @@ CASES = [
     Case("foreign file", "a34.npy foreign.npy", FAILED, ["foreign.npy"]),
     Case("unknown ending", "a34.npy matrix.txt", EITHER, ["matrix.txt", "npy"]),
     Case("object array", "objects.npy objects.npy", FAILED, ["objects.npy", "object"]),
-    Case("one dimension", "a34.npy line.npy", FAILED, ["line.npy", "dimension"]),
+    Case("no dimension", "a34.npy number.npy", FAILED, ["number.npy", "0-dimensional"]),
     Case("three dimensions", "a34.npy cube.npy", FAILED, ["cube.npy", "dimension"]),
     Case("complex numbers", "a34.npy complex.npy", FAILED, ["complex.npy"]),
     Case("text array", "a34.npy text.npy", FAILED, ["text.npy"]),
@@ -175,9 +176,93 @@ def test_workers_that_nobody_could_use_do_not_begin():
     assert result.code == USAGE and "--i-trust-this-network" in result.err.splitlines()[-1], result
 
 
-def test_a_worker_that_finds_no_primary_says_what_is_missing():
+@pytest.mark.parametrize("quiet", [[], ["-q"]], ids=["", "quiet"])
+def test_a_worker_that_finds_no_primary_says_once_what_is_missing_and_waits(quiet):
     address = f"127.0.0.1:{free_port()}"
-    assert_refused(bramble("worker", "--join", address, deadline_s=10), FAILED, [address, "begin the product first"])
+    run = Run("worker", "--join", address, *quiet)
+    try:
+        line = run.process.stderr.readline()
+        for part in ("bramble: ", address, "begin the product there", "trying again"):
+            assert part in line, line
+        run.process.terminate()
+        result = run.finish(20)
+        assert result.code == 143 and result.err == "", result
+    finally:
+        run.end()
+
+
+def test_a_worker_that_may_not_join_says_why_even_if_it_is_quiet():
+    result = bramble("worker", "-q", "--join", "192.0.2.1:7401", deadline_s=20)
+    assert_refused(result, FAILED, ["192.0.2.1:7401", "bramble key new"])
+    assert_refused(bramble("worker", "--join", "pi1", deadline_s=10), USAGE, ["--join", "HOST:PORT"])
+
+
+def test_who_is_not_there_could_not_be_connected_to():
+    address = f"127.0.0.1:{free_port()}"
+    result = bramble("multiply", "random:9x9", "random:9x9", "-w", address)
+    assert_refused(result, 5, [address, "could not connect: Connection refused", f"--listen {address}"])
+    assert "broke" not in result.err
+
+
+NUMBERS = {
+    "a count below nothing": ("--threads -1", ["--threads", "'-1'", r"1\.\.=1024"]),
+    "a missing number": ("--alpha --json-not", ["--alpha", "a number is missing", "--json-not"]),
+    "no number": ("--alpha 1e", ["--alpha", "'1e'", "use a number"]),
+    "no finite number": ("--alpha -1e999", ["--alpha", "'-1e999'", "finite"]),
+    "memory below nothing": ("--memory -1G", ["--memory", "'-1G'", "as in 512M"]),
+    "no memory": ("--memory 0", ["--memory", "at least 1 byte"]),
+    "memory for less than the program": ("--memory 0.5M", ["--memory 512K", "more than 32M"]),
+    "a port alone": ("--await 1 --listen 7510", ["--listen", "127.0.0.1:7510", "0.0.0.0:7510"]),
+    "no time": ("--await 1 --await-timeout 5d", ["--await-timeout", "as in 90s"]),
+    "too long": ("--await 1 --await-timeout 25h", ["--await-timeout", "at most 24 h"]),
+}
+
+
+@pytest.mark.parametrize("options, said", NUMBERS.values(), ids=NUMBERS)
+def test_numbers_that_are_none_are_refused_with_what_to_write(options, said):
+    assert_refused(bramble("multiply", "random:9x9", "random:9x9", *options.split()), USAGE, said)
+
+
+@pytest.mark.parametrize("text", ["random:10", "random:axb", "random:10x10:f99", "random:10x10:f64:-1", "random:",
+                                  "random:1x2x3", "identity:x", "identity:3:f64:1"])
+def test_descriptions_that_are_none_are_usage_errors_with_an_example(text):
+    kind = text.partition(":")[0]
+    assert_refused(bramble("multiply", text, "random:10x10"), USAGE, [text, f"write {kind}:"])
+    assert_refused(bramble("plan", text, "random:10x10"), USAGE, [text, f"as in {kind}:"])
+
+
+def test_workers_name_the_cores_that_there_are():
+    last = len(os.sched_getaffinity(0)) - 1
+    result = bramble("worker", "--listen", "127.0.0.1:0", "--pin-from", last + 1, deadline_s=10)
+    assert_refused(result, USAGE, [f"--pin-from {last + 1}", f"0 to {last}", "--no-pin"])
+    result = bramble("worker", "--listen", "7510", deadline_s=10)
+    assert_refused(result, USAGE, ["--listen", "127.0.0.1:7510"])
+    result = bramble("worker", "--listen", "127.0.0.1:0", "--memory", "1M", deadline_s=10)
+    assert_refused(result, USAGE, ["more than 32M"])
+
+
+@pytest.mark.parametrize("option", ["--hostfile", "--cluster"])
+def test_a_device_without_an_end_is_no_list_of_machines(option):
+    verb = ["plan", "--size", "9x9x9"]
+    assert_refused(bramble(*verb, option, "/dev/zero", deadline_s=20), USAGE, [f"{option} /dev/zero", "bytes are not"])
+
+
+@pytest.mark.parametrize("line, said", [
+    ("a port=0", "port=0: must be a number from 1"), ("a slots=0", "slots=0: must be a number from 1"),
+    ("a port=1 port=2", "port=2: is said twice"), ("a:1 port=2", "port=2 is another"), ("a:0", "0 is no port"),
+])
+def test_lines_of_hostfiles_that_say_two_things_or_nothing_are_refused(tmp_path, line, said):
+    (tmp_path / "hosts").write_text(f"# mine\n{line}\n")
+    assert_refused(bramble("nodes", "--hostfile", tmp_path / "hosts"), USAGE, ["hosts:2", said])
+
+
+def test_the_least_credits_are_named_and_are_enough():
+    product = ["multiply", "random:600x600", "random:600x600", "--local", 2]
+    result = bramble(*product, "--credits", "64K")
+    assert_refused(result, USAGE, ["--credits", "65536 are allowed", "leave it away"])
+    assert "memory" not in result.err.lower()
+    least = re.search(r"--credits (\d+K) or more", result.err)[1]
+    assert bramble(*product, "--credits", least).code == 0
 
 
 def test_what_might_be_read_before_is_what_may_be_read_after(tmp_path):
@@ -189,10 +274,15 @@ def test_what_might_be_read_before_is_what_may_be_read_after(tmp_path):
         assert stat.S_IMODE(c.stat().st_mode) == mode and np.load(c).shape == (9, 9)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_directory_that_may_not_be_written(folder):
     (folder / "directory").chmod(0o555)
-    result = bramble("multiply", "a34.npy", "b45.npy", "-o", "directory/C.npy", cwd=folder)
+    product = "multiply", "a34.npy", "b45.npy", "-o", "directory/C.npy"
+    if os.geteuid() == 0:
+        # Root may write anywhere, unless it is without that right.
+        without = "setpriv", "--bounding-set", "-dac_override", BRAMBLE
+        result = Run(*without[1:], *product, cwd=folder, binary=without[0]).finish()
+    else:
+        result = bramble(*product, cwd=folder)
     assert_refused(result, FAILED, ["directory/C.npy", "denied"])
 
 
@@ -200,12 +290,12 @@ def test_a_directory_that_may_not_be_written(folder):
 def small_disk(tmp_path):
     """A file system of 1 MiB."""
     if os.geteuid() != 0 or not shutil.which("mount"):
-        pytest.skip("only root can mount a small file system")
+        skip("root", "only root can mount a small file system")
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True)
     if mounted.returncode:
-        pytest.skip(f"cannot mount a small file system: {mounted.stderr.decode().strip()}")
+        skip("root", f"cannot mount a small file system: {mounted.stderr.decode().strip()}")
     yield place
     subprocess.run(["umount", place], check=True)
 

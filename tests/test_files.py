@@ -1,13 +1,18 @@
 """What Bramble reads and writes: .npy in all its forms, safetensors, Matrix Market, labels."""
 
+import gzip
 import json
+import os
+import resource
 import struct
+import subprocess
+import warnings
 
 import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse
-from helpers import ROOT, assert_product, matrix, multiply, save, succeed
+from helpers import BRAMBLE, ROOT, assert_product, bramble, matrix, multiply, save, succeed
 from numpy.lib import format as npy
 
 
@@ -176,3 +181,300 @@ def test_the_digits_of_the_examples(tmp_path):
     np.fill_diagonal(cosines, -1)
     right = sum(labels[row] == labels[best] for row, best in enumerate(cosines.argmax(axis=1)))
     assert right > 0.98 * 1797
+
+
+def npy_bytes(header, version=(1, 0), data=b"", length=None):
+    """A file with any header, which is text in the format's own encoding or bytes."""
+    text = header if isinstance(header, bytes) else header.encode("utf-8" if version[0] == 3 else "latin1")
+    count = len(text) if length is None else length
+    size = struct.pack("<H" if version[0] == 1 else "<I", count)
+    return b"\x93NUMPY" + bytes(version) + size + text + data
+
+
+PLAIN = "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }"
+
+HEADERS = [
+    PLAIN,
+    PLAIN + "\n",
+    " \t" + PLAIN + "  \n\n",
+    "\n" + PLAIN,
+    "\n " + PLAIN,
+    "# first\n" + PLAIN + " # last",
+    PLAIN + "\n# \u00e9\n",
+    PLAIN + "\n x",
+    PLAIN + ";",
+    PLAIN + ",",
+    f"({PLAIN})",
+    f"[{PLAIN}]",
+    PLAIN.replace("(2, 3)", "(0x2, 0x3)"),
+    PLAIN.replace("(2, 3)", "(0b10, 0o3)"),
+    PLAIN.replace("(2, 3)", "(2, 0_3)"),
+    PLAIN.replace("(2, 3)", "(2, 03)"),
+    PLAIN.replace("(2, 3)", "(2, 1_1)"),
+    PLAIN.replace("(2, 3)", "(2L, 3L)"),
+    PLAIN.replace("(2, 3)", "(0x2L, 3 L)"),
+    PLAIN.replace("(2, 3)", "(2, 3LL)"),
+    PLAIN.replace("(2, 3)", "(+2, 3)"),
+    PLAIN.replace("(2, 3)", "(2, --3)"),
+    PLAIN.replace("(2, 3)", "(2, 3.0)"),
+    PLAIN.replace("(2, 3)", "(2, 1+2)"),
+    PLAIN.replace("(2, 3)", "(2, (3))"),
+    PLAIN.replace("(2, 3)", "(2,\n3, # columns\n)"),
+    PLAIN.replace("(2, 3)", "(2,, 3)"),
+    PLAIN.replace("(2, 3)", "[2, 3]"),
+    PLAIN.replace("(2, 3)", "(6,)"),
+    PLAIN.replace("(2, 3)", "(6)"),
+    PLAIN.replace("(2, 3)", "'23'"),
+    PLAIN.replace("(2, 3)", "(2, 3), 'shape': (3, 2)"),
+    PLAIN.replace("(2, 3)", "(2, 3), 'more': 0"),
+    PLAIN.replace("(2, 3)", "(2, 4)"),
+    PLAIN.replace("(2, 3)", "(0, 7)"),
+    PLAIN.replace("(2, 3)", "(2, True)"),
+    PLAIN.replace("(2, 3)", "(2, None)"),
+    PLAIN.replace("False", "True"),
+    PLAIN.replace("False", "0"),
+    PLAIN.replace("False", "false"),
+    PLAIN.replace("False", "not True"),
+    PLAIN.replace("'descr'", '"descr"'),
+    PLAIN.replace("'descr'", "'de' 'scr'"),
+    PLAIN.replace("'descr'", r"'\x64escr'"),
+    PLAIN.replace("'descr'", "u'descr'"),
+    PLAIN.replace("'descr'", "b'descr'"),
+    PLAIN.replace("'descr'", "f'descr'"),
+    PLAIN.replace("'descr'", "descr"),
+    PLAIN.replace("'descr'", "'descr\n'"),
+    PLAIN.replace("'<f8'", "'''<f8'''"),
+    PLAIN.replace("'<f8'", "r'<f8'"),
+    PLAIN.replace("'<f8'", "'<f8 '"),
+    PLAIN.replace("'<f8'", "('<f8')"),
+    PLAIN.replace("'<f8'", "8"),
+    PLAIN.replace("'descr': '<f8', ", ""),
+    PLAIN.replace(":", " : ").replace(",", " ,"),
+    PLAIN.replace(", }", "}"),
+    PLAIN.replace(", }", ",, }"),
+    PLAIN.replace("}", ""),
+    PLAIN.replace("{", "{**{}, "),
+    PLAIN.replace(" ", "\\\n"),
+    PLAIN.replace(" ", "\x0c"),
+    PLAIN.replace(" ", "\x0b"),
+    PLAIN.replace(" ", "\u00a0"),
+    PLAIN + "\0",
+    PLAIN + " " * (10_000 - len(PLAIN)),
+    PLAIN + " " * (10_001 - len(PLAIN)),
+    "",
+    "{}",
+    "set()",
+    "{1, 2}",
+    "None",
+    "(" * 50 + PLAIN + ")" * 50,
+]
+
+DESCRIPTIONS = [
+    "f8", "=f8", "|f8", "d", "<d", ">d", "float", "float64", "double", ">float64", "f4", "f", "single", "float32", "e", "half",
+    "f2", "i4", "i", "intc", "int", "int_", "l", "q", "p", "n", "long", "longlong", "intp", "int64", ">l", ">int", "i1", "b",
+    "byte", "int8", "h", "short", "<i2", "u1", "B", "ubyte", "H", "ushort", ">u2", "I", "uintc", ">u4", "uint32", "?", "b1",
+    "bool", "bool_", ">b1", "<?", ">bool", "Float64", "F8", "f1", "f3", "i3", "", "<", ">|i4", " <f8", "i4\\n", "float_",
+    "np.float64", "u", "<u", "Int32",
+]
+
+
+def numpy_reads(path):
+    """The array, or None where numpy.load refuses the file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return np.load(path)
+        except Exception:
+            return None
+
+
+def test_headers_are_read_where_numpy_reads_them(tmp_path):
+    data = np.arange(6.0).tobytes()
+    cases = [(header, version) for header in HEADERS for version in ((1, 0), (2, 0), (3, 0))]
+    cases += [(PLAIN, version) for version in ((1, 1), (2, 1), (0, 1), (3, 1), (4, 0), (255, 0))]
+    cases += [(PLAIN.replace("<f8", descr), (1, 0)) for descr in DESCRIPTIONS]
+    cases += [(PLAIN.encode() + b" # \xff", version) for version in ((1, 0), (3, 0))]
+    different = []
+    for at, (header, version) in enumerate(cases):
+        path = tmp_path / f"{at}.npy"
+        path.write_bytes(npy_bytes(header, version, data))
+        want, shown = numpy_reads(path), bramble("matrix", path, "--json")
+        if want is None:
+            # Whether a name is that of a type at all only matters to who multiplies.
+            is_refused = shown.code == 1 or shown.report["matrices"][0]["why_not"]
+            if not is_refused and version != (4, 0):
+                is_refused = bramble("multiply", path, f"random:{shown.report['matrices'][0]['shape'][-1]}x1").code == 1
+            if not is_refused:
+                different.append((header, version, "refused by NumPy"))
+        elif shown.code != 0 or tuple(shown.report["matrices"][0]["shape"]) != want.shape:
+            different.append((header, version, shown))
+        elif shown.report["matrices"][0]["why_not"]:
+            different.append((header, version, shown.report))
+    assert not different, different
+
+
+def test_a_header_in_any_order_and_base_is_multiplied(tmp_path):
+    a, b = matrix(2, 3, "f64", 1), matrix(3, 4, "f64", 2)
+    header = "# by hand\n{'shape': (0x2, 3,), 'fortran_order': True, 'descr': 'd'} # \u00e9\n"
+    (tmp_path / "A.npy").write_bytes(npy_bytes(header, data=a.tobytes("F")))
+    succeed("multiply", tmp_path / "A.npy", save(tmp_path, "B.npy", b), "-o", tmp_path / "C.npy")
+    assert_product(np.load(tmp_path / "C.npy"), a, b)
+
+
+def test_one_dimension_is_a_row_on_the_left_and_a_column_on_the_right(tmp_path):
+    v, w, x = (matrix(1, n, "f64", n)[0] for n in (30, 20, 30))
+    a = matrix(30, 20, "f64", 3)
+    paths = {name: save(tmp_path, f"{name}.npy", array) for name, array in zip("vwxa", (v, w, x, a))}
+    out = tmp_path / "C.npy"
+
+    def product(*words):
+        succeed("multiply", *words, "-o", out)
+        return np.load(out)
+
+    np.testing.assert_allclose(product(paths["v"], paths["a"]), (v @ a)[None, :])
+    np.testing.assert_allclose(product(paths["a"], paths["w"]), (a @ w)[:, None])
+    np.testing.assert_allclose(product(paths["v"], paths["x"]), [[v @ x]])
+    np.testing.assert_allclose(product(paths["v"], paths["w"], "--transpose-a", "--transpose-b"), np.outer(v, w))
+    refused = bramble("multiply", paths["v"], paths["w"])
+    assert refused.code == 1 and "1x30" in refused.err and "20x1" in refused.err, refused
+    scalar = bramble("multiply", save(tmp_path, "s.npy", np.float64(3)), paths["a"])
+    assert scalar.code == 1 and "0-dimensional" in scalar.err and "--alpha" in scalar.err, scalar
+    np.save(out, w)
+    old = bramble("multiply", paths["v"], paths["a"], "-o", out, "--beta", 1)
+    assert old.code == 1 and "a.reshape(1, 20)" in old.err, old
+
+
+def test_tensors_of_one_dimension_and_of_files_with_other_endings(tmp_path):
+    a, v = matrix(30, 20, "f32", 1), matrix(1, 20, "f32", 2)[0]
+    save_safetensors(tmp_path / "M:1.bin", {"layers.0:weight": ("F32", a), "layers.0:bias": ("F32", v)})
+    succeed("multiply", f"{tmp_path}/M:1.bin:layers.0:weight", f"{tmp_path}/M:1.bin:layers.0:bias", "-o", tmp_path / "C.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "C.npy"), (a @ v)[:, None], rtol=1e-4)
+    wrong = bramble("multiply", f"{tmp_path}/M:1.bin:layer.0:weight", "random:20x2:f32")
+    assert wrong.code == 1 and "did you mean 'layers.0:weight'" in wrong.err and "bramble matrix" in wrong.err, wrong
+    npy = save(tmp_path, "A.npy", a)
+    assert "one matrix without a name" in bramble("multiply", f"{npy}:x", npy).err
+
+
+@pytest.mark.parametrize("name", [b"A\xff.npy", b"\xe9\x80.mtx", b"M\xfe.safetensors"])
+def test_names_that_are_not_utf8(tmp_path, name):
+    a = matrix(9, 8, "f64", 1)
+    path = os.path.join(os.fsencode(tmp_path), name)
+    if name.endswith(b".npy"):
+        with open(path, "wb") as file:
+            np.save(file, a)
+    elif name.endswith(b".mtx"):
+        with open(path, "wb") as file:
+            scipy.io.mmwrite(file, a, precision=17)
+    else:
+        save_safetensors(path, {"t": ("F64", a)})
+        path += b":t"
+    out = os.path.join(os.fsencode(tmp_path), b"C\xff.npy")
+    succeed("multiply", os.fsdecode(path), "identity:8", "-o", os.fsdecode(out))
+    np.testing.assert_array_equal(np.load(out), a)
+    assert bramble("plan", os.fsdecode(path), "identity:8").code == 0
+
+
+def test_packed_files_and_types_that_are_not_multiplied_name_the_way_out(tmp_path):
+    market = "%%MatrixMarket matrix {}\n1 1{}\n"
+    (tmp_path / "A.mtx.gz").write_bytes(gzip.compress(market.format("array real general", "\n1").encode()))
+    np.savez(tmp_path / "A.npz", a=np.ones((2, 2)))
+    save_safetensors(tmp_path / "u.safetensors", {"t": ("U64", np.ones((1, 1), "u8")), "c": ("C64", np.ones((1, 1), "c8"))})
+    save(tmp_path, "c.npy", np.ones((1, 1), "c16"))
+    save(tmp_path, "u.npy", np.ones((1, 1), "u8"))
+    save(tmp_path, "s.npy", np.zeros((1, 1), [("x", "f8")]))
+    (tmp_path / "skew.mtx").write_text(market.format("coordinate pattern skew-symmetric", " 0"))
+    for name, words in {
+        "A.mtx.gz": ["gunzip"],
+        "A.npz": ["np.load"],
+        "u.safetensors:t": ["U64", "torch.int64"],
+        "u.safetensors:c": ["C64", "complex", "real"],
+        "c.npy": ["<c16", "complex", "a.real"],
+        "u.npy": ["uint64", "int64"],
+        "s.npy": ["structures", "a['field']"],
+        "skew.mtx": ["a pattern has no signs", "symmetric or general"],
+    }.items():
+        result = bramble("multiply", tmp_path / name, "random:1x1")
+        assert result.code == 1 and all(word in result.err for word in words), result
+
+
+def test_numbers_of_fortran_and_unsigned_integers(tmp_path):
+    (tmp_path / "A.mtx").write_text("%%MatrixMarket matrix array real general\n1 2\n5.0D+00\n-1.5d-1\n")
+    (tmp_path / "U.mtx").write_text("%%MatrixMarket matrix coordinate unsigned-integer general\n1 2 1\n1 2 7\n")
+    succeed("multiply", tmp_path / "A.mtx", "identity:2", "-o", tmp_path / "C.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "C.npy"), [[5.0, -0.15]])
+    succeed("multiply", tmp_path / "U.mtx", "identity:2:i64", "-o", tmp_path / "C.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "C.npy"), [[0, 7]])
+
+
+def test_the_verb_matrix_lists_what_is_in_a_file(tmp_path):
+    a = matrix(30, 20, "f32", 1)
+    tensors = {"z": ("F32", a), "b": ("F32", a[0]), "a": ("U64", np.ones((2, 2, 2), "u8"))}
+    save_safetensors(tmp_path / "M.safetensors", tensors)
+    listed = succeed("matrix", tmp_path / "M.safetensors", "--json").report
+    assert listed["schema"] == "bramble.matrix/1"
+    assert [one["tensor"] for one in listed["matrices"]] == ["a", "b", "z"]
+    assert [one["shape"] for one in listed["matrices"]] == [[2, 2, 2], [20], [30, 20]]
+    assert [one["bytes"] for one in listed["matrices"]] == [64, 80, 2400]
+    assert listed["matrices"][0]["why_not"] and listed["matrices"][2]["multiplied_in"] == "f32"
+    shown = succeed("matrix", f"{tmp_path}/M.safetensors:z").out
+    assert "30x20" in shown and "F32" in shown and "2.40 kB" in shown
+    fortran = save(tmp_path, "F.npy", np.asfortranarray(a))
+    assert succeed("matrix", fortran, "--json").report["matrices"][0]["order"] == "columns"
+    (tmp_path / "S.mtx").write_text("%%MatrixMarket matrix coordinate real symmetric\n5 5 0\n")
+    assert "coordinate real symmetric" in succeed("matrix", tmp_path / "S.mtx").out
+    assert succeed("matrix", "random:7x9:i32", "--json").report["matrices"][0]["shape"] == [7, 9]
+    complex_ = save(tmp_path, "c.npy", np.ones((2, 3, 4), "c8"))
+    assert "complex" in succeed("matrix", complex_).out
+    mistyped = bramble("matrix", f"{tmp_path}/M.safetensors:Z1")
+    assert mistyped.code == 1 and "did you mean 'z'" in mistyped.err, mistyped
+    assert bramble("matrix", tmp_path / "no.npy").code == 1
+
+
+def limited(*arguments):
+    """A run that may not take more than 4 GB of addresses."""
+    limit = 4 << 30
+    return subprocess.run([BRAMBLE, *map(str, arguments)], capture_output=True, text=True, timeout=60,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+
+
+@pytest.mark.parametrize("where", [[], ["--local", "2"]], ids=["in process", "local 2"])
+def test_a_product_without_elements_takes_nothing_in_the_length_of_its_sides(tmp_path, where):
+    longest = 1 << 32
+    wide, tall, none = (tmp_path / name for name in ("wide.npy", "tall.npy", "none.npy"))
+    for path, shape in ((wide, (0, longest)), (tall, (longest, 0)), (none, (0, 0))):
+        path.write_bytes(npy_bytes(f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}"))
+    market = tmp_path / "wide.mtx"
+    market.write_text(f"%%MatrixMarket matrix coordinate real general\n0 {longest} 0\n")
+    for words, shape in [
+        (["random:0x100000000", "random:100000000x0"], (0, 0)),
+        ([wide, tall], (0, 0)),
+        ([market, tall], (0, 0)),
+        ([tall, none], (longest, 0)),
+        ([none, wide], (0, longest)),
+        ([wide, wide, "--transpose-b", "--verify", "full"], (0, 0)),
+    ]:
+        result = limited("multiply", *words, "-o", tmp_path / "C.npy", *where)
+        assert result.returncode == 0, (words, result)
+        assert np.load(tmp_path / "C.npy").shape == shape
+
+
+def test_sides_of_files_are_bounded(tmp_path):
+    for shape in ((0, 10**12), (10**12, 0), (0,) * 2 + (3,)):
+        path = tmp_path / "A.npy"
+        path.write_bytes(npy_bytes(f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}"))
+        result = limited("multiply", path, "random:1x0")
+        assert result.returncode == 1, result
+        assert len(shape) == 3 or "a side is 4294967296 at most" in result.stderr, result
+    (tmp_path / "A.mtx").write_text("%%MatrixMarket matrix array real general\n0 1000000000000\n")
+    assert "a side is 4294967296 at most" in limited("multiply", tmp_path / "A.mtx", "random:1x0").stderr
+    assert "a side is 4294967296 at most" in limited("multiply", "random:0x1000000000000", "random:1x0").stderr
+
+
+def test_no_depth_gives_zeros_or_the_old_c_scaled(tmp_path):
+    out = tmp_path / "C.npy"
+    succeed("multiply", "random:3x0", "random:0x4", "-o", out)
+    np.testing.assert_array_equal(np.load(out), np.zeros((3, 4)))
+    old = matrix(3, 4, "f64", 5)
+    np.save(out, old)
+    succeed("multiply", "random:3x0", "random:0x4", "-o", out, "--beta", 2)
+    np.testing.assert_array_equal(np.load(out), 2 * old)

@@ -41,7 +41,7 @@ def start():
         run.end()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["Ctrl-C", "SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize("whole_group", [False, True], ids=["primary alone", "whole group"])
 @pytest.mark.parametrize("where", [[], ["--local", "2"]], ids=["in process", "local 2"])
 def test_interrupted(tmp_path, start, where, whole_group, number):
@@ -113,3 +113,9 @@ def test_a_worker_that_stops_answering(tmp_path, start):
         runs[1].process.send_signal(signal.SIGSTOP)
         result = run.finish(deadline_s=50)
         assert_done_without(result, tmp_path, re.escape(addresses[1]))
+
+
+def test_a_worker_ends_with_its_terminal():
+    with workers(1, "--threads", "1") as (_, runs):
+        runs[0].process.send_signal(signal.SIGHUP)
+        assert runs[0].process.wait(10) == 129

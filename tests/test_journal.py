@@ -19,6 +19,7 @@ from helpers import (
     assert_nothing_written,
     assert_refused,
     bramble,
+    cpu_seconds,
     matrix,
     save,
     succeed,
@@ -100,6 +101,14 @@ def some_tiles(folder, *args):
             return
         assert_gone_files(folder)
     pytest.fail("the product ended before its journal had anything in it")
+
+
+def tiles_recorded(folder):
+    """The numbers of the tiles in the journal, in their order (docs/journal.md)."""
+    data = journal(folder).read_bytes()
+    first = 14 + int.from_bytes(data[10:14], "little") + 16
+    records = [data[at : at + 32] for at in range(first, len(data) - 31, 32)]
+    return [int.from_bytes(record[8:16], "little") for record in records if record[0] == 1]
 
 
 def assert_gone_files(folder):
@@ -298,14 +307,12 @@ def test_damaged_tiles_are_made_again(tmp_path, operands):
     part = tmp_path / "C.npy.part"
     data = bytearray(part.read_bytes())
     header = len(data) - 420 * 440 * 8
-    records = journal(tmp_path).read_bytes()
-    # The last interval's end has the count; any record before it is of a tile.
-    number = int.from_bytes(records[-64 + 8 : -64 + 16], "little")
+    number = tiles_recorded(tmp_path)[-1]
     row, col = number // 11 * 40, number % 11 * 40
     data[header + (row * 440 + col) * 8] ^= 1
     part.write_bytes(data)
     run = bramble("multiply", *product, "--resume", "--json")
-    assert re.search(r"1 of \d+ tiles are not what they were", run.err), run
+    assert re.search(r"1 of \d+ tiles (are not what they were|had not reached the disk)", run.err), run
     assert_finished(tmp_path, run, expected)
 
 
@@ -368,7 +375,7 @@ def signalled(start, folder, *args, numbers):
     pytest.fail("every run ended by itself before it was told to")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["Ctrl-C", "SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize("where", [[], ["--local", "2"]], ids=["in process", "local 2"])
 def test_a_signal_keeps_what_is_complete_and_says_how_to_go_on(tmp_path, start, where, number):
     product = *SMALLER, "-o", tmp_path / "C.npy", "--json"
@@ -377,7 +384,7 @@ def test_a_signal_keeps_what_is_complete_and_says_how_to_go_on(tmp_path, start, 
     result = run.finish(deadline_s=20)
     assert result.code == 128 + number and result.out == "", result
     assert_gone(run.tag)
-    said = re.search(r"bramble: ended as was asked: (\d+) of \d+ tiles are kept; resume with: (.*)\n", result.err)
+    said = re.search(r"bramble: ended as was asked: (\d+) of \d+ tiles \(\d+ %\) are kept; resume with: (.*)\n", result.err)
     assert said and int(said[1]) > 0, result
     command = shlex.split(said[2])
     assert command[0] == str(BRAMBLE)
@@ -420,3 +427,91 @@ def test_a_disk_that_fills_meanwhile_harms_nothing_that_was_begun(small_disk, st
     result = run.finish()
     assert result.code == 0, result
     assert result.report["digest"] == expected
+
+
+DEFAULT = "--kernel", "reference", "--threads", "1"
+"""The plan that is taken where nobody names one, with a kernel that takes seconds."""
+
+
+@pytest.mark.parametrize("percent", [30, 60])
+def test_a_default_run_that_is_killed_keeps_nearly_all_that_it_has_done(tmp_path, start, percent):
+    a, b = save(tmp_path, "A.npy", matrix(1792, 1792, "f64", 1)), save(tmp_path, "B.npy", matrix(1792, 1792, "f64", 2))
+    product = a, b, "-o", tmp_path / "C.npy", *DEFAULT
+    expected = digest(a, b, *DEFAULT)
+    # By processor time: others may use the machine. What one thread does in it is what has been done of the work.
+    whole = cpu_of(start("multiply", *product, "--verify", "off", "-q"))
+    (tmp_path / "C.npy").unlink()
+    run = start("multiply", *product, "--verify", "off", "-q")
+    while cpu_seconds(run.process.pid) < whole * percent / 100:
+        assert run.process.poll() is None
+        time.sleep(0.01)
+    done = cpu_seconds(run.process.pid) / whole
+    run.process.kill()
+    run.process.wait()
+    kept = len(set(tiles_recorded(tmp_path))) / 49
+    assert kept >= 0.8 * (done - 0.05), f"{kept:.0%} kept of {done:.0%}"
+    resumed = bramble("multiply", *product, "--resume", "--json")
+    assert resumed.report["decision"].startswith("goes on")
+    assert_finished(tmp_path, resumed, expected)
+
+
+def cpu_of(run):
+    """Processor seconds of a run until it ends, nearly."""
+    seconds = 0
+    while run.process.poll() is None:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            seconds = max(seconds, cpu_seconds(run.process.pid))
+        time.sleep(0.01)
+    assert run.process.returncode == 0
+    return seconds
+
+
+def test_what_was_found_and_what_happens_now_is_said(tmp_path, operands):
+    product = *operands, "-o", tmp_path / "C.npy", *SLOW
+    part = tmp_path / "C.npy.part"
+
+    def said(*patterns):
+        run = bramble("multiply", *product, "--resume", "--json")
+        assert run.code == 0, run
+        line = next(line for line in run.err.splitlines() if "--resume" in line)
+        assert all(re.search(pattern, line) for pattern in [*patterns, "begins anew"]), line
+        assert_gone_files(tmp_path)
+
+    said("no run has left anything", r"C\.npy\.part", r"C\.npy\.journal")
+    part.write_bytes(bytes(1000))
+    said(r"C\.npy\.part is there", r"journal .* is missing")
+    part.write_bytes(bytes(1000))
+    journal(tmp_path).touch()
+    said(r"C\.npy\.journal is empty", "ended before its journal had begun")
+    some_tiles(tmp_path, *product)
+    part.unlink()
+    said(r"names \d+ of 121 tiles \(\d+ %\)", r"C\.npy\.part, is missing")
+    some_tiles(tmp_path, *product)
+    data = journal(tmp_path).read_bytes()
+    journal(tmp_path).write_bytes(data[: 14 + int.from_bytes(data[10:14], "little") + 16])
+    said(r"C\.npy\.journal has no tile", "ended before one was complete")
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing(tmp_path, start):
+    product = "multiply", *SMALLER, "-o", tmp_path / "C.npy", "--json"
+    ignoring = ["sh", "-c", 'trap "" HUP; exec "$0" "$@"', BRAMBLE, *map(str, product)]
+    environment = {**os.environ, **OFTEN}
+    with subprocess.Popen(ignoring, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as run:
+        end = time.monotonic() + 60
+        while not (journal(tmp_path).exists() and journal(tmp_path).stat().st_size >= 2000) and run.poll() is None:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        run.send_signal(signal.SIGHUP)
+        out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    assert digest(*SMALLER) in out
+
+
+def test_smaller_tiles_are_gone_on_with(tmp_path):
+    small = "random:1700x1700:f64:1", "random:1700x1700:f64:2", "--memory", "62M", "--kernel", "reference", "--threads", "1"
+    product = *small, "-o", tmp_path / "C.npy"
+    expected = digest(*small)
+    some_tiles(tmp_path, *product)
+    run = bramble("multiply", *product, "--resume", "--json")
+    assert run.report["decision"].startswith("goes on"), run
+    assert_finished(tmp_path, run, expected)

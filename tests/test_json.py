@@ -1,9 +1,11 @@
 """The report that `--json` prints: its fields, their types, and that they agree with each other."""
 
+import json
 import math
+import signal
 
 import pytest
-from helpers import bramble, matrix, save, succeed
+from helpers import Run, bramble, matrix, save, succeed
 
 M, K, N, TILE, PANEL = 500, 700, 400, 128, 200
 TILES, STEPS = math.ceil(M / TILE) * math.ceil(N / TILE), math.ceil(K / PANEL)
@@ -137,4 +139,54 @@ def test_in_process_nothing_is_sent(tmp_path):
 def test_a_failure_prints_no_report(tmp_path):
     a, b = save(tmp_path, "A.npy", matrix(3, 4, "f64")), save(tmp_path, "B.npy", matrix(3, 4, "f64"))
     result = bramble("multiply", a, b, "--json")
-    assert result.code in (1, 2) and result.out == "", result
+    assert result.code in (1, 2) and result.report["schema"] == "bramble.error/1", result
+
+
+FAILURES = {
+    "a file that is not there": (1, "multiply nowhere.npy random:9x9", "nowhere.npy", None),
+    "shapes": (1, "multiply random:9x8 random:9x8", "random:9x8 is 9x8", "did you mean --transpose-b?"),
+    "a description": (2, "multiply random:9 random:9x9", "random:9", "write random:"),
+    "an option of the parser": (2, "multiply random:9x9 random:9x9 --threads 0", "--threads <T>", "see --help"),
+    "an option that is not there": (2, "plan --nonsense", "--nonsense", "see --help"),
+    "no operands": (2, "multiply", "<A> <B>", "see --help"),
+    "a plan": (1, "plan nowhere.npy random:9x9", "nowhere.npy", None),
+    "faults": (2, "sim 9x9x9 --faults nonsense", "--faults", "write one|use"),
+    "no faults": (2, "sim 9x9x9 --faults=", "--faults", "write one"),
+    "nodes": (2, "nodes -w a,a", "--workers a:7400", "name it once"),
+    "kernels": (2, "bench kernel --size 0", "--size <LIST>", "see --help"),
+    "links": (2, "bench link --ends 99", "--ends", "see --help"),
+    "labs": (2, "lab status --nonsense", "--nonsense", "see --help"),
+    "nobody there": (5, "multiply random:9x9 random:9x9 -w 127.0.0.1:1", "worker 127.0.0.1:1", "start one there"),
+}
+
+
+@pytest.mark.parametrize("code, words, what, step", FAILURES.values(), ids=FAILURES)
+def test_failures_are_one_object_on_stdout_and_the_same_line_on_stderr(code, words, what, step):
+    result = bramble(*words.split(), "--json")
+    assert result.code == code and result.out.count("\n") == 1, result
+    report = json.loads(result.out)
+    assert report["schema"] == "bramble.error/1" and set(report) == {"schema", "error"}
+    error = report["error"]
+    check_fields("error", error, {"code": TEXT, "exit_code": COUNT, "message": TEXT, "what": object, "next": object})
+    assert error["exit_code"] == code and error["code"] == {1: "failed", 2: "usage", 5: "unreachable"}[code]
+    assert f"bramble: {error['message']}\n" in result.err, result
+    assert what in (error["what"] or ""), error
+    assert step is None or words.startswith("sim 9x9x9 --faults nonsense") or step in (error["next"] or ""), error
+    plain = bramble(*words.split())
+    assert plain.code == code and plain.out == "" and error["message"] in plain.err, plain
+
+
+def test_nodes_that_do_not_answer_are_in_the_object_of_the_verb():
+    result = bramble("nodes", "-w", "127.0.0.1:1", "--json")
+    assert result.code == 5 and result.report["schema"] == "bramble.nodes/1" and len(result.report["missing"]) == 1
+
+
+def test_a_run_that_is_interrupted_prints_an_object_too():
+    run = Run("multiply", "random:9x9", "random:9x9", "--await", 1, "--listen", "127.0.0.1:0", "--json")
+    try:
+        assert "waiting on" in run.process.stderr.readline()
+        run.process.send_signal(signal.SIGINT)
+        result = run.finish(20)
+        assert result.code == 130 and result.report["error"]["code"] == "interrupted", result
+    finally:
+        run.end()

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from helpers import Run, assert_refused, bramble, succeed
+from lacking import skip
 
 FORM = r"bramble1(-[0-9a-hjkmnp-tv-z]{8}){4}-[0-9a-hjkmnp-tv-z]{4}"
 ZERO = "bramble1-00000000-00000000-00000000-00000000-81fn"
@@ -49,7 +50,7 @@ def shown(env, *options):
 @pytest.mark.parametrize("bits", [0o000, 0o022, 0o077, 0o177])
 def test_a_new_key_is_for_its_owner_only_whatever_the_umask(tmp_path, home, bits):
     if bits & 0o100 and os.geteuid() != 0:
-        pytest.skip("only root can use folders that a umask of 177 makes")
+        skip("root", "only root can use folders that a umask of 177 makes")
     with umask(bits):
         result = succeed("key", "new", env=home)
     path = tmp_path / "home/.config/bramble/key"

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from helpers import BRAMBLE, Run, assert_nothing_written, assert_refused, bramble, save, succeed
+from lacking import unless
 
 TWO = """
 [primary]
@@ -52,7 +53,7 @@ def why_not():
     return f"no control groups of {' and '.join(sorted(missing))}" if missing else ""
 
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = unless(why_not(), "lab")
 NUMBERS = iter(range(1000))
 
 

@@ -6,10 +6,11 @@ import time
 import pytest
 
 from helpers import Run, matrix, save, succeed
+from lacking import unless
 from test_lab import inside, lab, why_not
 from test_loss import wait_for_work
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = unless(why_not(), "lab")
 
 THREE = """
 key = false

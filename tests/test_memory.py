@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import Run, matrix, save, succeed, workers
+from helpers import Run, assert_refused, bramble, matrix, save, succeed, workers
+from lacking import unless
 
 MIB = 2**20
 
@@ -49,7 +50,7 @@ SMALL_TILES = "--tile", "40", "--panel", "100", "--kernel", "reference", "--stra
 """Matrices of a few kilobytes, thousands of them, which lie with the C library's allocator."""
 
 
-@pytest.mark.skipif(os.confstr("CS_GNU_LIBC_VERSION") is None, reason="what other C libraries keep is up to them")
+@unless("" if os.confstr("CS_GNU_LIBC_VERSION") else "what other C libraries keep is up to them", "glibc")
 def test_a_worker_gives_back_what_a_lost_primary_made_it_take_while_others_go_on():
     with workers(1, "--threads", "1", "--memory", "400M") as (addresses, runs):
         pid = runs[0].process.pid
@@ -100,3 +101,14 @@ def test_generated_operands_take_no_memory_of_the_primary(tmp_path):
                      tmp_path / "C.npy", "--json", "--local", 2, "--link", "tcp").report
     beyond = report["primary"]["rss_peak_bytes"] - (tmp_path / "C.npy").stat().st_size
     assert beyond <= 64 * MIB, f"{beyond / MIB:.0f} MiB beyond the mapped result"
+
+
+def test_smaller_tiles_are_taken_where_the_usual_ones_do_not_fit(tmp_path):
+    product = "random:3000x3000:f64:1", "random:3000x3000:f64:2"
+    succeed("multiply", *product, "-o", tmp_path / "usual.npy", "--strategy", "reuse")
+    done = succeed("multiply", *product, "-o", tmp_path / "small.npy", "--memory", "64M", "--json")
+    assert done.report["grid"]["tile_rows"] < 256
+    assert "do not fit the memory" in done.report["decision"], done.report["decision"]
+    np.testing.assert_allclose(np.load(tmp_path / "small.npy"), np.load(tmp_path / "usual.npy"), rtol=1e-9, atol=1e-9)
+    # A tile that is asked for is kept.
+    assert_refused(bramble("multiply", *product, "--memory", "64M", "--tile", "256"), 1, ["--tile", "--memory"])

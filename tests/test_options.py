@@ -1,12 +1,15 @@
 """What each option of `bramble multiply` changes, and the verbs beside it."""
 
 import ctypes.util
+import os
+import re
 import shutil
 import subprocess
 
 import numpy as np
 import pytest
-from helpers import DTYPES, assert_product, bramble, matrix, multiply, save, succeed
+from helpers import BRAMBLE, DTYPES, assert_product, bramble, matrix, multiply, save, succeed
+from lacking import skip
 
 WHERE = {"in process": [], "local 2": ["--local", "2"]}
 
@@ -30,6 +33,52 @@ def test_fractional_alpha_and_beta(tmp_path, where):
     save(tmp_path, "C.npy", np.asfortranarray(old))
     c = multiply(tmp_path, a, b, "--alpha", "0.25", "--beta", "1e-3", *where)
     assert_product(c, a, b, 0.25, 1e-3, old)
+
+
+@pytest.mark.parametrize("factor", ["-1e-3", "-.5", "-1e+3", "-2"])
+def test_factors_with_signs_need_no_equals_sign(tmp_path, factor):
+    a, b, old = matrix(20, 30, "f64", 1), matrix(30, 25, "f64", 2), matrix(20, 25, "f64", 3)
+    save(tmp_path, "C.npy", old)
+    c = multiply(tmp_path, a, b, "--alpha", factor, "--beta", factor)
+    assert_product(c, a, b, float(factor), float(factor), old)
+
+
+def test_memory_may_have_a_point():
+    succeed("multiply", "random:60x60", "random:60x60", "--memory", "1.5G", "-q")
+
+
+def test_a_short_run_names_starting_as_its_limit_and_no_bound():
+    product = "multiply", "random:64x64", "random:64x64"
+    text = succeed(*product).out
+    assert "limited by start-up" in text and "bound  " not in text
+    report = succeed(*product, "--json").report
+    starting = report["first_job_seconds"] > report["seconds"]
+    assert report["limited_by"] == ("start-up" if starting else report["predicted"]["by"])
+    assert "bound  " not in succeed("plan", *product[1:]).out
+
+
+def test_the_bar_begins_empty_grows_and_has_no_columns_of_links_that_there_are_not():
+    pty = pytest.importorskip("pty")
+    here, there = pty.openpty()
+    command = [BRAMBLE, "multiply", "random:1500x1500", "random:1500x1500", "--kernel", "reference", "--tile", "256"]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, stderr=there,
+                           env={**os.environ, "TERM": "xterm"})
+    os.close(there)
+    shown = b""
+    while True:
+        try:
+            some = os.read(here, 65536)
+        except OSError:
+            break
+        if not some:
+            break
+        shown += some
+    os.close(here)
+    assert run.wait(60) == 0
+    text = shown.decode(errors="replace")
+    percents = [int(percent) for percent in re.findall(r"(\d+) %  ", text)]
+    assert percents and percents == sorted(percents), text
+    assert percents[0] < 100 and "B/s" not in text and " 0 s left" not in text and "0s left" not in text, text
 
 
 def test_beta_zero_does_not_read_the_old_result(tmp_path, where):
@@ -71,7 +120,7 @@ def test_every_kernel(tmp_path, where, kernel, dtype):
     if library and not ctypes.util.find_library(library):
         result = bramble(*args)
         assert result.code == 1 and library in result.err.lower(), result
-        pytest.skip(f"lib{library} is not installed; refused politely: {result.err.strip()}")
+        skip("blas", f"lib{library} is not installed; refused politely: {result.err.strip()}")
     result = bramble(*args)
     if library and dtype.startswith("i") and result.code != 0:
         assert result.code in (1, 2) and kernel in result.err and dtype in result.err, result
@@ -154,7 +203,7 @@ def test_completions(tmp_path, shell):
     script = succeed("completions", shell).out
     assert "multiply" in script and "transpose-b" in script and "nodes" in script and "cluster" in script
     if not shutil.which(shell):
-        pytest.skip(f"{shell} is not installed: its script was written but not parsed")
+        skip("shell", f"{shell} is not installed: its script was written but not parsed")
     (tmp_path / "script").write_text(script)
     subprocess.run([shell, "-n", tmp_path / "script"], check=True)
 
@@ -163,7 +212,7 @@ def test_man_page(tmp_path):
     page = succeed("man").out
     assert ".TH" in page
     if not shutil.which("man"):
-        pytest.skip("man is not installed: only the page's head was looked at")
+        skip("man", "man is not installed: only the page's head was looked at")
     (tmp_path / "bramble.1").write_text(page)
     shown = subprocess.run(["man", "-l", tmp_path / "bramble.1"], capture_output=True, text=True, check=True,
                            env={"MANWIDTH": "100", "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"})

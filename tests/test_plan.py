@@ -277,3 +277,9 @@ def test_reproducible_bits_do_not_depend_on_strategy_and_machines(tmp_path, stra
     succeed("multiply", a, b, "-o", tmp_path / "one.npy", *cut, "--strategy", "reuse")
     succeed("multiply", a, b, "-o", tmp_path / "other.npy", *cut, "--strategy", strategy, *where)
     np.testing.assert_array_equal(np.load(tmp_path / "one.npy"), np.load(tmp_path / "other.npy"))
+
+
+def test_smaller_tiles_are_planned_where_the_usual_ones_do_not_fit():
+    report = planned("--size", "3000x3000x3000", "--memory", "64M")
+    assert report["grid"]["tile_rows"] < 256 and "do not fit the memory" in report["decision"]
+    assert_refused(bramble("plan", "--size", "3000x3000x3000", "--memory", "64M", "--tile", "256"), 1, ["--tile"])

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from helpers import BRAMBLE, Run, assert_product, matrix, save, succeed, workers
+from lacking import skip
 
 CUT = "--strategy", "cuboid", "--tile", "64", "--panel", "128", "--kernel", "simd"
 
@@ -110,7 +111,7 @@ def forwards():
 
 def test_workers_that_cannot_reach_each_other_are_named_and_served(tmp_path, key):
     if os.geteuid() != 0 or not shutil.which("ip") or forwards():
-        pytest.skip("needs root, ip, and a machine that is no router")
+        skip("lab", "needs root, ip, and a machine that is no router")
     names = [f"brr{os.getpid() % 10000}{side}" for side in "ab"]
     a, b, left, right = operands(tmp_path)
     with star(names) as addresses:

@@ -42,6 +42,13 @@ def test_help_names_the_faults_and_an_example():
     assert "BRAMBLE SIM" in succeed("man").out and "--faults" in succeed("completions", "bash").out
 
 
+def test_the_faults_of_the_help_can_happen_on_the_cluster_of_the_first_page():
+    example = re.search(r"as in (kill:\S+%)\.", " ".join(succeed("sim", "--help").out.split()))[1]
+    words = ["sim", "20000x20000x20000", "--cluster", CLUSTERS / "pi5x8.toml", "--json"]
+    struck = succeed(*words, "--faults", example).report["disturbed"]
+    assert struck["lost"] and struck["joined"] and struck["failed"] is None
+
+
 def test_every_field_and_numbers_that_agree(cluster):
     report = simulated(cluster, "--faults", "kill:w2@50%")
     check_fields("sim", report, FIELDS)
@@ -161,12 +168,20 @@ def test_operands_give_the_sizes_and_this_machine_alone_will_do(tmp_path):
 
 def test_what_is_wrong_is_named_with_what_to_do(cluster, tmp_path):
     def refused(parts, *words, code=2):
-        assert_refused(bramble("sim", *words), code, parts)
+        result = bramble("sim", *words)
+        if "--json" in words:
+            assert json.loads(result.out)["error"]["exit_code"] == code
+            result.out = ""
+        assert_refused(result, code, parts)
 
     on = ["--cluster", cluster]
-    refused(["--faults", "fault 2", "'die:w1@1s'", "kinds are"], SHAPE, *on, "--faults", "kill:w1@1s,die:w1@1s")
+    refused(["--faults", "fault 2", "'die:w1@1s'", "kinds are kill, off, pause, busy, slow, join, restart$"], SHAPE, *on,
+            "--faults", "kill:w1@1s,die:w1@1s")
+    refused(["--faults", "names no fault"], SHAPE, *on, "--faults", "")
+    refused(["--faults", "'kill:w1@.*'", "the product ends after"], SHAPE, *on, "--strategy", "reuse", "--faults", "kill:w1@500%")
+    refused(["--faults", "no part in this product", "--strategy reuse"], "100x100x100", *on, "--faults", "kill:w2@50%", "--json")
     refused(["--faults", "'kill:w5@1s'", "w1 to w4"], SHAPE, *on, "--faults", "kill:w5@1s")
-    refused(["--faults", "'stall:w1@1s..'", "use one of"], SHAPE, *on, "--faults", "stall:w1@1s..")
+    refused(["--faults", "'stall:w1@1s..'", "kinds are kill, off"], SHAPE, *on, "--faults", "stall:w1@1s..")
     refused(["--faults", "a time is"], SHAPE, *on, "--faults", "kill:w1@half")
     refused(["--faults", "ends before"], SHAPE, *on, "--faults", "pause:w1@60%..50%")
     refused(["4000x4000", "two operands", "MxKxN"], "4000x4000", *on)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers import assert_gone, succeed, workers
+from lacking import skip
 from test_loss import pids_of, running, wait_for_work
 
 MIB = 2**20
@@ -125,9 +126,9 @@ def slow_disk(tmp_path):
     path = os.environ["PATH"] + ":/usr/sbin:/sbin"
     losetup, mkfs, mount, umount = (shutil.which(tool, path=path) for tool in tools)
     if os.geteuid() != 0 or not all([losetup, mkfs, mount, umount]):
-        pytest.skip("a slow disk needs root, losetup and mkfs.ext4")
+        skip("slow-disk", "a slow disk needs root, losetup and mkfs.ext4")
     if not os.access(limit, os.W_OK):
-        pytest.skip("a slow disk needs control groups of block devices (blkio, version 1)")
+        skip("slow-disk", "a slow disk needs control groups of block devices (blkio, version 1)")
     image, place = tmp_path / "disk.img", tmp_path / "disk"
     place.mkdir()
     with open(image, "wb") as file:
@@ -135,13 +136,13 @@ def slow_disk(tmp_path):
     subprocess.run([mkfs, "-q", "-m", "0", image], check=True)
     made = subprocess.run([losetup, "-f", "--show", image], capture_output=True, text=True)
     if made.returncode:
-        pytest.skip(f"no loop device: {made.stderr.strip()}")
+        skip("slow-disk", f"no loop device: {made.stderr.strip()}")
     device = made.stdout.strip()
     number = Path("/sys/class/block", Path(device).name, "dev").read_text().strip()
     try:
         mounted = subprocess.run([mount, device, place], capture_output=True, text=True)
         if mounted.returncode:
-            pytest.skip(f"cannot mount a slow disk: {mounted.stderr.strip()}")
+            skip("slow-disk", f"cannot mount a slow disk: {mounted.stderr.strip()}")
         try:
             limit.write_text(f"{number} 20000000")
             yield place

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from helpers import BRAMBLE, ROOT, succeed
+from lacking import skip
 
 UNIT = ROOT / "dist" / "bramble-worker.service"
 EXPOSURE_MAX = 15
@@ -17,10 +18,10 @@ def analyze():
     """Runs systemd-analyze, if there is one that looks at files."""
     program = shutil.which("systemd-analyze")
     if not program:
-        pytest.skip("systemd-analyze is not installed")
+        skip("systemd", "systemd-analyze is not installed")
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     if int(re.match(r"systemd (\d+)", version)[1]) < 250:
-        pytest.skip(f"systemd-analyze is too old: {version.splitlines()[0]}")
+        skip("systemd", f"systemd-analyze is too old: {version.splitlines()[0]}")
     return lambda *args: subprocess.run([program, *args], capture_output=True, text=True, timeout=60)
 
 

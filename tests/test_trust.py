@@ -10,6 +10,7 @@ import time
 
 import pytest
 from helpers import BRAMBLE, Run, assert_nothing_written, assert_refused, bramble, succeed, workers
+from lacking import skip
 
 OPERANDS = "random:300x200:f64:1", "random:200x300:f64:2"
 TOGETHER = "--strategy", "reuse"
@@ -87,12 +88,16 @@ def test_workers_that_dial_in_prove_the_key_too(tmp_path, keys):
     port = re.search(r"waiting on 127\.0\.0\.1:(\d+) for 2 workers", line)
     assert port, line
     address = f"localhost:{port[1]}"
-    stranger = bramble("worker", "--join", address, env=theirs)
+    stranger = bramble("worker", "-q", "--join", address, env=theirs)
     assert stranger.code == 1 and "another" in stranger.err, stranger
     joined = [Run("worker", "--join", address, env=ours) for _ in range(2)]
     result = run.finish()
     assert result.code == 0, result
     assert len(result.report["workers"]) == 2
+    # The stranger tries every address of the name.
+    turned_away = result.report["turned_away"]
+    assert turned_away["count"] >= 1 and "does not prove this cluster's key" in turned_away["last"]["why"]
+    assert f"bramble: turned away {turned_away['last']['address']}: " in result.err, result
     for worker in joined:
         left = worker.finish()
         assert left.code == 0, left
@@ -184,7 +189,7 @@ def test_boards_whose_clocks_are_wrong_still_join(tmp_path, keys):
     try:
         subprocess.run(["faketime", "1980-01-01", "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("faketime is not installed")
+        skip("clock", "faketime is not installed")
     worker = subprocess.Popen(["faketime", "1980-01-01", BRAMBLE, "worker", "--listen", "127.0.0.1:0"],
                               env={**keys[0], "PATH": "/usr/bin:/bin"}, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)

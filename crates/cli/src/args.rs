@@ -13,14 +13,18 @@ pub(crate) use lab::{
     LabCalledArgs, LabCommand, LabExecArgs, LabNameArgs, LabRunArgs, LabStatusArgs, LabUpArgs,
 };
 pub(crate) use product::{
-    LinkKind, MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, TeamArgs, TrustArgs, sizes,
+    LinkKind, MultiplyArgs, NodesArgs, OperandArgs, PlanArgs, SimArgs, TeamArgs, TrustArgs,
+    is_standard_stream, sizes,
 };
 
 use crate::quantity::size;
 use bramble_kernel::Choice;
-use clap::{Args, Parser, Subcommand};
-use product::kernel;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use product::{kernel, socket_address};
+use std::any::TypeId;
+use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// One machine for matrix multiplication out of many small ones.
 #[derive(Parser, Debug)]
@@ -41,6 +45,9 @@ pub(crate) enum Command {
     /// Say how long a product would take on a cluster, and what it would cost if machines fail; computes nothing
     #[command(after_help = SIM_HELP)]
     Sim(Box<SimArgs>),
+    /// Show what is in a matrix file: shape, element type, and the tensors of a .safetensors file; computes nothing
+    #[command(after_help = MATRIX_HELP)]
+    Matrix(MatrixArgs),
     /// Show which machines answer, and what they can do
     #[command(after_help = NODES_HELP)]
     Nodes(Box<NodesArgs>),
@@ -83,8 +90,13 @@ pub(crate) enum KeyCommand {
 }
 
 const MULTIPLY_HELP: &str = "Matrices: A.npy, A.mtx, model.safetensors:tensor, random:ROWSxCOLS:DTYPE:SEED, \
-identity:N:DTYPE\nExit codes: 0 done, 1 failed, 2 usage, 3 done though a machine was lost or left out, 4 verification failed, \
-5 a worker is unreachable, 130 interrupted, 143 terminated";
+identity:N:DTYPE; 'bramble matrix FILE' lists what is in a file\n\
+Exit codes: 0 done, 1 failed, 2 usage, 3 done though a machine was lost or left out, 4 verification failed, \
+5 a worker is unreachable, 6 done though some of C could not be verified, 129 terminal closed, 130 interrupted, \
+143 terminated";
+
+const MATRIX_HELP: &str = "Example: bramble matrix model.safetensors\nExit codes: 0 shown, whether it can be multiplied or \
+not; 1 it cannot be read";
 
 const PLAN_HELP: &str = "Matrices: as in multiply; they are not read, so random:100000x100000:f64:1 costs nothing\n\
 Machines: real ones are asked and measured; those of --cluster need not exist; without any it is this machine alone";
@@ -104,12 +116,21 @@ turns.\nExamples: bramble bench kernel --size 1024,8192 --kernel simd,strassen -
 bramble bench kernel --json >> pi.jsonl; bramble bench report --compare pi.jsonl pc.jsonl -o both.html";
 
 #[derive(Args, Debug)]
+pub(crate) struct MatrixArgs {
+    /// A matrix as multiply takes it, or a .safetensors file without the name of a tensor
+    pub(crate) matrix: OsString,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct WorkerArgs {
     /// Address to listen on; port 0 takes any. Others than loopback need a cluster key
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7400")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7400", value_parser = socket_address)]
     pub(crate) listen: SocketAddr,
-    /// Dial this primary (multiply --await) instead, serve it once, and end
-    #[arg(long, value_name = "HOST:PORT", conflicts_with = "listen")]
+    /// Dial this primary (multiply --await) instead, again and again until it is there; serve it once, and end
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "listen", value_parser = host_and_port)]
     pub(crate) join: Option<String>,
     /// Serve the process that started this one, over the link that it put in the place of standard input, and end
     #[arg(long, hide = true, conflicts_with_all = ["listen", "join"])]
@@ -134,18 +155,96 @@ pub(crate) struct WorkerArgs {
     /// Print a systemd unit for a worker, with how to install it, and end
     #[arg(long)]
     pub(crate) print_systemd: bool,
-    /// Say nothing
+    /// Say nothing but what is wrong
     #[arg(short, long)]
     pub(crate) quiet: bool,
+}
+
+impl Cli {
+    /// Reads the command line of this process.
+    pub(crate) fn read() -> Result<Self, clap::Error> {
+        Self::read_from(std::env::args_os())
+    }
+
+    /// Reads a command line.
+    pub(crate) fn read_from(
+        words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        let mut command = with_signs(Self::command());
+        let mut matches = command.try_get_matches_from_mut(words)?;
+        Self::from_arg_matches_mut(&mut matches).map_err(|e| e.format(&mut command))
+    }
+}
+
+/// The same command, whose options that take numbers take words that begin with `-`: -1e-3 is a number to a user, and -1 a
+/// number out of range, where the parser of the command line sees options that do not exist.
+fn with_signs(command: clap::Command) -> clap::Command {
+    let is_number = |arg: &clap::Arg| {
+        let value = arg.get_value_parser().type_id();
+        !arg.is_positional()
+            && arg.get_action().takes_values()
+            && NUMBERS.iter().any(|number| value == number())
+    };
+    let with_sign = move |arg: clap::Arg| match is_number(&arg) {
+        true => arg.allow_hyphen_values(true),
+        false => arg,
+    };
+    command.mut_args(with_sign).mut_subcommands(with_signs)
+}
+
+/// The types of options that take numbers.
+const NUMBERS: [fn() -> TypeId; 8] = [
+    TypeId::of::<u8>,
+    TypeId::of::<u16>,
+    TypeId::of::<u32>,
+    TypeId::of::<u64>,
+    TypeId::of::<usize>,
+    TypeId::of::<i64>,
+    TypeId::of::<f64>,
+    TypeId::of::<Duration>,
+];
+
+/// `HOST:PORT`, as it is; names are looked up when they are dialled.
+fn host_and_port(text: &str) -> Result<String, String> {
+    let parts = text.rsplit_once(':').filter(|(host, port)| {
+        let is_host = !host.is_empty() && (!host.contains(':') || host.ends_with(']'));
+        is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
+    });
+    parts.map(|_| text.to_owned()).ok_or_else(|| "use HOST:PORT, as in pi1:7401 or [::1]:7401".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definitions_are_consistent() {
-        Cli::command().debug_assert();
+        with_signs(Cli::command()).debug_assert();
+    }
+
+    #[test]
+    fn numbers_may_have_signs_in_every_form() {
+        for text in ["-1e-3", "-.5", "-1e+3", "-2", "+.5"] {
+            let read =
+                Cli::read_from(["bramble", "multiply", "A", "B", "-o", "C", "--alpha", text, "--beta", text]);
+            let Ok(Cli { command: Command::Multiply(args) }) = read else { panic!("{text}") };
+            assert_eq!((args.alpha, args.beta), (text.parse().unwrap(), text.parse().unwrap()));
+        }
+        for option in
+            ["--threads", "--tile", "--memory", "--credits", "--await", "--local", "--await-timeout"]
+        {
+            let e = Cli::read_from(["bramble", "multiply", "A", "B", option, "-1"]).unwrap_err().to_string();
+            assert!(e.contains("'-1' for '") && e.contains(option), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_host_to_join_has_a_port() {
+        for good in ["pi1:7401", "10.0.0.1:1", "[::1]:65535"] {
+            assert_eq!(host_and_port(good), Ok(good.to_owned()));
+        }
+        for bad in ["", "pi1", ":7401", "pi1:0", "pi1:70000", "::1", "pi1:port"] {
+            assert!(host_and_port(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -13,13 +13,17 @@ pub(crate) use later::Later;
 
 use crate::exit::Failure;
 use crate::hosts::Host;
-use crate::quantity::counted;
+use crate::quantity::{counted, seconds};
+use crate::turned_away::TurnedAway;
 use bramble_link::{Door, DoorLimits, LinkError, Security};
 use bramble_primary::End;
 use bramble_worker::DOOR;
-use bramble_worker::limits::{AWAIT_DEADLINE, HANDSHAKE_DEADLINE};
+use bramble_worker::limits::HANDSHAKE_DEADLINE;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 
 /// Which machines, and how they are met.
@@ -28,6 +32,8 @@ pub(crate) struct Cluster {
     pub(crate) hosts: Vec<Host>,
     /// How many dial in.
     pub(crate) awaited: u16,
+    /// How long they may take.
+    pub(crate) patience: Duration,
     /// Where they do.
     pub(crate) listen: SocketAddr,
     pub(crate) security: Security,
@@ -40,20 +46,75 @@ pub(crate) struct Met {
     pub(crate) missing: Vec<Failure>,
     /// Where more may come from.
     pub(crate) later: Option<Later>,
+    /// Connections at our door that became no worker, where there is a door.
+    pub(crate) turned_away: Option<Rc<RefCell<TurnedAway>>>,
 }
 
 impl Cluster {
     /// Links with all of them that can be had.
     pub(crate) async fn meet(self) -> Result<Met, Failure> {
         // Those that are dialled wait for a hello, and without a key not for long: so they come last.
-        let (mut came, door) = wait_for(self.awaited, self.listen, &self.security).await?;
+        let (mut came, door) = self.wait().await?;
         let mut met = dial_all(self.hosts, self.security).await;
         met.ends.append(&mut came.ends);
         met.missing.append(&mut came.missing);
         if let Some(later) = &mut met.later {
-            later.door = door;
+            later.door = door.zip(came.turned_away.clone());
         }
+        met.turned_away = came.turned_away;
         Ok(met)
+    }
+
+    /// Waits for the workers that dial in, `awaited` of them.
+    async fn wait(&self) -> Result<(Met, Option<Door>), Failure> {
+        let Self { awaited, listen, patience, ref security, .. } = *self;
+        let mut met = Met::default();
+        if awaited == 0 {
+            return Ok((met, None));
+        }
+        if !security.reaches(listen.ip()) {
+            return Err(Failure::usage(format!(
+                "--listen {listen}: workers of other machines are taken only with a cluster key, and there is none here: \
+             make one with `bramble key new`, or listen on 127.0.0.1:{}",
+                listen.port()
+            )));
+        }
+        let fail = |e| Failure::failed(format!("--listen {listen}: {e}; choose another address or port"));
+        let listener = TcpListener::bind(listen).await.map_err(fail)?;
+        let address = listener.local_addr().map_err(fail)?;
+        crate::say(&format!(
+            "waiting on {address} for {awaited} worker{} (bramble worker --join HOST:{})",
+            if awaited == 1 { "" } else { "s" },
+            address.port()
+        ));
+        // Several workers of one machine may come at once.
+        let limits = DoorLimits { per_address: DOOR.per_address.max(usize::from(awaited)), ..DOOR };
+        let mut door = Door::new(listener, security.clone(), limits);
+        let deadline = tokio::time::Instant::now() + patience;
+        let mut turned_away = TurnedAway::default();
+        while met.ends.len() < usize::from(awaited) {
+            match tokio::time::timeout_at(deadline, door.next()).await {
+                Ok((_, Ok(arrival))) => {
+                    met.ends.push(End { link: arrival.link, threads_max: 0, was_dialled: false })
+                }
+                Ok((peer, Err(e))) => {
+                    turned_away.add(Instant::now(), peer, &e).iter().for_each(|line| crate::say(line));
+                }
+                Err(_) => {
+                    let (came, within) =
+                        (counted(met.ends.len() as u64, "worker"), seconds(patience.as_secs_f64()));
+                    let refused = turned_away.last().map_or_else(String::new, |last| format!("; {last}"));
+                    let text = format!(
+                        "--await {awaited}: {came} dialled in within {within}{refused}; start more there, or wait longer with \
+                     --await-timeout"
+                    );
+                    met.missing.push(Failure::unreachable(text));
+                    break;
+                }
+            }
+        }
+        met.turned_away = Some(Rc::new(RefCell::new(turned_away)));
+        Ok((met, Some(door)))
     }
 }
 
@@ -64,10 +125,10 @@ async fn dial_all(hosts: Vec<Host>, security: Security) -> Met {
     let (mut by_name, mut absent) = (BTreeMap::new(), Vec::new());
     for (host, task) in tasks.into_iter().enumerate() {
         match task.await {
-            Ok(Ok(end)) => {
-                by_name.insert(end.link.peer.clone(), host);
-                met.ends.push(end);
-            }
+            Ok(Ok(end)) => match by_name.insert(end.link.peer.clone(), host) {
+                None => met.ends.push(end),
+                Some(first) => met.missing.push(same_worker(&hosts[first], &hosts[host], &end.link.peer)),
+            },
             Ok(Err(e)) => {
                 absent.push(host);
                 met.missing.push(e);
@@ -79,8 +140,15 @@ async fn dial_all(hosts: Vec<Host>, security: Security) -> Met {
     met
 }
 
+/// Two names of one worker: both sessions would want all of its memory.
+fn same_worker(one: &Host, other: &Host, address: &str) -> Failure {
+    Failure::usage(format!(
+        "worker {other}: is the same worker as {one}, both are at {address}; name it once"
+    ))
+}
+
 async fn dial(host: Host, security: Security) -> Result<End, Failure> {
-    let name = format!("{}:{}", host.name, host.port);
+    let name = host.to_string();
     let lookup = tokio::net::lookup_host((host.name.as_str(), host.port)).await;
     let addresses: Vec<SocketAddr> = match lookup {
         Ok(addresses) => addresses.collect(),
@@ -103,51 +171,4 @@ async fn dial(host: Host, security: Security) -> Result<End, Failure> {
         }
     }
     Err(Failure::unreachable(last))
-}
-
-/// Takes so many workers that dial in.
-async fn wait_for(
-    awaited: u16,
-    listen: SocketAddr,
-    security: &Security,
-) -> Result<(Met, Option<Door>), Failure> {
-    let mut met = Met::default();
-    if awaited == 0 {
-        return Ok((met, None));
-    }
-    if !security.reaches(listen.ip()) {
-        return Err(Failure::usage(format!(
-            "--listen {listen}: workers of other machines are taken only with a cluster key, and there is none here: \
-             make one with `bramble key new`, or listen on 127.0.0.1:{}",
-            listen.port()
-        )));
-    }
-    let fail = |e| Failure::failed(format!("--listen {listen}: {e}; choose another address or port"));
-    let listener = TcpListener::bind(listen).await.map_err(fail)?;
-    let address = listener.local_addr().map_err(fail)?;
-    crate::say(&format!(
-        "waiting on {address} for {awaited} worker{} (bramble worker --join HOST:{})",
-        if awaited == 1 { "" } else { "s" },
-        address.port()
-    ));
-    // Several workers of one machine may come at once.
-    let limits = DoorLimits { per_address: DOOR.per_address.max(usize::from(awaited)), ..DOOR };
-    let mut door = Door::new(listener, security.clone(), limits);
-    let deadline = tokio::time::Instant::now() + AWAIT_DEADLINE;
-    let mut refused = String::new();
-    while met.ends.len() < usize::from(awaited) {
-        match tokio::time::timeout_at(deadline, door.next()).await {
-            Ok((_, Ok(arrival))) => {
-                met.ends.push(End { link: arrival.link, threads_max: 0, was_dialled: false })
-            }
-            Ok((peer, Err(e))) => refused = format!("; last came {peer}, but {e}"),
-            Err(_) => {
-                let (came, seconds) = (counted(met.ends.len() as u64, "worker"), AWAIT_DEADLINE.as_secs());
-                let text = format!("--await {awaited}: {came} dialled in within {seconds} s{refused}");
-                met.missing.push(Failure::unreachable(text));
-                break;
-            }
-        }
-    }
-    Ok((met, Some(door)))
 }

@@ -21,10 +21,14 @@ pub(crate) enum Exit {
     Unverified,
     /// A worker could not be reached.
     Unreachable,
+    /// Done and kept, and nothing wrong was found; but some of C could not be verified.
+    Partial,
     /// SIGINT.
     Interrupted,
     /// SIGTERM.
     Terminated,
+    /// SIGHUP: the terminal was closed.
+    HungUp,
 }
 
 impl Exit {
@@ -36,8 +40,26 @@ impl Exit {
             Self::Degraded => 3,
             Self::Unverified => 4,
             Self::Unreachable => 5,
+            Self::Partial => 6,
+            Self::HungUp => 129,
             Self::Interrupted => 130,
             Self::Terminated => 143,
+        }
+    }
+
+    /// What ended the run, where that was a signal.
+    pub(crate) fn signal(self) -> Option<&'static str> {
+        match self {
+            Self::HungUp => Some("ended because its terminal was closed (SIGHUP)"),
+            Self::Interrupted => Some("interrupted by a signal (SIGINT)"),
+            Self::Terminated => Some("terminated by a signal (SIGTERM)"),
+            Self::Done
+            | Self::Failed
+            | Self::Usage
+            | Self::Degraded
+            | Self::Unverified
+            | Self::Unreachable
+            | Self::Partial => None,
         }
     }
 }
@@ -65,7 +87,8 @@ impl Failure {
 
 impl From<MatrixError> for Failure {
     fn from(e: MatrixError) -> Self {
-        Self::failed(e.to_string())
+        let exit = if matches!(e, MatrixError::Description { .. }) { Exit::Usage } else { Exit::Failed };
+        Self { exit, text: e.to_string() }
     }
 }
 
@@ -73,10 +96,13 @@ impl From<PrimaryError> for Failure {
     fn from(e: PrimaryError) -> Self {
         let exit = match e {
             PrimaryError::Unreachable { .. } => Exit::Unreachable,
-            PrimaryError::Plan(PlanError::Grid(_) | PlanError::Refused { .. }) => Exit::Usage,
+            PrimaryError::Plan(
+                PlanError::Grid(_) | PlanError::Refused { .. } | PlanError::Credits { .. },
+            ) => Exit::Usage,
             PrimaryError::Wrong(_) => Exit::Unverified,
             PrimaryError::Stopped => Exit::Interrupted,
             PrimaryError::Failed(_)
+            | PrimaryError::Changed(_)
             | PrimaryError::Matrix(_)
             | PrimaryError::Plan(_)
             | PrimaryError::Operands(_) => Exit::Failed,
@@ -108,6 +134,33 @@ fn variable_of(command: &clap::Command, option: &str) -> Option<String> {
     name.or_else(|| command.get_subcommands().find_map(|verb| variable_of(verb, option)))
 }
 
+/// What an error of the command line is about: options and operands as the help names them.
+fn subject(e: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue};
+    let kinds = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
+    match kinds.into_iter().find_map(|kind| e.get(kind))? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(texts) => Some(texts.join(" ")),
+        _ => None,
+    }
+}
+
+/// Numbers may be negative, so an option that takes one takes the option after it, too, where its number is missing.
+fn swallowed_option(e: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    let text = |kind| match e.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let is_value = matches!(e.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue);
+    let (option, value) = (text(ContextKind::InvalidArg)?, text(ContextKind::InvalidValue)?);
+    let is_option =
+        value.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c == '-' || c.is_alphabetic()));
+    let is_number = value.parse::<f64>().is_ok();
+    (is_value && is_option && !is_number)
+        .then(|| format!("{option}: a number is missing: the next word is the option {value}"))
+}
+
 /// Help and version as they are; anything else as one line.
 pub(crate) fn usage(e: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
@@ -117,8 +170,16 @@ pub(crate) fn usage(e: &clap::Error) -> u8 {
             | ErrorKind::DisplayVersion
             | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     ) {
-        let _ = e.print();
         let is_missing = e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+        let written = e.print().and_then(|()| std::io::Write::flush(&mut std::io::stdout()));
+        // Whoever closed a pipe has read enough.
+        if let Err(e) = written
+            && e.kind() != std::io::ErrorKind::BrokenPipe
+            && !is_missing
+        {
+            crate::say(&format!("bramble: standard output: {e}"));
+            return Exit::Failed.number();
+        }
         return if is_missing { Exit::Usage.number() } else { Exit::Done.number() };
     }
     let text = e.render().to_string();
@@ -129,14 +190,17 @@ pub(crate) fn usage(e: &clap::Error) -> u8 {
         .filter(|l| !l.is_empty() && !l.starts_with("For more information"))
         .collect();
     let line = words.join(" ");
-    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    let line =
+        swallowed_option(e).unwrap_or_else(|| line.strip_prefix("error: ").unwrap_or(&line).to_owned());
     let line = match variable_behind(e) {
         Some(variable) => format!("{variable} in the environment: {line}"),
-        None => line.to_owned(),
+        None => line,
     };
     if !crate::ranks::speaks() {
         return Exit::Usage.number();
     }
-    crate::say(&format!("bramble: {line}; see --help"));
+    let failure = Failure::usage(format!("{line}; see --help"));
+    crate::say(&format!("bramble: {}", failure.text));
+    crate::error_object::print_about(subject(e).as_deref(), &failure);
     Exit::Usage.number()
 }

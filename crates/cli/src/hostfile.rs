@@ -1,19 +1,23 @@
 //! Machines as the command line names them: reads hostfiles, and says in an option's words what is wrong.
 
 use crate::exit::Failure;
-use crate::hosts::{HOSTS_MAX, Host, parse_file, parse_list};
+use crate::hosts::{HOSTS_MAX, Host, parse_file, parse_workers};
+use crate::text_file;
 use std::path::Path;
 
-/// The machines of `--workers`.
-pub(crate) fn from_list(text: &str) -> Result<Vec<Host>, Failure> {
-    parse_list(text, HOSTS_MAX).map_err(|why| Failure::usage(format!("--workers {why}")))
+/// No list of ten thousand workers is longer.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// The machines of a list that an option or a variable gave, which errors name.
+pub(crate) fn from_list(given_by: &str, text: &str) -> Result<Vec<Host>, Failure> {
+    parse_workers(text, HOSTS_MAX).map_err(|why| Failure::usage(format!("{given_by} {why}")))
 }
 
 /// The machines of `--hostfile`.
 pub(crate) fn from_file(path: &Path) -> Result<Vec<Host>, Failure> {
     let name = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| Failure::usage(format!("--hostfile {name}: cannot be read: {e}")))?;
+    let text = text_file::read(path, FILE_BYTES_MAX, "a list of workers")
+        .map_err(|why| Failure::usage(format!("--hostfile {name}: {why}")))?;
     parse_file(&text, HOSTS_MAX).map_err(|(line, why)| {
         let place = if line > 0 { format!(":{line}") } else { String::new() };
         Failure::usage(format!("--hostfile {name}{place}: {why}"))
@@ -33,6 +37,8 @@ mod tests {
         assert!(error.starts_with("--hostfile ") && error.contains("hosts:2: slots=many"), "{error}");
         std::fs::write(&path, "pi[1-2]\n").unwrap();
         assert_eq!(from_file(&path).unwrap().len(), 2);
-        assert!(from_list("a,,b").unwrap_err().text.starts_with("--workers a,,b: an empty name"));
+        assert!(
+            from_list("--workers", "a,,b").unwrap_err().text.starts_with("--workers a,,b: an empty name")
+        );
     }
 }

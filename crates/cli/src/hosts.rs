@@ -1,4 +1,4 @@
-//! Which machines: nodesets (`pi[1-8,10]`, with padding), `host:port`, the lines of hostfiles.
+//! Which machines: nodesets (`pi[1-8,10]`, with padding), `host:port`, `host:[7400-7403]`, the lines of hostfiles.
 //!
 //! Invariants: texts in, hosts out; no more than `HOSTS_MAX` hosts and no longer names than `NAME_BYTES_MAX`
 //! are ever made, and a text that names more is refused before memory is taken for them; no name has a blank or a
@@ -6,10 +6,14 @@
 //!
 //! Deliberately absent: files and failures (see `hostfile`), and looking names up.
 
+use std::fmt::{self, Display, Formatter};
+
 /// Where workers listen unless told otherwise.
 pub(crate) const DEFAULT_PORT: u16 = 7400;
 /// More machines than this in one list is a slip of the pen.
 pub(crate) const HOSTS_MAX: usize = 10_000;
+/// A machine has no more ports, and no list of them is longer than that of machines.
+const PORTS_MAX: usize = HOSTS_MAX;
 /// No name in the domain name system is longer.
 const NAME_BYTES_MAX: usize = 253;
 /// How much of a text is shown when it is wrong.
@@ -25,27 +29,43 @@ pub(crate) struct Host {
     pub(crate) slots: u16,
 }
 
+impl Display for Host {
+    /// `name:port`; an IPv6 address is in brackets.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.name.contains(':') {
+            true => write!(f, "[{}]:{}", self.name, self.port),
+            false => write!(f, "{}:{}", self.name, self.port),
+        }
+    }
+}
+
 /// A comma-separated list of nodesets with optional ports, of at most `hosts_max` machines. An error names
 /// the part of the list that it is about.
 pub(crate) fn parse_list(text: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
     let mut hosts = Vec::new();
     for item in split_outside_brackets(text) {
         let item = item.trim();
-        let wrong = |why: String| format!("{}: {why}", shown(item));
         if item.is_empty() {
             return Err(format!("{}: an empty name in the list", shown(text)));
         }
-        let (set, port) = split_port(item).map_err(wrong)?;
         let room = hosts_max - hosts.len();
-        let names = expand(set, room).map_err(wrong)?;
-        hosts.extend(names.into_iter().map(|name| Host { name, port, slots: 0 }));
+        hosts.extend(workers(item, None, 0, room).map_err(|why| format!("{}: {why}", shown(item)))?);
     }
+    Ok(hosts)
+}
+
+/// The same for workers that are to be reached: none of them twice.
+pub(crate) fn parse_workers(text: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
+    let hosts = parse_list(text, hosts_max)?;
+    all_differ(&hosts)?;
     Ok(hosts)
 }
 
 /// The text of a hostfile: lines of NODESET [slots=N] [port=P], with # comments, of at most `hosts_max` machines
 /// together. An error comes with the number of its line, or with 0 where the file is wrong as a whole.
 pub(crate) fn parse_file(text: &str, hosts_max: usize) -> Result<Vec<Host>, (usize, String)> {
+    // Editors of some systems begin a file with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut hosts = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let room = hosts_max - hosts.len();
@@ -54,6 +74,7 @@ pub(crate) fn parse_file(text: &str, hosts_max: usize) -> Result<Vec<Host>, (usi
     if hosts.is_empty() {
         return Err((0, "it names no machines".to_owned()));
     }
+    all_differ(&hosts).map_err(|why| (0, why))?;
     Ok(hosts)
 }
 
@@ -61,21 +82,53 @@ fn parse_line(line: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
     let line = line.split('#').next().unwrap_or_default();
     let mut words = line.split_whitespace();
     let Some(set) = words.next() else { return Ok(Vec::new()) };
-    let (mut port, mut slots) = (DEFAULT_PORT, 0);
+    let (mut port, mut slots) = (None, None);
     for word in words {
         let wrong = |why: &str| format!("{}: {why}", shown(word));
-        match word.split_once('=') {
-            Some(("port", value)) => port = value.parse().map_err(|_| wrong("no such port"))?,
-            Some(("slots", value)) => slots = value.parse().map_err(|_| wrong("no such number"))?,
+        let (key, value) = match word.split_once('=') {
+            Some(("port", value)) => (&mut port, value),
+            Some(("slots", value)) => (&mut slots, value),
             _ => return Err(wrong("use slots=N or port=P")),
+        };
+        let number = value.parse().ok().filter(|number| *number > 0);
+        let number: u16 = number.ok_or_else(|| wrong("must be a number from 1 to 65535"))?;
+        if key.replace(number).is_some() {
+            return Err(wrong("is said twice on this line; leave one of them away"));
         }
     }
     let mut hosts = Vec::new();
     for item in split_outside_brackets(set) {
-        let names = expand(item, hosts_max - hosts.len()).map_err(|why| format!("{}: {why}", shown(item)))?;
-        hosts.extend(names.into_iter().map(|name| Host { name, port, slots }));
+        let wrong = |why: String| format!("{}: {why}", shown(item));
+        hosts.extend(workers(item, port, slots.unwrap_or(0), hosts_max - hosts.len()).map_err(wrong)?);
     }
     Ok(hosts)
+}
+
+/// The workers of one item of a list: every name of its nodeset with every port. `port` is what the rest of the line says.
+fn workers(item: &str, port: Option<u16>, slots: u16, hosts_max: usize) -> Result<Vec<Host>, String> {
+    let (set, own_ports) = split_port(item)?;
+    let ports = match (own_ports, port) {
+        (Some(_), Some(port)) => {
+            return Err(format!("has a port, and port={port} is another; leave one away"));
+        }
+        (Some(ports), None) => ports,
+        (None, port) => vec![port.unwrap_or(DEFAULT_PORT)],
+    };
+    let names = expand(set, hosts_max)?;
+    enough(names.len().saturating_mul(ports.len()), hosts_max)?;
+    let of_name =
+        |name: String| ports.iter().map(move |port| Host { name: name.clone(), port: *port, slots });
+    Ok(names.into_iter().flat_map(of_name).collect())
+}
+
+/// Refuses a worker that is named twice: it would be asked for its memory twice.
+fn all_differ(hosts: &[Host]) -> Result<(), String> {
+    let mut sorted: Vec<&Host> = hosts.iter().collect();
+    sorted.sort_by(|a, b| (&a.name, a.port).cmp(&(&b.name, b.port)));
+    match sorted.windows(2).find(|pair| (&pair[0].name, pair[0].port) == (&pair[1].name, pair[1].port)) {
+        Some(pair) => Err(format!("{}: this worker is named twice; name it once", pair[0])),
+        None => Ok(()),
+    }
 }
 
 /// The beginning of a text for a message, without control characters: a hostfile may be anybody's.
@@ -97,18 +150,31 @@ fn split_outside_brackets(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `host:port` into both; an IPv6 address with a port is in brackets.
-fn split_port(item: &str) -> Result<(&str, u16), String> {
+/// `host:port` into both, where there is a port; `host:[7400-7403]` has several. An IPv6 address with a port is in brackets.
+fn split_port(item: &str) -> Result<(&str, Option<Vec<u16>>), String> {
     if item.parse::<std::net::IpAddr>().is_ok() {
-        return Ok((item, DEFAULT_PORT));
+        return Ok((item, None));
     }
-    match item.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => {
-            let port = port.parse().map_err(|_| format!("{} is no port", shown(port)))?;
-            Ok((host, port))
-        }
-        _ => Ok((item, DEFAULT_PORT)),
+    // A colon inside of brackets is that of an IPv6 address; one before a bracket begins a range of ports.
+    let Some((host, ports)) = item.rsplit_once(':').filter(|(_, ports)| brackets_match(ports)) else {
+        return Ok((item, None));
+    };
+    if ports.contains('[') && host.contains(':') && !host.ends_with(']') {
+        // A nodeset of IPv6 addresses.
+        return Ok((item, None));
     }
+    let wrong = || format!("{} is no port; ports are from 1 to 65535", shown(ports));
+    let texts = match ports.contains('[') {
+        true => expand(ports, PORTS_MAX)?,
+        false => vec![ports.to_owned()],
+    };
+    let port = |text: String| text.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(wrong);
+    Ok((host, Some(texts.into_iter().map(port).collect::<Result<_, _>>()?)))
+}
+
+/// Whether every bracket that is closed in a text was opened in it.
+fn brackets_match(text: &str) -> bool {
+    text.matches('[').count() == text.matches(']').count()
 }
 
 /// `pi[1-3,07]x` into `pi1x`, `pi2x`, `pi3x`, `pi07x`. Several brackets multiply, to `names_max` names at most.
@@ -198,7 +264,7 @@ mod tests {
 
     fn names(text: &str) -> Vec<String> {
         let hosts = parse_list(text, HOSTS_MAX).unwrap();
-        hosts.into_iter().map(|h| format!("{}:{}", h.name, h.port)).collect()
+        hosts.into_iter().map(|h| h.to_string()).collect()
     }
 
     #[test]
@@ -207,8 +273,12 @@ mod tests {
         assert_eq!(names("n[08-10]:9"), ["n08:9", "n09:9", "n10:9"]);
         assert_eq!(names("a[1,3]b[1-2]"), ["a1b1:7400", "a1b2:7400", "a3b1:7400", "a3b2:7400"]);
         assert_eq!(names("a[1,3]b[1-2]c")[3], "a3b2c:7400");
-        assert_eq!(names("[::1]:81,::1"), ["::1:81", "::1:7400"]);
+        assert_eq!(names("[::1]:81,::1"), ["[::1]:81", "[::1]:7400"]);
         assert_eq!(names("[1-2]"), ["1:7400", "2:7400"]);
+        assert_eq!(names("127.0.0.1:[7510-7511,9]"), ["127.0.0.1:7510", "127.0.0.1:7511", "127.0.0.1:9"]);
+        assert_eq!(names("[::1]:[1-2]"), ["[::1]:1", "[::1]:2"]);
+        assert_eq!(names("fd00::[1-2]"), ["[fd00::1]:7400", "[fd00::2]:7400"]);
+        assert_eq!(names("a[1-2]:[3-4]"), ["a1:3", "a1:4", "a2:3", "a2:4"]);
     }
 
     #[test]
@@ -231,6 +301,12 @@ mod tests {
             "a b",
             "a\u{1b}[1]",
             "a[1[2]]",
+            "a:0",
+            "a:[0-1]",
+            "a:[65535-65536]",
+            "a:[",
+            "a:]",
+            "a:[x]",
         ];
         for bad in bad {
             assert!(parse_list(bad, HOSTS_MAX).is_err(), "{bad}");
@@ -257,6 +333,36 @@ mod tests {
         let error = parse_list(&"a[1]".repeat(100_000), HOSTS_MAX).unwrap_err();
         assert!(error.contains("is no name") && error.len() < 300, "{error}");
         assert!(parse_list(&"a[1]".repeat(70_000), HOSTS_MAX).unwrap_err().contains("names have 253"));
+    }
+
+    #[test]
+    fn a_worker_that_is_named_twice_is_refused() {
+        let error = |text: &str| parse_workers(text, HOSTS_MAX).unwrap_err();
+        assert_eq!(error("a,b,a"), "a:7400: this worker is named twice; name it once");
+        assert!(error("pi[1-3],pi2:7400").starts_with("pi2:7400: this worker is named twice"));
+        assert!(error("[::1],::1").starts_with("[::1]:7400: "));
+        assert_eq!(names("a:1,a:2"), ["a:1", "a:2"]);
+        let (line, why) = parse_file("a\nb\na port=7400\n", HOSTS_MAX).unwrap_err();
+        assert!(line == 0 && why.starts_with("a:7400: this worker is named twice"), "{why}");
+    }
+
+    #[test]
+    fn hostfiles_may_name_a_port_in_either_way_once_and_begin_with_a_byte_order_mark() {
+        let parse = |text: &str| parse_file(text, HOSTS_MAX);
+        let texts = |text: &str| parse(text).unwrap().iter().map(Host::to_string).collect::<Vec<_>>();
+        assert_eq!(texts("127.0.0.1:7401 slots=2"), ["127.0.0.1:7401"]);
+        assert_eq!(texts("\u{feff}pi1\r\npi2:[8-9]"), ["pi1:7400", "pi2:8", "pi2:9"]);
+        for (line, what) in [
+            ("a:7401 port=7402", "port=7402 is another"),
+            ("a port=0", "from 1 to 65535"),
+            ("a slots=0", "from 1 to 65535"),
+            ("a port=1 port=1", "is said twice"),
+            ("a slots=1 slots=2", "is said twice"),
+            ("a:0", "from 1 to 65535"),
+        ] {
+            let (number, why) = parse(line).unwrap_err();
+            assert!(number == 1 && why.contains(what), "{line}: {why}");
+        }
     }
 
     #[test]

@@ -53,10 +53,10 @@ impl Insight {
         }
         let look = Look { norms: norms(c)?, labels: self.labels, c };
         for name in &args.nearest {
-            crate::out(format!("{}\n", look.nearest(name)?).as_bytes())?;
+            crate::tell(format!("{}\n", look.nearest(name)?).as_bytes(), args.is_streamed())?;
         }
         if look_around {
-            crate::out(format!("{}\n", look.alike()?.join("\n")).as_bytes())?;
+            crate::tell(format!("{}\n", look.alike()?.join("\n")).as_bytes(), args.is_streamed())?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@
 use crate::args::KeyCommand;
 use crate::exit::{Exit, Failure};
 use bramble_link::ClusterKey;
+use bramble_matrix::{Destination, Place};
 use rustix::fs::OFlags;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -151,6 +152,7 @@ fn is_below(path: &Path, folder: &Path) -> bool {
 /// Makes a key and says how it gets to other machines.
 fn new(path: &Path, force: bool) -> Result<Exit, Failure> {
     let name = path.display();
+    let mut place = None;
     if let Ok(there) = fs::symlink_metadata(path) {
         if !there.is_file() && !there.is_symlink() {
             return Err(Failure::failed(format!("{name}: not a file; set {FILE_VARIABLE} to a file")));
@@ -158,11 +160,17 @@ fn new(path: &Path, force: bool) -> Result<Exit, Failure> {
         if !force {
             return Err(exists(path));
         }
+        match Destination::of(path)? {
+            Destination::File(file) => place = Some(file),
+            Destination::Stream => {
+                return Err(Failure::failed(format!("{name}: not a file; set {FILE_VARIABLE} to a file")));
+            }
+        }
     }
     let mut bytes = [0; ClusterKey::BYTES];
     crate::random(&mut bytes).map_err(|e| Failure::failed(format!("no random numbers: {e}")))?;
     let key = ClusterKey::from_bytes(bytes);
-    write(path, &format!("{}\n", key.to_text()), force).map_err(|e| match e.kind() {
+    write(path, place, &format!("{}\n", key.to_text())).map_err(|e| match e.kind() {
         ErrorKind::AlreadyExists => exists(path),
         _ => Failure::failed(format!("{name}: the cluster key cannot be written: {e}")),
     })?;
@@ -181,7 +189,9 @@ fn exists(path: &Path) -> Failure {
 }
 
 /// The file appears whole or not at all, and is never open to others, not even for a moment.
-fn write(path: &Path, text: &str, force: bool) -> std::io::Result<()> {
+/// `place` is that of a key which it replaces.
+fn write(path: &Path, place: Option<Place>, text: &str) -> std::io::Result<()> {
+    let path = place.as_ref().map_or(path, Place::target);
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let mut suffix = [0; 8];
@@ -189,8 +199,14 @@ fn write(path: &Path, text: &str, force: bool) -> std::io::Result<()> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(format!(".{:016x}.part", u64::from_be_bytes(suffix)));
     let unfinished = PathBuf::from(unfinished);
-    let written = write_private(&unfinished, text)
-        .and_then(|()| if force { fs::rename(&unfinished, path) } else { fs::hard_link(&unfinished, path) });
+    let named = || match &place {
+        Some(place) => {
+            place.keep_owner(&File::open(&unfinished)?, false).map_err(std::io::Error::other)?;
+            fs::rename(&unfinished, path)
+        }
+        None => fs::hard_link(&unfinished, path),
+    };
+    let written = write_private(&unfinished, text).and_then(|()| named());
     // After a rename it is gone already.
     let _ = fs::remove_file(&unfinished);
     written?;

@@ -13,38 +13,47 @@ mod args;
 mod bench;
 mod cluster;
 mod cluster_file;
+mod error_object;
 mod exit;
 mod hostfile;
 mod hosts;
 mod insight;
+mod joining;
 mod key;
 #[cfg_attr(not(target_os = "linux"), path = "lab_elsewhere.rs")]
 mod lab;
 mod levels;
+mod limited;
 mod local;
+mod matrix;
+mod meter;
 mod multiply;
 mod nodes;
 mod operands;
-mod part_file;
+mod out_file;
 mod plan;
 mod progress;
 mod quantity;
 mod ranks;
 mod report;
 mod resume;
+mod signals;
 mod sim;
+mod stream;
 mod systemd;
 mod table;
 mod team;
+mod text_file;
 mod times;
 mod toml_keys;
 mod trace;
 mod trust;
+mod turned_away;
 mod until;
 mod worker;
 
 use args::{Cli, Command};
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use exit::{Exit, Failure};
 
 fn main() {
@@ -59,7 +68,7 @@ fn run() -> u8 {
     let began = std::time::Instant::now();
     // Before any thread exists: BLAS libraries read these when they are opened.
     bramble_kernel::quiet_blas_threads();
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(e) => return exit::usage(&e),
     };
@@ -70,10 +79,18 @@ fn run() -> u8 {
         Err(failure) => (Err(failure), ranks::Ranks::default()),
     };
     let code = match result {
-        Ok(exit) => exit.number(),
-        Err(failure) => {
-            say(&format!("bramble: {}{}", failure.text.replace('\n', " "), ranks::hint()));
-            failure.exit.number()
+        Ok(exit) => {
+            // A signal says enough on a terminal, and nothing to a program that reads the object.
+            exit.signal()
+                .into_iter()
+                .for_each(|text| error_object::print(&Failure { exit, text: text.to_owned() }));
+            exit.number()
+        }
+        Err(Failure { exit, text }) => {
+            let text = format!("{text}{}", ranks::hint());
+            say(&format!("bramble: {}", text.replace('\n', " ")));
+            error_object::print(&Failure { exit, text });
+            exit.number()
         }
     };
     ranks.leave(code);
@@ -85,6 +102,7 @@ fn done(command: Command, began: std::time::Instant) -> Result<Exit, Failure> {
     match command {
         Command::Multiply(args) => multiply::run(&args, began),
         Command::Plan(args) => plan::run(&args),
+        Command::Matrix(args) => matrix::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Nodes(args) => nodes::run(&args),
         Command::Worker(args) if args.print_systemd => systemd::print(),
@@ -161,6 +179,16 @@ fn out(bytes: &[u8]) -> Result<Exit, Failure> {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(format!("standard output: {e}"))),
         _ => Ok(Exit::Done),
     }
+}
+
+/// Writes what a verb has to tell beside its result: to stdout, or to stderr where the result is there.
+fn tell(bytes: &[u8], is_result_on_stdout: bool) -> Result<(), Failure> {
+    use std::io::Write;
+    if is_result_on_stdout {
+        let _ = std::io::stderr().write_all(bytes);
+        return Ok(());
+    }
+    out(bytes).map(drop)
 }
 
 /// Writes a line to stderr. If nobody can be told, there is nobody to tell that either.

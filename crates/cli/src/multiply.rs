@@ -6,16 +6,20 @@ use crate::insight::Insight;
 use crate::operands;
 use crate::progress::Progress;
 use crate::report;
-use crate::resume::part_of;
+use crate::stream;
 use crate::team::{Gathered, Purpose, Team, check_kernel};
 use crate::trace::TraceFile;
+use crate::turned_away::TurnedAway;
 use crate::until::{Ended, done_or_stopped};
 use bramble_matrix::{DType, Matrix, Output, Shape};
 use bramble_primary::keeper::{JournalFile, Journaling};
 use bramble_primary::log::{Log, Phase};
-use bramble_primary::{Finished, Report, Request, Stop, Wrong, gone_on_with, multiply};
+use bramble_primary::{Finished, PrimaryError, Report, Request, Stop, Wrong, gone_on_with, multiply};
 use bramble_worker::{default_threads, host_name};
-use std::cell::Cell;
+use serde_json::Value;
+use std::cell::{Cell, RefCell};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
@@ -37,10 +41,11 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     if let Some(file) = &args.cluster {
         return Err(crate::plan::only_described("multiply", file));
     }
+    stream::check(args)?;
     let team = Team::of(&args.team)?;
     args.cut.check_relay(&args.team)?;
     let mut operands = operands(args)?;
-    if let Some(path) = &args.output
+    if let Some(path) = args.file()
         && crate::resume::is_done(args, path, (&operands.a, &operands.b, operands.old_c.as_ref()))?
     {
         crate::say(&format!("bramble: {} is complete already", path.display()));
@@ -48,12 +53,16 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
     }
     let insight = operands.insight.take();
     let (stop, has_place) = (Rc::new(Stop::default()), Cell::new(false));
+    let unfinished_trace = RefCell::new(None);
     let work = async {
         let (trace, log) = trace(args, began)?.unzip();
+        unfinished_trace.replace(trace.as_ref().and_then(TraceFile::part).map(Path::to_owned));
         let place = place(args, &operands)?;
         has_place.set(true);
-        keep(args, compute(args, team, operands, place, (log, began, stop.clone())).await?, trace, &stop)
-            .await
+        let (finished, turned_away) =
+            compute(args, team, operands, place, (log, began, stop.clone())).await?;
+        let kept = keep(args, finished, trace, &stop).await?;
+        Ok(Kept { turned_away, ..kept })
     };
     match done_or_stopped(work, &|| stop.ask()) {
         Ok(Ended::Done(mut kept)) => {
@@ -65,9 +74,9 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
         }
         Ok(Ended::Signal(exit)) => {
             // A signal while the trace was being written: that goes on in a thread, without its file.
-            args.trace.iter().for_each(|path| drop(std::fs::remove_file(part_of(path))));
-            let own = args.output.as_ref().filter(|_| has_place.get());
-            if let Some(left) = own.and_then(|path| crate::resume::left(path)) {
+            unfinished_trace.take().into_iter().for_each(|part| drop(std::fs::remove_file(part)));
+            let own = args.file().filter(|_| has_place.get());
+            if let Some(left) = own.and_then(crate::resume::left) {
                 crate::say(&format!("bramble: ended as was asked: {left}"));
             }
             Ok(exit)
@@ -80,8 +89,8 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
 /// A failure that leaves something says how to go on.
 fn with_way_back(args: &MultiplyArgs, failure: Failure) -> Failure {
     let is_of_the_run = matches!(failure.exit, Exit::Failed | Exit::Unreachable);
-    let path = args.output.as_ref().filter(|_| is_of_the_run && !failure.text.contains("--restart"));
-    match path.and_then(|path| crate::resume::kept(path)) {
+    let path = args.file().filter(|_| is_of_the_run && !failure.text.contains("--restart"));
+    match path.and_then(crate::resume::kept) {
         Some(left) => Failure { text: format!("{}; {left}", failure.text), ..failure },
         None => failure,
     }
@@ -90,12 +99,15 @@ fn with_way_back(args: &MultiplyArgs, failure: Failure) -> Failure {
 /// The file of `--trace`, and the log that it will be drawn from.
 fn trace(args: &MultiplyArgs, began: Instant) -> Result<Option<(TraceFile, Log)>, Failure> {
     let Some(path) = &args.trace else { return Ok(None) };
-    if is_same(path, args.output.as_deref()) {
+    if is_same(path, args.file()) {
         return Err(Failure::usage(format!("--trace {}: is the name of C", path.display())));
     }
     // A tensor of a file is FILE:TENSOR.
-    let files = [&args.a, &args.b]
-        .map(|spec| [Some(Path::new(spec)), spec.rsplit_once(':').map(|(file, _)| Path::new(file))]);
+    let files = [&args.a, &args.b].map(|spec| {
+        let colon = spec.as_bytes().iter().rposition(|byte| *byte == b':');
+        let file = colon.map(|at| Path::new(OsStr::from_bytes(&spec.as_bytes()[..at])));
+        [Some(Path::new(spec)), file]
+    });
     let read = files.into_iter().flatten().chain([args.labels.as_deref()]);
     if read.into_iter().any(|read| is_same(path, read)) {
         return Err(Failure::usage(format!(
@@ -117,24 +129,63 @@ struct Kept {
     c: Matrix,
     report: Report,
     digest: Option<String>,
+    /// Connections at `--listen` that became no worker.
+    turned_away: Option<Rc<RefCell<TurnedAway>>>,
     /// Where the old C was read for it: until all has been told, it says that this C is the new one.
     journal: Option<JournalFile>,
 }
 
 /// Opens the operands, and checks all that can be checked before anything is begun.
 fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
-    let (a, b) = operands::open(&args.a, &args.b, &args.operands)?;
-    let dtype = a.dtype();
+    let operands::Pair { a, b, promoted } =
+        operands::open(&args.a, &args.b, &args.operands, args.team.memory)?;
+    let shape = Shape::new(a.shape().rows, b.shape().cols);
+    let old_c = match args.file() {
+        Some(path) if args.beta != 0.0 => {
+            if !path.exists() {
+                // A factor that no C could make fit is what is wrong then.
+                factors(args, a.dtype())?;
+            }
+            Some(old_c(path, shape, args)?)
+        }
+        _ => None,
+    };
+    let dtype = match &old_c {
+        Some(old) => with_old_c(a.dtype(), old, args)?,
+        None => a.dtype(),
+    };
+    let wider = (dtype != a.dtype()).then(|| format!("C is {dtype}, as NumPy would have it with the old C"));
+    let (a, b) = (a.converted(dtype)?, b.converted(dtype)?);
+    let old_c = old_c.map(|old| old.converted(dtype)).transpose()?;
     factors(args, dtype)?;
     check_kernel(args.cut.kernel(), dtype)?;
     args.cut.check(dtype)?;
-    let shape = Shape::new(a.shape().rows, b.shape().cols);
     let insight = Insight::prepare(args, shape.rows)?;
-    let old_c = match &args.output {
-        Some(path) if args.beta != 0.0 => Some(old_c(path, shape, dtype, args)?),
-        _ => None,
-    };
+    for told in promoted.iter().chain(&wider).filter(|_| !args.quiet) {
+        crate::say(&format!("bramble: {told}"));
+    }
     Ok(Operands { a, b, old_c, insight })
+}
+
+/// The type of C where an old one is added to: one that loses nothing of the old C, unless the user has named another.
+fn with_old_c(dtype: DType, old: &Matrix, args: &MultiplyArgs) -> Result<DType, Failure> {
+    let (name, was, wide) = (old.name(), old.dtype(), dtype.promoted(old.dtype()));
+    let loses =
+        |reason: &str| Err(Failure::failed(format!("{name} is {was}, and {reason}; nothing was written")));
+    if let Some(asked) = args.operands.dtype {
+        if wide == asked {
+            return Ok(asked);
+        }
+        return loses(&format!(
+            "--dtype {asked} would replace it by a C that cannot hold its elements: use --dtype {wide}, or another -o"
+        ));
+    }
+    if was == DType::I64 && wide == DType::F64 {
+        return loses(&format!(
+            "A and B are {dtype}: f64, which C would be, does not hold every i64 exactly; say --dtype f64 if that does"
+        ));
+    }
+    Ok(wide)
 }
 
 fn factors(args: &MultiplyArgs, dtype: DType) -> Result<(), Failure> {
@@ -155,29 +206,31 @@ fn factors(args: &MultiplyArgs, dtype: DType) -> Result<(), Failure> {
     Ok(())
 }
 
-fn old_c(path: &Path, shape: Shape, dtype: DType, args: &MultiplyArgs) -> Result<Matrix, Failure> {
+fn old_c(path: &Path, shape: Shape, args: &MultiplyArgs) -> Result<Matrix, Failure> {
     let name = path.display().to_string();
     if !path.exists() {
         return Err(Failure::failed(format!("{name}: --beta {} needs an existing C there", args.beta)));
     }
-    let old = Matrix::open(&name)?;
+    let old = Matrix::open_file(path)?;
+    if old.is_vector() {
+        return Err(Failure::failed(format!(
+            "{name} has one dimension, but C has two: --beta needs the same; save it again as a matrix: a.reshape({}, {})",
+            shape.rows, shape.cols
+        )));
+    }
     if old.shape() != shape {
         return Err(Failure::failed(format!(
             "{name} is {}, but C is {shape}: --beta needs the same",
             old.shape()
         )));
     }
-    if old.dtype() == dtype {
-        return Ok(old);
-    }
-    let was = old.dtype();
-    old.converted(dtype).map_err(|e| Failure::failed(format!("{name} is {was}, but C is {dtype}: {e}")))
+    Ok(old)
 }
 
 /// Where C goes. Signals are waited for from here on, so nothing that is begun stays behind.
 fn place(args: &MultiplyArgs, operands: &Operands) -> Result<(Output, Option<Journaling>), Failure> {
     let (shape, dtype) = (Shape::new(operands.a.shape().rows, operands.b.shape().cols), operands.a.dtype());
-    let Some(path) = &args.output else { return Ok((Output::anonymous(shape, dtype)?, None)) };
+    let Some(path) = args.file() else { return Ok((Output::anonymous(shape, dtype)?, None)) };
     let (output, journal) = crate::resume::begin(args, path, shape, dtype)?;
     Ok((output, Some(journal)))
 }
@@ -189,7 +242,7 @@ async fn compute(
     operands: Operands,
     (output, journal): (Output, Option<Journaling>),
     (mut log, began, stop): (Option<Log>, Instant, Rc<Stop>),
-) -> Result<Finished, Failure> {
+) -> Result<(Finished, Option<Rc<RefCell<TurnedAway>>>), Failure> {
     let dtype = operands.a.dtype();
     let (m, k, n) = (operands.a.shape().rows, operands.a.shape().cols, operands.b.shape().cols);
     let purpose = Purpose { kernel: args.cut.kernel(), dtype, flops: 2.0 * m as f64 * k as f64 * n as f64 };
@@ -207,6 +260,7 @@ async fn compute(
         // Known when the machines are.
         kernel: String::new(),
         wish: args.cut.wish(is_local),
+        instead: None,
         credits: args.cut.credits,
         steals: !args.no_steal,
         effort: args.verify,
@@ -228,13 +282,19 @@ async fn compute(
     log.iter_mut().for_each(|log| log.phase(Phase::Reaching));
     let mut gathered = team.gather(&args.team, purpose).await?;
     gathered.expect_more(told);
+    let turned_away = gathered.turned_away.take();
     if request.kernel.is_empty() {
         request.kernel.clone_from(&gathered.kernel);
     }
     (request.threads, request.log) = (gathered.threads, log);
     let result = multiply(request, gathered.ends, &watch).await;
     watch.done();
-    result.map_err(|e| Gathered::failure(is_local, e))
+    if let (Err(PrimaryError::Changed(_)), Some(path)) = (&result, &args.output) {
+        // Tiles from before and from after the change do not belong together: no run may resume with them.
+        crate::resume::forget(path);
+    }
+    let finished = result.map_err(|e| Gathered::failure(is_local, e))?;
+    Ok((finished, turned_away))
 }
 
 /// Gives C its final name, or says why not. Syncing may take long, so it is done on a thread of its own.
@@ -255,10 +315,10 @@ async fn keep(
         let by = report.suspect.as_ref().map_or_else(String::new, |name| format!(", computed by {name}"));
         return Err(Failure { exit: Exit::Unverified, text: format!("C is wrong: {text}{by}{kept}") });
     }
-    let (json, reads_c) = (args.json, args.beta != 0.0);
+    let (json, reads_c, is_streamed) = (args.json, args.beta != 0.0, args.is_streamed());
     let threads = args.team.threads.map_or_else(default_threads, usize::from);
     // A signal now has to wait a little: who is told how to go on must find what he is told of.
-    stop.arm(true);
+    stop.arm(!is_streamed);
     let keeping = tokio::task::spawn_blocking(move || -> Result<_, Failure> {
         log.iter_mut().for_each(|log| log.phase(Phase::Keeping));
         let digest = json.then(|| digest(sealed.bytes()));
@@ -267,6 +327,9 @@ async fn keep(
             journal.complete(&c, threads)?;
         }
         journal.iter().for_each(JournalFile::step);
+        if is_streamed {
+            stream::write(&c, sealed.bytes())?;
+        }
         sealed.commit()?;
         journal.iter().for_each(JournalFile::step);
         if reads_c {
@@ -277,9 +340,10 @@ async fn keep(
         if let Some((trace, log)) = trace.zip(log) {
             trace.keep(&log, &report, &host_name())?;
         }
-        Ok(Kept { c, report, digest, journal })
+        Ok((c, report, digest, journal))
     });
-    keeping.await.map_err(|e| Failure::failed(format!("keeping C: {e}")))?
+    let kept = keeping.await.map_err(|e| Failure::failed(format!("keeping C: {e}")))?;
+    kept.map(|(c, report, digest, journal)| Kept { c, report, digest, turned_away: None, journal })
 }
 
 /// Prints the report.
@@ -292,14 +356,24 @@ fn conclude(
     let total_seconds = began.elapsed().as_secs_f64();
     let Report { lost, missing, wrong, .. } = &kept.report;
     let is_whole = lost.is_empty() && missing.is_empty() && wrong.is_empty();
-    let exit = if is_whole { Exit::Done } else { Exit::Degraded };
+    let exit = match is_whole {
+        // A machine that was lost is told in the report; a C that is not verified throughout has to stop a script.
+        _ if !kept.report.verify.verdict.is_complete() => Exit::Partial,
+        true => Exit::Done,
+        false => Exit::Degraded,
+    };
     wrong.iter().for_each(|wrong| crate::say(&told(wrong)));
+    let turned_away = kept.turned_away.as_ref().map(|turned_away| turned_away.borrow());
     if let Some(digest) = &kept.digest {
-        crate::out(format!("{}\n", report::json(&kept.report, total_seconds, digest)).as_bytes())?;
+        let mut object = report::json(&kept.report, total_seconds, digest);
+        object["turned_away"] = turned_away.map_or(Value::Null, |turned_away| turned_away.json());
+        crate::out(format!("{object}\n").as_bytes())?;
         return Ok(exit);
     }
     if !args.quiet {
-        crate::out(report::text(&kept.report, args, total_seconds).as_bytes())?;
+        let refused = turned_away.and_then(|turned_away| turned_away.text());
+        let text = report::text(&kept.report, args, total_seconds, refused);
+        crate::tell(text.as_bytes(), args.is_streamed())?;
     }
     if let Some(insight) = insight {
         insight.print(args, &kept.c)?;

@@ -18,7 +18,7 @@ use crate::levels;
 use crate::operands;
 use crate::team::{Gathered, Purpose, Team, check_kernel};
 use crate::until::{Ended, done_or_signal};
-use bramble_plan::{Cut, Machine, Problem, Wish, decide, memory_to_ask};
+use bramble_plan::{Cut, Machine, Making, Problem, Wish, decide, memory_to_ask};
 use bramble_primary::{PrimaryError, Survey, Surveyed, survey};
 use bramble_worker::host_name;
 use picture::Look;
@@ -91,14 +91,17 @@ fn described(path: &Path) -> Result<ClusterFile, Failure> {
 pub(crate) fn problem(verb: &str, args: &PlanArgs) -> Result<Problem, Failure> {
     let reads_c = args.beta != 0.0;
     let size = match (&args.a, &args.b) {
-        (Some(text), None) => Some(sizes(text).map_err(|why| {
-            Failure::usage(format!("{verb}: {text}: name two operands, or sizes instead: {why}"))
-        })?),
+        (Some(text), None) => {
+            let text = text.to_string_lossy();
+            Some(sizes(&text).map_err(|why| {
+                Failure::usage(format!("{verb}: {text}: name two operands, or sizes instead: {why}"))
+            })?)
+        }
         _ => args.size,
     };
     let problem = match (&args.a, &args.b, size) {
         (Some(a), Some(b), _) => {
-            let (a, b) = operands::open(a, b, &args.operands)?;
+            let operands::Pair { a, b, .. } = operands::open(a, b, &args.operands, args.team.memory)?;
             Problem {
                 m: a.shape().rows,
                 n: b.shape().cols,
@@ -147,7 +150,10 @@ fn cut_of(args: &PlanArgs, problem: &Problem) -> Cut {
 /// What is wanted of the plan, with what goes with the kernel: levels of a plan do not go with a kernel's.
 fn wish_of(args: &PlanArgs, problem: &Problem, workers_only: bool) -> Wish {
     let wish = args.cut.wish(workers_only);
-    Wish { elementwise: wish.elementwise || levels::is_norm_wise(args.cut.kernel(), problem.dtype), ..wish }
+    let elementwise = wish.elementwise || levels::is_norm_wise(args.cut.kernel(), problem.dtype);
+    // As for a product with -o, which keeps a journal.
+    let tiles_early = Some(Making { a: !problem.sends_a, b: !problem.sends_b });
+    Wish { elementwise, tiles_early, ..wish }
 }
 
 /// Asks the machines that are there.
@@ -218,7 +224,7 @@ pub(crate) fn view(args: &PlanArgs, problem: &Problem, machines: Machines) -> Re
     let began = Instant::now();
     let decision =
         decide(problem, cut_of(args, problem), &primary, &workers, &wish_of(args, problem, workers_only))
-            .map_err(|e| Failure::from(PrimaryError::from(e)))?;
+            .map_err(|e| Failure::from(PrimaryError::from(e.with_credits(args.cut.credits))))?;
     let plan_seconds = began.elapsed().as_secs_f64();
     let machines = std::iter::once(primary).chain(workers).collect();
     Ok(View { decision, machines, watts, plan_seconds })

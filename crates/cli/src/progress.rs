@@ -1,20 +1,30 @@
 //! What a person sees while a product runs: one sentence that says who computes, and on a terminal a bar.
 
 use crate::args::MultiplyArgs;
-use crate::quantity::counted;
+use crate::meter::{Meter, PARTS};
+use crate::quantity::{counted, seconds};
 use bramble_plan::Decision;
 use bramble_primary::{PrimaryError, Progress as State, RelayReport, Resumed, Unreachable, Watch};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::cell::RefCell;
 use std::io::IsTerminal;
 use tokio::sync::mpsc::UnboundedSender;
+
+/// What is lost with an interrupted run is told before where it is more than this part of the work …
+const MUCH_AT_ONCE: f64 = 0.1;
+/// … and of this time.
+const LONG_S: f64 = 10.0;
 
 /// The bar and the sentences.
 pub(crate) struct Progress {
     bar: ProgressBar,
+    meter: RefCell<Meter>,
     quiet: bool,
     /// Whether machines that come in are named.
     names_comers: bool,
     verbose: bool,
+    /// Whether another run could go on from where this one ends.
+    keeps_journal: bool,
     /// Told the name of each link that was lost.
     lost: UnboundedSender<String>,
 }
@@ -24,12 +34,14 @@ impl Progress {
         let quiet = args.quiet || args.json;
         let shown = !quiet && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr_with_hz(5) } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(0), target);
-        let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {msg}  {eta} left");
+        let bar = ProgressBar::with_draw_target(Some(PARTS), target);
+        let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {msg}");
         if let Ok(style) = style {
             bar.set_style(style);
         }
-        Self { bar, quiet, names_comers: !args.quiet, verbose: args.verbose, lost }
+        let (names_comers, keeps_journal) = (!args.quiet, args.file().is_some());
+        let meter = RefCell::default();
+        Self { bar, meter, quiet, names_comers, verbose: args.verbose, keeps_journal, lost }
     }
 
     /// Takes the bar away.
@@ -48,6 +60,16 @@ impl Watch for Progress {
             return;
         }
         self.say(&decision.sentence);
+        let part = decision.plan.complete_together();
+        let part_s = part * decision.plan.predicted.seconds;
+        if self.keeps_journal && part > MUCH_AT_ONCE && part_s > LONG_S {
+            self.say(&format!(
+                "tiles of C are complete in lots of about {:.0} % of the work ({}): a run that is interrupted keeps the lots \
+                 before, not the one under way",
+                part * 100.0,
+                seconds(part_s)
+            ));
+        }
         for machine in &decision.left_out {
             self.say(&format!("left out: {}: {}", machine.name, machine.reason));
         }
@@ -93,11 +115,17 @@ impl Watch for Progress {
     }
 
     fn resumed(&self, resumed: &Resumed) {
+        let recorded = resumed.tiles_there + resumed.tiles_damaged + resumed.tiles_not_on_disk;
         if resumed.tiles_damaged > 0 {
             // Said in any case: the result will be right, and the disk still needs somebody to look at it.
-            let (damaged, all) = (resumed.tiles_damaged, resumed.tiles_there + resumed.tiles_damaged);
-            let all = counted(all, "tile");
+            let (damaged, all) = (resumed.tiles_damaged, counted(recorded, "tile"));
             self.say(&format!("bramble: {damaged} of {all} are not what they were, and are made again"));
+        }
+        if resumed.tiles_not_on_disk > 0 {
+            let (missing, all) = (resumed.tiles_not_on_disk, counted(recorded, "tile"));
+            self.say(&format!(
+                "bramble: {missing} of {all} had not reached the disk when this machine went down, and are made again"
+            ));
         }
     }
 
@@ -129,8 +157,8 @@ impl Watch for Progress {
     }
 
     fn turned_away(&self, why: &PrimaryError) {
-        if self.verbose {
-            self.say(&format!("turned away: {why}"));
+        if self.names_comers {
+            self.say(&format!("bramble: turned away: {why}"));
         }
         if let PrimaryError::Unreachable { name, .. } = why {
             let _ = self.lost.send(name.clone());
@@ -141,19 +169,13 @@ impl Watch for Progress {
         if self.bar.is_hidden() {
             return;
         }
-        let seconds = state.elapsed.as_secs_f64().max(1e-3);
-        self.bar.set_length(1000);
-        self.bar.set_position((state.fraction * 1000.0) as u64);
-        let gflops = state.flops * state.fraction / seconds / 1e9;
-        let (done, tiles) = (state.tiles_done, state.tiles);
-        let (out, back) =
-            (state.bytes_sent as f64 / seconds / 1e6, state.bytes_received as f64 / seconds / 1e6);
-        self.bar.set_message(format!(
-            "{done}/{tiles} tiles  {gflops:.1} Gflop/s  {out:.0} MB/s out  {back:.0} MB/s in"
-        ));
+        let shown = self.meter.borrow_mut().shown(state);
+        self.bar.set_message(shown.text);
+        self.bar.set_position(shown.position);
     }
 
     fn verifying(&self) {
+        self.bar.set_position(PARTS);
         self.bar.set_message("verifying");
         self.bar.tick();
     }

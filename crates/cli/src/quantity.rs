@@ -1,8 +1,11 @@
 //! Sizes as users type them, and quantities as they read them: in one form everywhere.
 
-/// Bytes, with K, M, G or T (powers of 1024; `KB`, `MiB` and so on are taken too).
+use std::time::Duration;
+
+/// Bytes, with K, M, G or T (powers of 1024; `KB`, `MiB` and so on are taken too); `1.5G` is as good as `1536M`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let form = || "use a number with K, M, G or T, as in 512M or 1.5G".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit.to_ascii_uppercase().trim_end_matches('B').trim_end_matches('I') {
         "" => 0,
@@ -10,10 +13,47 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         "M" => 20,
         "G" => 30,
         "T" => 40,
-        _ => return Err("use a number with K, M, G or T, as in 512M".to_owned()),
+        _ => return Err(form()),
     };
-    let number: u64 = number.parse().map_err(|_| "use a number with K, M, G or T, as in 512M".to_owned())?;
-    number.checked_mul(1 << shift).filter(|n| *n > 0).ok_or_else(|| "that is no size".to_owned())
+    let bytes = match number.contains('.') {
+        false => number.parse::<u64>().map_err(|_| form())?.checked_mul(1 << shift),
+        // Parts of a byte are none.
+        true => {
+            let bytes = number.parse::<f64>().map_err(|_| form())? * (1u64 << shift) as f64;
+            (bytes < 2f64.powi(63)).then_some(bytes as u64)
+        }
+    };
+    match bytes {
+        Some(0) => Err("must be at least 1 byte".to_owned()),
+        Some(bytes) => Ok(bytes),
+        None => Err("is more than any machine has".to_owned()),
+    }
+}
+
+/// A finite number, with a sign or without. One that `f64` would round to 0 is refused.
+pub(crate) fn number(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().map_err(|_| "use a number, as in -0.5 or 1e-3".to_owned())?;
+    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+    if number == 0.0 && mantissa.bytes().any(|digit| (b'1'..=b'9').contains(&digit)) {
+        return Err("is smaller than the smallest f64, 5e-324".to_owned());
+    }
+    if number.is_finite() { Ok(number) } else { Err("must be a finite number, at most 1.79e308".to_owned()) }
+}
+
+/// A time: seconds, or a number with s, m or h, as in `90s`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let form = || "use a number with s, m or h, as in 90s or 10m".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit_s = match unit {
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(form()),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| form())? * unit_s;
+    let time = Duration::try_from_secs_f64(seconds).map_err(|_| form())?;
+    if time.is_zero() { Err("must be longer than nothing".to_owned()) } else { Ok(time) }
 }
 
 /// A size as `size` takes it: 512M, 1536M, 2G.
@@ -114,6 +154,28 @@ mod tests {
         assert_eq!(size("100"), Ok(100));
         assert!(size("").is_err() && size("0").is_err() && size("5X").is_err());
         assert!(size("99999999999T").is_err());
+        assert_eq!((size("1.5G"), size("0.5K"), size(".25KiB")), (Ok(3 << 29), Ok(512), Ok(256)));
+        for bad in ["1.5.5G", ".", "-1", "1e3", "0.1", "9000000000000.0T", "nan"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_have_units_and_are_not_nothing() {
+        let seconds = |text| duration(text).map(|t| t.as_secs_f64());
+        assert_eq!((seconds("90"), seconds("0.5s"), seconds("10m")), (Ok(90.0), Ok(0.5), Ok(600.0)));
+        assert_eq!((seconds("2min"), seconds("12h")), (Ok(120.0), Ok(43200.0)));
+        for bad in ["", "s", "0", "0s", "-1", "1d", "1.2.3s", "1e3", "999999999999999999999h"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_finite_and_may_have_signs() {
+        assert_eq!((number("-1e-3"), number("-.5"), number("+2")), (Ok(-1e-3), Ok(-0.5), Ok(2.0)));
+        for bad in ["", "x", "1e999", "inf", "nan", "--json", "-v"] {
+            assert!(number(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

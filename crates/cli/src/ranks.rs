@@ -5,23 +5,30 @@
 //!
 //! Invariants: all enter before anything can fail, and all leave together, when the first one says so; so none waits for
 //! one that is no more. Processes of one machine share out its processors, those on which each may run, and its memory.
-//! An error is told once: by the first, or, where there is no world yet, by the first of each machine.
+//! An error is told once: by the first, or, where there is no world yet, by the first of each machine. None waits for ever in a
+//! call of the MPI library: to enter, to leave and to end the job have deadlines.
 //!
 //! Deliberately absent: going on without a process that has died. Whoever has started them ends them all.
 
 use crate::args::{BenchCommand, Command, LinkKind, TeamArgs};
 use crate::bench::{LinkName, follow};
 use crate::exit::{Exit, Failure};
-use bramble_link::{Launch, Link, LinkError, Order, World};
+use crate::signals::Signals;
+use bramble_link::{Late, Launch, Link, LinkError, Order, World};
 use bramble_primary::End;
 use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
 
 /// After a signal the first process keeps what is done, and then ends all; the others wait so long before they begin to leave.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(6);
+
+/// How long a process waits for the others at the start, unless the variable below sets another time. They are started
+/// together, but the program file has to get to every machine.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// Seconds of it.
+const START_VARIABLE: &str = "BRAMBLE_MPI_START_S";
 
 /// The other processes of the job, if this one is of a job.
 #[derive(Clone, Debug, Default)]
@@ -87,7 +94,13 @@ pub(crate) fn enter(command: &mut Command) -> Result<(Role, Ranks), Failure> {
 /// Enters the world; all but the first process do that `work`.
 fn world(work: impl FnOnce(&World) -> Option<Exit>) -> Result<(Role, Ranks), Failure> {
     let launch = Launch::of_environment();
-    let world = match World::enter(launch) {
+    let patience = match start_patience(std::env::var(START_VARIABLE).ok().as_deref()) {
+        Ok(patience) => patience,
+        // Every process of a job sees that, and one says it.
+        Err(failure) if is_first() => return Err(failure),
+        Err(failure) => return Ok((Role::Worker(failure.exit), Ranks::default())),
+    };
+    let world = match World::enter(launch, patience, when_late) {
         Ok(world) => Rc::new(world),
         Err(e) if launch.is_first_of_machine => return Err(Failure::failed(format!("--link mpi: {e}"))),
         Err(_) => return Ok((Role::Worker(Exit::Failed), Ranks::default())),
@@ -106,6 +119,45 @@ fn world(work: impl FnOnce(&World) -> Option<Exit>) -> Result<(Role, Ranks), Fai
     // What went wrong is seen by the first one, which says it.
     let is_left = world.leave(Exit::Failed.number()).is_ok();
     Ok((Role::Worker(exit.filter(|_| is_left).unwrap_or(Exit::Failed)), Ranks::default()))
+}
+
+/// How long a process waits for the others at the start, by the variable's value.
+fn start_patience(value: Option<&str>) -> Result<Duration, Failure> {
+    let Some(text) = value else { return Ok(START_PATIENCE) };
+    let seconds = text.parse().ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    seconds.ok_or_else(|| {
+        Failure::usage(format!("{START_VARIABLE}={text}: give seconds, a whole number from 1 on, as in 120"))
+    })
+}
+
+/// Ends this process, whose thread is inside a call of the MPI library that waits for others; mpirun then ends those.
+fn when_late(late: Late) {
+    let (text, code) = late_text(late, Launch::of_environment().size);
+    crate::say(&format!("bramble: --link mpi: {text}"));
+    // The report may be there already.
+    let _ = std::io::Write::flush(&mut std::io::stdout());
+    bramble_kernel::leave(code)
+}
+
+/// The message for a deadline that has passed, and the exit code of this process.
+fn late_text(late: Late, size: Option<usize>) -> (String, u8) {
+    match late {
+        Late::Entering(patience) => {
+            let count = size.map_or_else(|| "all".to_owned(), |size| format!("all {size}"));
+            let text = format!(
+                "after {} s not {count} processes of the job have entered MPI; see that every machine is up and no process is \
+                 stopped, or wait longer with {START_VARIABLE}=SECONDS",
+                patience.as_secs()
+            );
+            (text, Exit::Failed.number())
+        }
+        Late::Leaving(code) => {
+            let text = "another process of the job does not return from MPI_Finalize, so this one exits and mpirun ends the \
+                        job; C is complete";
+            (text.to_owned(), code)
+        }
+        Late::Aborting(code) => ("mpirun does not answer; this process ends without it".to_owned(), code),
+    }
 }
 
 /// Whether this process speaks for the job that it is of, if it is of one.
@@ -202,14 +254,10 @@ fn serve(world: &World, threads: Option<u16>, work: impl Future<Output = Option<
     let local = LocalSet::new();
     let exit = local.block_on(&runtime, async {
         drive(world, threads).ok()?;
-        let mut interrupt = signal(SignalKind::interrupt()).ok()?;
-        let mut terminate = signal(SignalKind::terminate()).ok()?;
+        let mut signals = Signals::new().ok()?;
         let signalled = async {
             // The signal is for all of them, and the first one has something to keep.
-            let exit = tokio::select! {
-                _ = interrupt.recv() => Exit::Interrupted,
-                _ = terminate.recv() => Exit::Terminated,
-            };
+            let exit = signals.next().await;
             tokio::time::sleep(SIGNAL_PATIENCE).await;
             exit
         };
@@ -239,4 +287,35 @@ async fn sessions(world: &World, args: &TeamArgs) -> Option<Exit> {
         }
     }
     Some(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_for_the_start_is_seconds() {
+        assert_eq!(start_patience(None).unwrap(), START_PATIENCE);
+        assert_eq!(start_patience(Some("7")).unwrap(), Duration::from_secs(7));
+        for wrong in ["0", "", "-1", "1.5", "a minute"] {
+            let failure = start_patience(Some(wrong)).unwrap_err();
+            assert_eq!(failure.exit, Exit::Usage);
+            assert!(
+                failure.text.contains(START_VARIABLE) && failure.text.contains("seconds"),
+                "{}",
+                failure.text
+            );
+        }
+    }
+
+    #[test]
+    fn who_is_late_in_leaving_does_not_change_the_exit_code() {
+        for code in [0, 3, 130] {
+            assert_eq!(late_text(Late::Leaving(code), Some(3)).1, code);
+            assert_eq!(late_text(Late::Aborting(code), Some(3)).1, code);
+        }
+        let (text, code) = late_text(Late::Entering(Duration::from_secs(60)), Some(3));
+        assert!(text.contains("60 s") && text.contains("all 3") && text.contains(START_VARIABLE), "{text}");
+        assert_eq!(code, 1);
+    }
 }

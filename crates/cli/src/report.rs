@@ -2,17 +2,31 @@
 
 use crate::account;
 use crate::args::MultiplyArgs;
+use crate::plan::view::limit;
 use crate::plan::{json as plan_json, text as plan_text};
 use crate::quantity::{bytes, counted, seconds};
+use bramble_matrix::Verdict;
 use bramble_plan::Sums;
 use bramble_primary::{Loss, MachineReport, Moved, RelayReport, Report, Unreachable, Wrong};
 use serde_json::{Value, json};
 
+/// What limits a run whose first job began later than its product took.
+const START_UP: &str = "start-up";
+
 /// The report as lines of text.
-pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> String {
+pub(crate) fn text(
+    report: &Report,
+    args: &MultiplyArgs,
+    total_seconds: f64,
+    refused: Option<String>,
+) -> String {
     let mut out = Vec::new();
     let (m, n, k, dtype) = (report.m, report.n, report.k, report.dtype);
-    let place = args.output.as_ref().map_or_else(|| "not kept (no -o)".into(), |p| p.display().to_string());
+    let place = match (args.file(), args.is_streamed()) {
+        (Some(path), _) => path.display().to_string(),
+        (None, true) => "standard output".to_owned(),
+        (None, false) => "not kept (no -o)".to_owned(),
+    };
     out.push(format!("C         {m}x{n} {dtype}, k = {k}: {place}"));
     let gflops = report.gflops();
     let peak = if report.peak_gflops > 0.0 && gflops > 0.0 {
@@ -31,12 +45,19 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
     }
     if report.predicted.seconds > 0.0 {
         let (predicted, took) = (seconds(report.predicted.seconds), seconds(report.seconds));
-        let (strategy, by) = (&report.strategy, &report.predicted.by);
+        let strategy = &report.strategy;
+        let by = match is_limited_by_start_up(report) {
+            true => START_UP.to_owned(),
+            false => report.predicted.by.to_string(),
+        };
         out.push(format!("plan      {strategy}: {predicted} predicted, {took} taken; limited by {by}"));
         let held = report.machines.iter().map(|m| m.memory_bytes).max().unwrap_or(0);
         out.push(format!("memory    {}", plan_text::memory(held, report.aside_bytes_max)));
     }
-    if report.bound.seconds > 0.0 {
+    if let Some(instead) = &report.instead {
+        out.push(format!("instead   {instead}"));
+    }
+    if report.bound.seconds >= plan_text::BOUND_SECONDS_MIN {
         let ratio = report.seconds / report.bound.seconds;
         let (bound, by) = (seconds(report.bound.seconds), report.bound.by.name());
         out.push(format!("bound     {bound} by {by}; the run took {ratio:.2} times that"));
@@ -50,16 +71,8 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
         let pairs = counted(relay.pairs as u64, "pair");
         out.push(format!("relayed   {relayed} from worker to worker, {pairs}{without}"));
     }
-    let verify = &report.verify;
-    out.push(match report.unverified() {
-        true => "verified  no (--verify off)".to_owned(),
-        false => format!(
-            "verified  yes: {}; worst row at {:.2} % of the tolerance; {}",
-            verify.verdict.method,
-            verify.verdict.worst_ratio * 100.0,
-            seconds(verify.seconds)
-        ),
-    });
+    out.extend(refused);
+    out.push(verified(report));
     out.push(format!(
         "in all    {}, of which {} before the first job",
         seconds(total_seconds),
@@ -74,6 +87,53 @@ pub(crate) fn text(report: &Report, args: &MultiplyArgs, total_seconds: f64) -> 
         out.extend(account::text(report));
     }
     out.join("\n") + "\n"
+}
+
+/// Whether getting ready took longer than the product: from the start of the program to the first job it connects, greets,
+/// measures, plans, and waits for workers that dial in.
+fn is_limited_by_start_up(report: &Report) -> bool {
+    report.opening_seconds > report.seconds
+}
+
+/// Whether C was checked, how, and what could not be.
+fn verified(report: &Report) -> String {
+    let verify = &report.verify;
+    if report.unverified() {
+        return "verified  no (--verify off)".to_owned();
+    }
+    let Verdict { method, worst_ratio, unverified, .. } = &verify.verdict;
+    let used = format!(
+        "{method}; at most {:.2} % of what rounding may do; {}",
+        worst_ratio * 100.0,
+        seconds(verify.seconds)
+    );
+    if verify.verdict.is_complete() {
+        return format!("verified  yes: {used}");
+    }
+    let (elements, all) = (unverified.elements, u128::from(report.m) * u128::from(report.n));
+    let reasons = unverified.reasons.join("; ");
+    format!("verified  in part: {elements} of {all} elements not verified ({reasons}); {used}")
+}
+
+/// Whether C was checked: the state, and as much as fits a yes or no.
+fn verify_json(report: &Report) -> Value {
+    let verdict = &report.verify.verdict;
+    let state = match () {
+        () if report.unverified() => "off",
+        () if !verdict.passed => "failed",
+        () if !verdict.is_complete() => "partial",
+        () => "passed",
+    };
+    json!({
+        "method": verdict.method,
+        "state": state,
+        // Nobody looked is neither yes nor no.
+        "passed": (!report.unverified()).then_some(verdict.is_complete()),
+        "unverified": {"elements": verdict.unverified.elements, "reasons": verdict.unverified.reasons},
+        "worst_ratio": verdict.worst_ratio,
+        "arbitrated_rows": verdict.arbitrated_rows,
+        "seconds": report.verify.seconds,
+    })
 }
 
 fn machine(m: &MachineReport, run_seconds: f64) -> String {
@@ -104,7 +164,6 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
         Some(_) => "mixed",
         None => "none",
     };
-    let verdict = &report.verify.verdict;
     let [tile_rows, tile_cols, depth] = report.grid;
     json!({
         "schema": "bramble.multiply/1",
@@ -113,6 +172,7 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
         "strategy": report.strategy,
         "alone": report.alone,
         "decision": report.sentence,
+        "instead": report.instead,
         "sums": match report.sums { Sums::Merged => "merged", Sums::Chained => "chained" },
         "kernel": kernel,
         "grid": {"tile_rows": tile_rows, "tile_cols": tile_cols, "depth": depth},
@@ -133,14 +193,11 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
         "moved": report.moved.iter().map(moved_json).collect::<Vec<_>>(),
         "bound": {"seconds": report.bound.seconds, "by": report.bound.by.name()},
         "predicted": plan_json::predicted(&report.predicted),
-        "verify": {
-            "method": verdict.method,
-            // Nobody looked is neither yes nor no.
-            "passed": (!report.unverified()).then_some(verdict.passed),
-            "worst_ratio": verdict.worst_ratio,
-            "arbitrated_rows": verdict.arbitrated_rows,
-            "seconds": report.verify.seconds,
+        "limited_by": match is_limited_by_start_up(report) {
+            true => START_UP,
+            false => limit(&report.predicted.by).0,
         },
+        "verify": verify_json(report),
         "faults": {
             "lost": report.lost.iter().map(lost_json).collect::<Vec<_>>(),
             "wrong": report.wrong.iter().map(wrong_json).collect::<Vec<_>>(),

@@ -28,32 +28,28 @@ pub(crate) fn begin(
     let place = Unfinished::lock(path)?;
     let file = journal_of(place.target());
     let name = file.display().to_string();
-    let found = if place.has_begun()? { find(&file)? } else { Found::Nothing };
+    let found = found(&file, place.has_begun()?, place.target())?;
     let anew = |why: &str| {
         if args.resume {
-            crate::say(&format!("bramble: {why}: begins anew"));
+            crate::say(&format!("bramble: --resume: {why}; this run begins anew"));
         }
     };
     let before = match found {
-        Found::Journal(before) if args.resume => {
+        Left::Nothing(why) => {
+            anew(&why);
+            None
+        }
+        Left::Tiles(before) if args.resume => {
             same_kernel(args, &before.head.kernel)?;
             Some(before)
         }
-        Found::Journal(before) if !args.restart => {
-            let (there, tiles) = (before.tiles.len(), counted(before.head.plan.tiles(), "tile"));
+        Left::Tiles(before) if !args.restart => {
             return Err(Failure::usage(format!(
-                "{name}: a run before has left {there} of {tiles}; go on with --resume, or begin anew with --restart"
+                "{name}: a run before has left {}; go on with --resume, or begin anew with --restart",
+                share_of(&before)
             )));
         }
-        Found::Journal(_) => None,
-        Found::Unreadable(why) => {
-            anew(&format!("{name}: {why}"));
-            None
-        }
-        Found::Nothing => {
-            anew(&format!("{name}: no run has left anything"));
-            None
-        }
+        Left::Tiles(_) => None,
     };
     let output = match &before {
         Some(_) => place.resume(shape, dtype)?,
@@ -66,6 +62,44 @@ pub(crate) fn begin(
     let every = Duration::from_millis(args.journal_ms);
     let steps = args.die_at.map_or_else(Steps::default, Steps::die_at);
     Ok((output, Journaling { path: file, before, every, steps }))
+}
+
+/// What a run before has left.
+enum Left {
+    /// A journal with tiles.
+    Tiles(Box<Journal>),
+    /// Nothing that could be gone on with, and why.
+    Nothing(String),
+}
+
+/// What the unfinished file and the journal beside it are.
+fn found(journal: &Path, has_part: bool, target: &Path) -> Result<Left, Failure> {
+    let (name, part) = (journal.display(), part_of(target));
+    let (found, part) = (find(journal)?, part.display());
+    let why = match (found, has_part) {
+        (Found::Journal(before), true) => return Ok(Left::Tiles(before)),
+        (Found::Journal(before), false) => {
+            format!("{name} names {}, but the file with them, {part}, is missing", share_of(&before))
+        }
+        (Found::Missing, true) => {
+            format!(
+                "{part} is there, but the journal that says which of its tiles are complete, {name}, is missing"
+            )
+        }
+        (Found::Missing, false) => format!("no run has left anything: neither {part} nor {name} is there"),
+        (Found::Empty, _) => format!("{name} is empty: the run before ended before its journal had begun"),
+        (Found::NoTiles, _) => format!("{name} has no tile: the run before ended before one was complete"),
+        (Found::Unreadable(why), _) => format!("{name} cannot be used: {why}"),
+    };
+    Ok(Left::Nothing(why))
+}
+
+/// "12 of 256 tiles (5 %)".
+fn share_of(journal: &Journal) -> String {
+    let (there, tiles) = (journal.tiles.len() as u64, journal.head.plan.tiles());
+    // Rounded down: what is kept is never called more than it is.
+    let percent = u128::from(there) * 100 / u128::from(tiles.max(1));
+    format!("{there} of {} ({percent} %)", counted(tiles, "tile"))
 }
 
 /// A kernel that is asked for by name is that of the run before, which is used in any case: tiles of one C are of one kernel.
@@ -97,7 +131,7 @@ pub(crate) fn is_done(
     }
     let Found::Journal(journal) = look(&file)? else { return Ok(false) };
     let (name, threads) = (target.display(), args.team.threads.map_or_else(default_threads, usize::from));
-    let is_result = is_result(&journal, &Matrix::open(&name.to_string())?, threads)?;
+    let is_result = is_result(&journal, &Matrix::open_file(&target)?, threads)?;
     if !is_result && old_c.is_none() {
         return Ok(false);
     }
@@ -156,20 +190,25 @@ pub(crate) fn left(path: &Path) -> Option<String> {
     let left = kept(path);
     let target = target_of(path);
     // What cannot be read now may be read another time.
-    if matches!(find(&journal_of(&target)), Ok(Found::Nothing)) {
+    if matches!(find(&journal_of(&target)), Ok(Found::Missing | Found::Empty | Found::NoTiles)) {
         // While C is being synced that goes on in a thread, without its file.
-        let _ = fs::remove_file(part_of(&target));
-        let _ = fs::remove_file(journal_of(&target));
+        forget(path);
     }
     left
+}
+
+/// Removes what a run has left of C.
+pub(crate) fn forget(path: &Path) {
+    let target = target_of(path);
+    let _ = fs::remove_file(part_of(&target));
+    let _ = fs::remove_file(journal_of(&target));
 }
 
 /// What another run could go on with, and how, as a sentence.
 pub(crate) fn kept(path: &Path) -> Option<String> {
     let target = target_of(path);
     let Ok(Found::Journal(journal)) = find(&journal_of(&target)) else { return None };
-    let (there, tiles) = (journal.tiles.len(), counted(journal.head.plan.tiles(), "tile"));
-    let text = || format!("{there} of {tiles} are kept; resume with: {}", command());
+    let text = || format!("{} are kept; resume with: {}", share_of(&journal), command());
     part_of(&target).exists().then(text)
 }
 

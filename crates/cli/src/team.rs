@@ -9,13 +9,16 @@ use crate::cluster::{Cluster, Later, Met};
 use crate::exit::{Exit, Failure};
 use crate::hostfile;
 use crate::local::{LocalWorkers, Share, Way};
+use crate::quantity::size_text;
 use crate::ranks::{Allotment, Ranks, allotment};
 use crate::trust;
+use crate::turned_away::TurnedAway;
 use bramble_kernel::Choice;
 use bramble_link::{LocalKind, World, thread_pair};
 use bramble_matrix::DType;
 use bramble_primary::{End, Ends};
 use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
+use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::sync::mpsc;
 
@@ -41,6 +44,8 @@ pub(crate) struct Gathered {
     pub(crate) missing: Vec<Failure>,
     /// Where more may come from while a product runs.
     later: Option<Later>,
+    /// Connections at the door for workers that became none.
+    pub(crate) turned_away: Option<Rc<RefCell<TurnedAway>>>,
     /// The kernel to ask for.
     pub(crate) kernel: String,
     /// Threads of this machine.
@@ -63,6 +68,12 @@ pub(crate) struct Purpose {
 impl Team {
     /// The machines that the command line names.
     pub(crate) fn of(args: &TeamArgs) -> Result<Self, Failure> {
+        if let Some(bytes) = args.memory.filter(|bytes| *bytes <= Config::PROGRAM_BYTES) {
+            let (given, least) = (size_text(bytes), size_text(Config::PROGRAM_BYTES));
+            return Err(Failure::usage(format!(
+                "--memory {given}: must be more than {least}, which the program alone needs; give it more, as in 256M"
+            )));
+        }
         let cores = default_threads();
         if args.link == Some(LinkKind::Mpi) {
             // Alone in its world it is this machine alone.
@@ -93,10 +104,11 @@ impl Team {
             false => std::env::var("BRAMBLE_HOSTS").ok().filter(|list| !list.is_empty()),
             true => None,
         };
-        let hosts = match (args.workers.as_ref().or(from_environment.as_ref()), &args.hostfile) {
-            (Some(list), _) => hostfile::from_list(list)?,
-            (None, Some(file)) => hostfile::from_file(file)?,
-            (None, None) => Vec::new(),
+        let hosts = match (&args.workers, &from_environment, &args.hostfile) {
+            (Some(list), _, _) => hostfile::from_list("--workers", list)?,
+            (None, Some(list), _) => hostfile::from_list("BRAMBLE_HOSTS", list)?,
+            (None, None, Some(file)) => hostfile::from_file(file)?,
+            (None, None, None) => Vec::new(),
         };
         let awaited = args.awaited.unwrap_or(0);
         if !hosts.is_empty() || awaited > 0 {
@@ -108,7 +120,13 @@ impl Team {
                 return Err(Failure::usage(text));
             }
             let security = trust::security(&args.trust)?;
-            return Ok(Self::Cluster(Cluster { hosts, awaited, listen: args.listen, security }));
+            return Ok(Self::Cluster(Cluster {
+                hosts,
+                awaited,
+                patience: args.await_timeout,
+                listen: args.listen,
+                security,
+            }));
         }
         match args.link {
             None | Some(LinkKind::Thread) => {}
@@ -132,7 +150,7 @@ impl Team {
             Self::Alone | Self::Local(_) | Self::Cluster(_) => None,
         };
         let mut processes = LocalWorkers::default();
-        let Met { ends: workers, missing, later } = match self {
+        let Met { ends: workers, missing, later, turned_away } = match self {
             Self::Alone => Met::default(),
             Self::Local(share) => {
                 let (started, meeting) = LocalWorkers::start(share).await?;
@@ -153,6 +171,7 @@ impl Team {
             ends: Ends { local, workers, alike: is_local, missing: Vec::new(), later: None },
             missing,
             later,
+            turned_away,
             kernel: kernel.to_string(),
             threads,
             is_local,

@@ -9,6 +9,7 @@
 
 use crate::hosts::{HOSTS_MAX, parse_list};
 use crate::quantity::size;
+use crate::text_file;
 use std::path::Path;
 use toml::{Table, Value};
 
@@ -18,12 +19,8 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Reads a file and makes of its tables what it describes.
 pub(crate) fn read<T>(path: &Path, make: impl FnOnce(&Table) -> Result<T, String>) -> Result<T, String> {
     let name = path.display();
-    let unreadable = |e: std::io::Error| format!("{name}: cannot be read: {e}");
-    let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
-    if bytes > FILE_BYTES_MAX {
-        return Err(format!("{name}: {bytes} bytes are no description of a cluster"));
-    }
-    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    let text = text_file::read(path, FILE_BYTES_MAX, "a description of a cluster")
+        .map_err(|why| format!("{name}: {why}"))?;
     parse(&text, make).map_err(|(line, why)| match line {
         0 => format!("{name}: {why}"),
         _ => format!("{name}:{line}: {why}"),

@@ -4,9 +4,9 @@
 //! keep what is done has a few seconds for that; a second signal drops it at once.
 
 use crate::exit::{Exit, Failure};
+use crate::signals::Signals;
 use std::future::Future;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
 
 /// How long work may take to keep what is done.
@@ -45,18 +45,11 @@ async fn first<T>(
     stop: &dyn Fn() -> bool,
 ) -> Result<Ended<T>, Failure> {
     let broken = |e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}"));
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
+    let mut signals = Signals::new().map_err(broken)?;
     let mut work = std::pin::pin!(work);
-    let mut signalled = async || {
-        tokio::select! {
-            _ = interrupt.recv() => Exit::Interrupted,
-            _ = terminate.recv() => Exit::Terminated,
-        }
-    };
     let exit = tokio::select! {
         result = &mut work => return Ok(Ended::Done(result?)),
-        exit = signalled() => exit,
+        exit = signals.next() => exit,
     };
     if stop() {
         tokio::select! {
@@ -66,7 +59,7 @@ async fn first<T>(
                 Err(_) => {}
             },
             () = tokio::time::sleep(DRAINING) => {}
-            _ = signalled() => {}
+            _ = signals.next() => {}
         }
     }
     Ok(Ended::Signal(exit))

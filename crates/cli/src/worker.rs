@@ -2,16 +2,19 @@
 
 use crate::args::WorkerArgs;
 use crate::exit::{Exit, Failure};
+use crate::joining::join;
+use crate::limited::{self, Limited};
 use crate::quantity::counted;
+use crate::signals::Signals;
 use crate::trust;
-use bramble_link::{ClusterKey, Endpoint, LinkError, Security};
-use bramble_worker::{Config, Ledger, WorkerError, available_memory, default_threads, host_name, serve_link};
-use std::cell::Cell;
-use std::io::ErrorKind;
+use bramble_link::{ClusterKey, Endpoint, Security};
+use bramble_worker::{
+    Config, Ledger, WorkerError, available_memory, default_threads, host_name, pinnable_cores, serve_link,
+};
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// So many failed connections are told of at once, and then one in each `STRANGERS_EVERY`, so that a flood of
 /// them fills no disk with lines.
@@ -34,6 +37,9 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
     if let Some(why) = config.is_of_no_use().filter(|_| is_own) {
         return Err(Failure::usage(why));
     }
+    if !args.no_pin {
+        check_pin(args.pin_from, pinnable_cores())?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -43,6 +49,21 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
     // Compute threads may be inside a kernel; the process does not wait for them.
     runtime.shutdown_background();
     result
+}
+
+/// Refuses a first core that there is not.
+fn check_pin(pin_from: usize, cores: usize) -> Result<(), Failure> {
+    let last = match cores {
+        // Not known, or threads are not pinned here.
+        0 => return Ok(()),
+        cores => cores - 1,
+    };
+    match pin_from {
+        core if core <= last => Ok(()),
+        core => Err(Failure::usage(format!(
+            "--pin-from {core}: the cores that this worker may use are numbered 0 to {last}; use one of these, or --no-pin"
+        ))),
+    }
 }
 
 /// How this worker meets primaries: with the one-time key of the process that started it, if one did.
@@ -59,10 +80,10 @@ fn security(args: &WorkerArgs) -> Result<Security, Failure> {
 
 async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     let broken = |e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}"));
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(broken)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
+    let mut signals = Signals::new().map_err(broken)?;
     let quiet = args.quiet;
-    let is_once = args.join.is_some() || args.inherited;
+    // A product has started this process, reads what it sends, and says itself what goes wrong.
+    let is_of_a_product = args.inherited || std::env::var_os(crate::local::KEY_VARIABLE).is_some();
     // Whoever was started with its link has no use for a key.
     let security = if args.inherited { None } else { Some(security(args)?) };
     let is_too_far = |security: &Security| args.join.is_none() && !security.reaches(args.listen.ip());
@@ -77,7 +98,7 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     let work = async {
         match (security, &args.join) {
             (None, _) => inherited(&config).await,
-            (Some(security), Some(host)) => join(host, &security, &config, quiet).await,
+            (Some(security), Some(host)) => join(host, &security, &config, quiet, !is_of_a_product).await,
             (Some(security), None) => {
                 let (threads, memory) = (config.threads, config.memory_bytes >> 20);
                 let trusted = trust::sentence(&security);
@@ -98,14 +119,14 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     tokio::select! {
         result = work => match result {
             Ok(()) => Ok(Exit::Done),
-            // The primary ended first: it has told its user why.
-            Err(WorkerError::Link(_) | WorkerError::Primary(_)) if is_once => Ok(Exit::Failed),
-            // The primary has read it and says it.
-            Err(_) if is_once && quiet => Ok(Exit::Failed),
+            Err(_) if is_of_a_product => Ok(Exit::Failed),
+            Err(e @ (WorkerError::Link(_) | WorkerError::Protocol(_))) => {
+                let primary = args.join.as_deref().unwrap_or("the primary");
+                Err(Failure::failed(format!("the session with {primary} ended: {e}")))
+            }
             Err(e) => Err(Failure::failed(e.to_string())),
         },
-        _ = interrupt.recv() => Ok(Exit::Interrupted),
-        _ = terminate.recv() => Ok(Exit::Terminated),
+        exit = signals.next() => Ok(exit),
     }
 }
 
@@ -115,48 +136,16 @@ async fn inherited(config: &Config) -> Result<(), WorkerError> {
     serve_link(endpoint.open("primary")?, None, config, &Ledger::new()).await
 }
 
-/// Dials the first address of a host that answers.
-async fn join(host: &str, security: &Security, config: &Config, quiet: bool) -> Result<(), WorkerError> {
-    let unknown =
-        |e| WorkerError::Here(format!("--join {host}: no such machine, or no port (HOST:PORT): {e}"));
-    let addresses = tokio::net::lookup_host(host).await.map_err(unknown)?;
-    let mut last = WorkerError::Here(format!("--join {host}: no address"));
-    for address in addresses {
-        let connected = || {
-            if !quiet {
-                crate::say(&format!(
-                    "connected to {address}; a primary (multiply --await N) begins when N have come, a worker never"
-                ));
-            }
-        };
-        match bramble_worker::join(address, security, config, connected).await {
-            Err(WorkerError::Link(LinkError::Broken(e))) if e.kind() == ErrorKind::ConnectionRefused => {
-                last = WorkerError::Here(format!(
-                    "--join {address}: nobody waits there: begin the product first (bramble multiply … --await N)"
-                ));
-            }
-            Err(WorkerError::Link(
-                e @ (LinkError::Broken(_) | LinkError::Untrusted(_) | LinkError::Shut),
-            )) => {
-                last = WorkerError::Here(format!("--join {address}: {e}"));
-            }
-            other => return other,
-        }
-    }
-    Err(last)
-}
-
 /// Tells how sessions ended.
 struct Log {
     quiet: bool,
-    /// When there was, or will be, room for all of `STRANGERS_AT_ONCE` again.
-    calm: Cell<Instant>,
-    untold: Cell<u64>,
+    /// Anybody can make a connection that fails, as often as he likes.
+    limited: RefCell<Limited>,
 }
 
 impl Log {
     fn new(quiet: bool) -> Self {
-        Self { quiet, calm: Cell::new(Instant::now()), untold: Cell::new(0) }
+        Self { quiet, limited: RefCell::new(Limited::new(STRANGERS_AT_ONCE, STRANGERS_EVERY)) }
     }
 
     fn ended(&self, peer: SocketAddr, result: Result<(), WorkerError>) {
@@ -169,18 +158,21 @@ impl Log {
         }
     }
 
-    /// Anybody can make a connection that fails, as often as he likes.
     fn limited(&self, what: &str) {
-        let now = Instant::now();
-        let calm = self.calm.get().max(now) + STRANGERS_EVERY;
-        if calm > now + STRANGERS_EVERY * STRANGERS_AT_ONCE {
-            return self.untold.set(self.untold.get() + 1);
+        if let Some(unsaid) = self.limited.borrow_mut().next(Instant::now()) {
+            crate::say(&format!("bramble: {what}{}", limited::before(unsaid)));
         }
-        self.calm.set(calm);
-        let others = match self.untold.take() {
-            0 => String::new(),
-            untold => format!(" (and {untold} others before)"),
-        };
-        crate::say(&format!("bramble: {what}{others}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_core_that_there_is_not_is_refused_with_those_that_there_are() {
+        assert!(check_pin(1, 2).is_ok() && check_pin(99, 0).is_ok());
+        let failure = check_pin(2, 2).unwrap_err();
+        assert!(failure.exit == Exit::Usage && failure.text.contains("0 to 1"), "{}", failure.text);
     }
 }

@@ -17,6 +17,7 @@ mod blocked;
 mod combine;
 mod contract;
 mod error;
+pub mod factors;
 mod name;
 mod parts;
 mod peak;

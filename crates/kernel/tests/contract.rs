@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::Arc;
 
-use bramble_kernel::{Choice, Kernel, KernelElement, KernelName, Product, open, open_on};
+use bramble_kernel::{Choice, Kernel, KernelElement, KernelName, Product, factors, open, open_on};
 use bramble_matrix::{DType, View, ViewMut};
 use common::{Float, Layout, Operand, noise};
 use proptest::prelude::*;
@@ -277,4 +277,74 @@ fn operands_that_do_not_fit_are_refused() {
     let (a, b, mut c) = ([0f64; 6], [0f64; 6], [0f64; 4]);
     let (a, b) = (View::row_major(&a, 2, 3), View::row_major(&b, 2, 3));
     Product::new(1.0, a, b, 0.0, ViewMut::row_major(&mut c, 2, 2));
+}
+
+/// Kernels of floats that are present, `strassen` too.
+fn all_of_floats() -> Vec<Arc<dyn Kernel>> {
+    let plain = KernelName::ALL.iter().filter_map(|&n| open(n).ok());
+    plain.chain(OVER.map(|(name, threads)| open_on(name.parse().unwrap(), threads).unwrap())).collect()
+}
+
+/// `alpha * a * b + beta * old` of constant matrices m × k and k × n; all elements of the result are alike.
+fn constant<T: KernelElement>(
+    kernel: &dyn Kernel,
+    (m, k, n): (usize, usize, usize),
+    (alpha, a, b): (f64, f64, f64),
+    (beta, old): (f64, f64),
+) -> f64 {
+    let (a, b) = (vec![T::from_f64(a); m * k], vec![T::from_f64(b); k * n]);
+    let mut c = vec![T::from_f64(old); m * n];
+    let operands = [View::row_major(&a, m, k), View::row_major(&b, k, n)];
+    factors::multiply(kernel, alpha, operands, beta, ViewMut::row_major(&mut c, m, n));
+    let (first, name) = (c[0].to_f64(), kernel.name());
+    for x in c.iter().map(|x| x.to_f64()) {
+        assert!(x.is_nan() || (x - first).abs() <= 1e-5 * first.abs(), "{name}: {x:e} and {first:e}");
+    }
+    c.iter().map(|x| x.to_f64()).find(|x| x.is_nan()).unwrap_or(first)
+}
+
+const THIN_AND_SQUARE: [(usize, usize, usize); 5] =
+    [(1, 100, 8), (1, 100, 1), (8, 100, 1), (24, 40, 32), (600, 5, 520)];
+
+#[test]
+fn alpha_never_meets_an_operand_before_the_product_is_made() {
+    for kernel in all_of_floats() {
+        for size in THIN_AND_SQUARE {
+            for old in [(0.0, f64::NAN), (1.0, 3.0), (2.0, 1.5)] {
+                let want = if old.0 == 0.0 { 0.0 } else { 3.0 };
+                let about = format!("{} {size:?} {old:?}", kernel.name());
+                // alpha * a overflows, and a * b is 0.
+                assert_eq!(constant::<f32>(&*kernel, size, (1e30, 1e20, 0.0), old), want, "{about}");
+                assert_eq!(constant::<f32>(&*kernel, size, (1e30, 0.0, 1e20), old), want, "{about}");
+                assert_eq!(constant::<f64>(&*kernel, size, (1e200, 1e200, 0.0), old), want, "{about}");
+            }
+            // alpha * a is below the smallest number, and a * b is not.
+            let (got, want) =
+                (constant::<f32>(&*kernel, size, (1e-20, 1e-30, 1e30), (0.0, 0.0)), size.1 as f64 * 1e-20);
+            assert!((got / want - 1.0).abs() < 1e-4, "{} {size:?}: {got:e} for {want:e}", kernel.name());
+        }
+    }
+}
+
+#[test]
+fn factors_that_f32_cannot_hold_are_applied_all_the_same() {
+    let of = |kernel: &dyn Kernel, size, product, old| constant::<f32>(kernel, size, product, old);
+    for kernel in all_of_floats() {
+        for size @ (_, k, _) in THIN_AND_SQUARE {
+            let k = k as f64;
+            for (product, old, want) in [
+                ((1e-46, 1e15, 1e15), (0.0, f64::NAN), k * 1e-16),
+                ((1e-46, 1e15, 1e15), (1.0, 1e-16), (k + 1.0) * 1e-16),
+                ((-1e-40, 1e15, 1e15), (2.0, 1e-10), -k * 1e-10 + 2e-10),
+                ((1e39, 1e-15, 1e-15), (0.0, f64::NAN), k * 1e9),
+                ((1e39, 1e-15, 1e-15), (-1.0, 1e9), (k - 1.0) * 1e9),
+                ((1.0, 1.0, 1.0), (1e-46, 1e36), k + 1e-10),
+                ((1.0, 1.0, 1.0), (1e40, 1e-38), k + 100.0),
+            ] {
+                let got = of(&*kernel, size, product, old);
+                let about = format!("{} {size:?} {product:?} {old:?}: {got:e} for {want:e}", kernel.name());
+                assert!((got / want - 1.0).abs() < 1e-4, "{about}");
+            }
+        }
+    }
 }

@@ -39,7 +39,7 @@ pub use key::{ClusterKey, KeyError};
 pub use local::{Endpoint, local_pair};
 pub use local_kind::LocalKind;
 pub use meter::{Meter, Section, Spent, clock_ns, thread_cpu_ns};
-pub use mpi::{Exchange, Launch, MpiError, Order, Plain, Portion, World};
+pub use mpi::{Exchange, Late, Launch, MpiError, Order, Plain, Portion, WhenLate, World};
 pub use secure::{Introduced, Proven, Reach, Security};
 pub use tcp::{tcp_connect, tcp_link};
 pub use thread::thread_pair;
@@ -62,6 +62,9 @@ pub enum LinkError {
     /// The other end closed, between frames.
     #[error("the connection was closed by the other end")]
     Closed,
+    /// There is no connection: nobody listens there, or nothing gets there.
+    #[error("could not connect: {0}")]
+    Unreached(std::io::Error),
     /// The other end closed, or the network failed, inside a frame.
     #[error("the connection broke: {0}")]
     Broken(#[from] std::io::Error),

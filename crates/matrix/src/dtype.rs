@@ -45,6 +45,22 @@ impl DType {
         matches!(self, Self::F32 | Self::F64)
     }
 
+    /// Whether a factor is 0 or rounds to a normal number of this type. For `f32` that excludes factors below 2^-126 and above
+    /// the largest `f32`. `f64` holds every factor; the caller checks factors of integers.
+    pub fn holds_factor(self, factor: f64) -> bool {
+        self != Self::F32 || factor == 0.0 || (factor as f32).is_normal()
+    }
+
+    /// The type in which NumPy computes with elements of both types.
+    pub const fn promoted(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::F32, Self::F32) => Self::F32,
+            (Self::I32, Self::I32) => Self::I32,
+            (Self::I32 | Self::I64, Self::I32 | Self::I64) => Self::I64,
+            _ => Self::F64,
+        }
+    }
+
     /// The code on the wire.
     pub const fn code(self) -> u8 {
         match self {

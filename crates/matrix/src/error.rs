@@ -58,6 +58,14 @@ pub enum MatrixError {
         /// Bytes that are free, where the system says so.
         free: Option<u64>,
     },
+    /// A text that describes a generated matrix does not.
+    #[error("{name}: {what}")]
+    Description {
+        /// The text.
+        name: String,
+        /// What is wrong and the way out.
+        what: String,
+    },
     /// A file is not what its name says, or holds something that cannot be multiplied.
     #[error("{name}: {what}")]
     Format {

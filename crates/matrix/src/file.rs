@@ -7,21 +7,38 @@
 //! take memory before the sizes are checked against the file and the machine.
 //!
 //! Deliberately absent: writing (see `output`; `npy::write_header` is its helper), compressed files (`.npz`,
-//! `.mtx.gz`), and protection against a file that another program shortens while it is mapped.
+//! `.mtx.gz`: refused with the command that unpacks them), and protection against a file that another program shortens
+//! while it is mapped (`state` says afterwards that one was changed).
 
 pub(crate) mod mtx;
 pub(crate) mod npy;
 pub(crate) mod safetensors;
 
+mod describe;
 mod map;
+mod similar;
+mod state;
+
+pub use describe::{Described, Order, describe};
+pub(crate) use similar::similar;
+pub use state::Change;
+pub(crate) use state::FileState;
 
 use crate::source::Mapped;
-use crate::{Generator, Matrix, MatrixError, SharedBytes, generate};
+use crate::{DType, Generator, Matrix, MatrixError, Shape, SharedBytes, generate};
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What `Matrix::open` takes, for messages.
-const ACCEPTED: &str = "accepted are FILE.npy, FILE.mtx, FILE.safetensors:TENSOR, \
+/// The bytes that come before the elements of a row-major matrix in a `.npy` file.
+pub fn npy_header(shape: Shape, dtype: DType) -> Vec<u8> {
+    npy::write_header(shape, dtype)
+}
+
+/// What is said of a file of none of the formats.
+const KNOWN: &str = "is not a matrix file that is known; accepted are FILE.npy, FILE.mtx, FILE.safetensors:TENSOR, \
      random:ROWSxCOLS:DTYPE:SEED and identity:N:DTYPE";
 
 /// The formats that are read.
@@ -32,22 +49,32 @@ enum Format {
     Safetensors,
 }
 
+impl Format {
+    /// What is said of a file of one matrix whose name is followed by `:TENSOR`.
+    fn has_no_tensors(self, path: &str) -> String {
+        let format = if self == Self::Npy { ".npy" } else { ".mtx" };
+        format!(
+            "{path} is a {format} file, which holds one matrix without a name; leave away what follows its name"
+        )
+    }
+}
+
 impl Matrix {
-    /// The matrix that a text on the command line names: `random:ROWSxCOLS:DTYPE:SEED`, `identity:N:DTYPE`,
+    /// The matrix that a word on the command line names: `random:ROWSxCOLS:DTYPE:SEED`, `identity:N:DTYPE`,
     /// `FILE.npy`, `FILE.mtx` or `FILE.safetensors:TENSOR`. A file with another ending is recognised by its
-    /// first bytes.
-    pub fn open(spec: &str) -> Result<Self, MatrixError> {
-        if let Some(parsed) = generate::parse(spec) {
+    /// first bytes. Names of files need not be UTF-8.
+    pub fn open(spec: impl AsRef<OsStr>) -> Result<Self, MatrixError> {
+        let spec = spec.as_ref();
+        if let Some((text, parsed)) = spec.to_str().and_then(|text| Some((text, generate::parse(text)?))) {
             let (generator, shape, dtype): (Generator, _, _) = parsed?;
-            return Self::generated(spec, generator, shape, dtype);
+            return Self::generated(text, generator, shape, dtype);
         }
-        let whole = Path::new(spec);
-        // A file of that very name goes before a tensor.
-        let (path, tensor) = if whole.exists() { (whole, None) } else { split_tensor(spec) };
-        let (map, file) = map::map_file(path)?;
-        let mapped = Mapped { bytes: map.len() as u64, file: Some(Arc::new(file)) };
-        let contents = Contents { bytes: map, mapped, dense_bytes_max: None };
-        read(spec, path, tensor, contents)
+        Operand::of(spec).open()
+    }
+
+    /// The matrix in a file of that very name, whatever else the name may mean on the command line.
+    pub fn open_file(path: &Path) -> Result<Self, MatrixError> {
+        Operand { path, tensor: None }.open()
     }
 
     /// The matrix in the bytes of a file that is in memory already. `spec` is the text that `open` would take;
@@ -59,8 +86,83 @@ impl Matrix {
         bytes: SharedBytes,
         dense_bytes_max: Option<u64>,
     ) -> Result<Self, MatrixError> {
-        let (path, tensor) = split_tensor(spec);
-        read(spec, path, tensor, Contents { bytes, mapped: Mapped::default(), dense_bytes_max })
+        Operand::by_ending(OsStr::new(spec)).read(Contents {
+            bytes,
+            mapped: Mapped::default(),
+            dense_bytes_max,
+        })
+    }
+}
+
+/// A file on the command line, and what of it is meant.
+#[derive(Clone, Copy, Debug)]
+struct Operand<'a> {
+    path: &'a Path,
+    tensor: Option<&'a OsStr>,
+}
+
+impl<'a> Operand<'a> {
+    /// `FILE` or `FILE:TENSOR`. A file of the very name goes before a tensor, and the longest name of a file before others:
+    /// both may have colons.
+    fn of(spec: &'a OsStr) -> Self {
+        let whole = Path::new(spec);
+        if whole.exists() {
+            return Self { path: whole, tensor: None };
+        }
+        let bytes = spec.as_bytes();
+        let colons = bytes.iter().enumerate().rev().filter(|(_, byte)| **byte == b':');
+        let mut split = colons.map(|(at, _)| {
+            let (path, tensor) = (OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..]));
+            Self { path: Path::new(path), tensor: Some(tensor) }
+        });
+        split.find(|operand| operand.path.is_file()).unwrap_or_else(|| Self::by_ending(spec))
+    }
+
+    /// The same where there is no file to look for.
+    fn by_ending(spec: &'a OsStr) -> Self {
+        const MARK: &[u8] = b".safetensors:";
+        let bytes = spec.as_bytes();
+        let Some(at) = bytes.windows(MARK.len()).position(|part| part == MARK) else {
+            return Self { path: Path::new(spec), tensor: None };
+        };
+        let (path, tensor) = bytes.split_at(at + MARK.len());
+        let path = OsStr::from_bytes(&path[..path.len() - 1]);
+        Self { path: Path::new(path), tensor: Some(OsStr::from_bytes(tensor)) }
+    }
+
+    /// What messages call it.
+    fn name(&self) -> String {
+        let path = self.path.display();
+        self.tensor_text().map_or_else(|| path.to_string(), |tensor| format!("{path}:{tensor}"))
+    }
+
+    /// Names of tensors are UTF-8: another one is not found, and shown as well as it can be.
+    fn tensor_text(&self) -> Option<Cow<'a, str>> {
+        self.tensor.map(OsStr::to_string_lossy)
+    }
+
+    fn open(&self) -> Result<Matrix, MatrixError> {
+        let (map, file) = map::map_file(self.path)?;
+        let state = FileState::of(&file);
+        let mapped = Mapped { bytes: map.len() as u64, file: Some(Arc::new(file)), state };
+        self.read(Contents { bytes: map, mapped, dense_bytes_max: None })
+    }
+
+    fn read(&self, contents: Contents) -> Result<Matrix, MatrixError> {
+        let (name, tensor) = (self.name(), self.tensor_text());
+        if let Some(way_out) = packed((*contents.bytes).as_ref()) {
+            return Err(MatrixError::format(name, way_out));
+        }
+        match format_of(self.path, (*contents.bytes).as_ref()) {
+            Some(Format::Safetensors) => safetensors::open(self.path, tensor.as_deref(), contents),
+            Some(other) if tensor.is_some() => {
+                let what = other.has_no_tensors(&self.path.display().to_string());
+                Err(MatrixError::format(name, what))
+            }
+            Some(Format::Npy) => npy::open(&name, contents),
+            Some(Format::Mtx) => mtx::open(&name, contents),
+            None => Err(MatrixError::format(name, KNOWN)),
+        }
     }
 }
 
@@ -73,25 +175,30 @@ pub(crate) struct Contents {
     pub(crate) dense_bytes_max: Option<u64>,
 }
 
-fn read(spec: &str, path: &Path, tensor: Option<&str>, contents: Contents) -> Result<Matrix, MatrixError> {
-    match by_name(path).or_else(|| sniff((*contents.bytes).as_ref())) {
-        Some(Format::Npy) => npy::open(spec, contents),
-        Some(Format::Mtx) => mtx::open(spec, contents),
-        Some(Format::Safetensors) => safetensors::open(path, tensor, contents),
-        None => Err(MatrixError::format(spec, format!("is not a matrix file that is known; {ACCEPTED}"))),
-    }
+/// The format of a file: its ending says it, or its first bytes do.
+fn format_of(path: &Path, bytes: &[u8]) -> Option<Format> {
+    by_name(path).or_else(|| sniff(bytes))
 }
 
-/// (file, tensor) of `FILE.safetensors:TENSOR`.
-fn split_tensor(spec: &str) -> (&Path, Option<&str>) {
-    const ENDING: &str = ".safetensors";
-    match spec.find(".safetensors:") {
-        Some(at) => {
-            let (path, rest) = spec.split_at(at + ENDING.len());
-            (Path::new(path), rest.strip_prefix(':'))
-        }
-        None => (Path::new(spec), None),
-    }
+/// What is said of a file that some program has packed, or that is another program's: how to get a matrix out of it.
+fn packed(bytes: &[u8]) -> Option<&'static str> {
+    const KINDS: [(&[u8], &str); 6] = [
+        (b"\x1f\x8b", "is compressed with gzip; unpack it first: gunzip --keep FILE"),
+        (b"BZh", "is compressed with bzip2; unpack it first: bunzip2 --keep FILE"),
+        (b"\xfd7zXZ\0", "is compressed with xz; unpack it first: unxz --keep FILE"),
+        (b"\x28\xb5\x2f\xfd", "is compressed with zstd; unpack it first: unzstd FILE"),
+        (
+            b"PK\x03\x04",
+            "is a zip archive, as .npz and .pt files are; save the array by itself: np.save('A.npy', np.load(FILE)[NAME])",
+        ),
+        (
+            b"\x89HDF\r\n",
+            "is an HDF5 file; save the array by itself: np.save('A.npy', h5py.File(FILE)[NAME])",
+        ),
+    ];
+    let found = KINDS.iter().find(|(magic, _)| bytes.starts_with(magic));
+    // A .safetensors file begins with a length, which may have any bytes.
+    found.filter(|_| !safetensors::looks_like(bytes)).map(|(_, what)| *what)
 }
 
 fn by_name(path: &Path) -> Option<Format> {
@@ -130,6 +237,8 @@ mod tests {
         std::fs::write(at("empty.npy"), "").unwrap();
         assert!(message(&at("empty.npy")).contains("is empty"));
         assert!(message(&at("no.safetensors:x")).contains("no.safetensors: cannot open"));
+        std::fs::write(at("a.mtx.gz"), b"\x1f\x8b\x08\0").unwrap();
+        assert!(message(&at("a.mtx.gz")).contains("gunzip"), "{}", message(&at("a.mtx.gz")));
     }
 
     #[test]
@@ -141,6 +250,25 @@ mod tests {
         let mut out = [0; 8];
         matrix.read_block(matrix.shape().rect(), &mut out).unwrap();
         assert_eq!(f64::from_le_bytes(out), 2.5);
+    }
+
+    #[test]
+    fn names_need_not_be_utf8_and_tensors_follow_any_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &[u8]| folder.path().join(OsStr::from_bytes(name)).into_os_string();
+        let mtx = "%%MatrixMarket matrix array real general\n1 1\n2.5\n";
+        std::fs::write(at(b"\xff.mtx"), mtx).unwrap();
+        assert_eq!(Matrix::open(at(b"\xff.mtx")).unwrap().shape(), Shape::new(1, 1));
+        let header = r#"{"t:0":{"dtype":"U8","shape":[1,3],"data_offsets":[0,3]}}"#;
+        let file = format!("{}\0\0\0\0\0\0\0{header}xyz", char::from(header.len() as u8));
+        std::fs::write(at(b"M:\xfe.bin"), &file).unwrap();
+        let tensor = Matrix::open(at(b"M:\xfe.bin:t:0")).unwrap();
+        assert_eq!(tensor.shape(), Shape::new(1, 3));
+        let message = |name: &[u8]| Matrix::open(at(name)).unwrap_err().to_string();
+        assert!(message(b"M:\xfe.bin:t0").contains("did you mean 't:0'?"), "{}", message(b"M:\xfe.bin:t0"));
+        assert!(message(b"\xff.mtx:t").contains("one matrix without a name"), "{}", message(b"\xff.mtx:t"));
+        let all = describe(&at(b"M:\xfe.bin")).unwrap();
+        assert_eq!((all[0].tensor.as_deref(), all[0].bytes), (Some("t:0"), 3));
     }
 
     #[test]
@@ -166,13 +294,13 @@ mod tests {
             Matrix::from_bytes("m.safetensors:t", bytes(&file), None).unwrap().name(),
             "m.safetensors:t"
         );
-        assert!(message("m.safetensors:u", &file, None).contains("tensors: t"));
+        assert!(message("m.safetensors:u", &file, None).contains("did you mean 't'?"));
     }
 
     #[test]
     fn generated_matrices_need_no_file() {
         let matrix = Matrix::open("random:3x5:f32:1").unwrap().transposed();
-        assert_eq!((matrix.shape(), matrix.mapped_bytes()), (crate::Shape::new(5, 3), 0));
+        assert_eq!((matrix.shape(), matrix.mapped_bytes()), (Shape::new(5, 3), 0));
         assert_eq!(matrix.generator(), Some(Generator::random(1).transposed()));
         assert!(Matrix::open("random:9999999999x9999999999").unwrap_err().to_string().contains("2^63"));
     }

@@ -9,6 +9,7 @@
 //!
 //! Deliberately absent: cryptographic quality. The numbers are for measurements and tests.
 
+use crate::error::printable;
 use crate::{DType, Layout, MatrixError, Rect, Shape};
 
 /// Row `i` is the splitmix64 sequence that starts from the `i`-th output of splitmix64(seed). This is the
@@ -204,16 +205,20 @@ pub(crate) type Generated = (Generator, Shape, DType);
 
 /// What a `random:` or `identity:` text asks for; `None` where it is neither.
 pub(crate) fn parse(spec: &str) -> Option<Result<Generated, MatrixError>> {
+    let wrong = |usage: &'static str| {
+        move |what: String| MatrixError::Description {
+            name: printable(spec),
+            what: format!("{what}; {usage}"),
+        }
+    };
     if let Some(rest) = spec.strip_prefix("random:") {
         let usage =
             "write random:ROWSxCOLS:DTYPE:SEED, as in random:1000x500:f64:7 (DTYPE and SEED are optional)";
-        return Some(
-            parse_random(rest).map_err(|what| MatrixError::format(spec, format!("{what}; {usage}"))),
-        );
+        return Some(parse_random(rest).map_err(wrong(usage)));
     }
     let rest = spec.strip_prefix("identity:")?;
     let usage = "write identity:N:DTYPE, as in identity:1000:f64 (DTYPE is optional)";
-    Some(parse_identity(rest).map_err(|what| MatrixError::format(spec, format!("{what}; {usage}"))))
+    Some(parse_identity(rest).map_err(wrong(usage)))
 }
 
 fn parse_random(rest: &str) -> Result<Generated, String> {

@@ -24,6 +24,7 @@ mod heap;
 mod memory;
 pub mod number;
 mod output;
+mod replace;
 mod shape;
 mod source;
 pub mod verify;
@@ -33,14 +34,17 @@ mod winograd;
 pub use digest::{Digest128, Digester};
 pub use dtype::{DType, Element};
 pub use error::MatrixError;
+pub use file::{Change, Described, Order, describe, npy_header};
 pub use generate::Generator;
 pub use heap::give_back_free_memory;
 pub use memory::{Buffer, Lines, SharedBytes};
 pub use output::{Lent, Output, Sealed, Unfinished};
+pub use replace::{Destination, Place, Replacement};
 pub use shape::{Layout, Rect, Shape, Span};
 pub use source::Matrix;
 pub use verify::{
-    Check, Effort, Fault, Scaling, TileLevels, Verdict, part_is_wrong, scaling, verify, wrong_tiles,
+    Check, Effort, Fault, Scaling, TileLevels, Unverified, Verdict, largest_element, part_is_wrong, scaling,
+    verify, wrong_tiles,
 };
 pub use view::{View, ViewMut};
 pub use winograd::Winograd;

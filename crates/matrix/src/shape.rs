@@ -3,7 +3,7 @@
 //! Units: rows and columns count elements. Sizes in bytes are computed with overflow checks, since
 //! shapes come from files and users.
 
-use crate::DType;
+use crate::{DType, MatrixError};
 use std::fmt;
 
 /// Rows × columns of a matrix, in elements. Either may be 0.
@@ -16,6 +16,9 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// Longest side of an operand: few enough elements for every sum that planning makes.
+    pub const SIDE_MAX: u64 = 1 << 32;
+
     /// A shape of `rows` × `cols`.
     pub const fn new(rows: u64, cols: u64) -> Self {
         Self { rows, cols }
@@ -30,6 +33,16 @@ impl Shape {
     pub fn bytes(self, dtype: DType) -> Option<u64> {
         let bytes = self.elements()?.checked_mul(dtype.size_bytes() as u64)?;
         i64::try_from(bytes).ok().map(|_| bytes)
+    }
+
+    /// Refuses a matrix with a side that is longer than `SIDE_MAX`, by its name. It may have no elements at all: the file or
+    /// text that names it is short then, and the work in the length of its side would not be.
+    pub fn check_sides(self, name: &str) -> Result<(), MatrixError> {
+        if self.rows.max(self.cols) <= Self::SIDE_MAX {
+            return Ok(());
+        }
+        let what = format!("is {self}: a side is {} at most; multiply it in parts", Self::SIDE_MAX);
+        Err(MatrixError::format(name, what))
     }
 
     /// Columns × rows.

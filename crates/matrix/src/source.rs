@@ -9,6 +9,7 @@
 //! Deliberately absent: file formats (see `file`), and any cache of converted elements.
 
 use crate::element::{ByteOrder, FileElement, conversion_loss, convert, decode};
+use crate::file::{Change, FileState};
 use crate::{DType, Generator, Layout, Lines, MatrixError, Rect, Shape, SharedBytes, Span};
 use std::fs::File;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub struct Matrix {
     shape: Shape,
     layout: Layout,
     dtype: DType,
+    /// One dimension in its file.
+    is_vector: bool,
     mapped: Mapped,
     store: Store,
 }
@@ -33,6 +36,8 @@ pub(crate) struct Mapped {
     /// All of the file.
     pub(crate) bytes: u64,
     pub(crate) file: Option<Arc<File>>,
+    /// Its length and times when it was opened.
+    pub(crate) state: Option<FileState>,
 }
 
 /// Where the elements are.
@@ -55,6 +60,8 @@ pub(crate) struct Found {
     pub(crate) owner: SharedBytes,
     pub(crate) start: usize,
     pub(crate) shape: Shape,
+    /// Its file has one dimension only: it is 1 x n here.
+    pub(crate) is_vector: bool,
     pub(crate) layout: Layout,
     pub(crate) element: FileElement,
     pub(crate) order: ByteOrder,
@@ -77,7 +84,8 @@ impl Matrix {
             DType::I32 => FileElement::I32,
             DType::I64 => FileElement::I64,
         };
-        let found = Found { owner, start, shape, layout, element, order: ByteOrder::Little };
+        let found =
+            Found { owner, start, shape, is_vector: false, layout, element, order: ByteOrder::Little };
         let matrix = Self::from_found(name, found, Mapped::default())?;
         if matches!(matrix.store, Store::Foreign { .. }) {
             let what =
@@ -95,13 +103,14 @@ impl Matrix {
         mapped: Mapped,
     ) -> Result<Self, MatrixError> {
         let name = name.into();
-        let Found { owner, start, shape, layout, element, order } = found;
+        let Found { owner, start, shape, is_vector, layout, element, order } = found;
         let (dtype, size) = (element.dtype(), element.size_bytes());
         // `Shape::bytes` of the dtype, too: a block is read in that size, which may be larger.
         let bytes = shape.elements().and_then(|n| n.checked_mul(size as u64));
         let (Some(bytes), Some(_)) = (bytes, shape.bytes(dtype)) else {
             return Err(MatrixError::TooLarge { name, shape, dtype });
         };
+        shape.check_sides(&name)?;
         let memory = (*owner).as_ref();
         let have = memory.len().checked_sub(start).map_or(0, |have| have as u64);
         if start > memory.len() || bytes > have {
@@ -118,7 +127,7 @@ impl Matrix {
         } else {
             Store::Foreign { owner, start, pitch_bytes, element, order }
         };
-        Ok(Self { name, shape, layout, dtype, mapped, store })
+        Ok(Self { name, shape, layout, dtype, is_vector, mapped, store })
     }
 
     /// A matrix whose elements are computed. Row-major, or column-major where the generator is transposed.
@@ -132,8 +141,10 @@ impl Matrix {
         if shape.bytes(dtype).is_none() {
             return Err(MatrixError::TooLarge { name, shape, dtype });
         }
+        shape.check_sides(&name)?;
         let layout = if generator.is_transposed() { Layout::ColMajor } else { Layout::RowMajor };
-        Ok(Self { name, shape, layout, dtype, mapped: Mapped::default(), store: Store::Generated(generator) })
+        let store = Store::Generated(generator);
+        Ok(Self { name, shape, layout, dtype, is_vector: false, mapped: Mapped::default(), store })
     }
 
     /// What to call it in messages: the path or the generator's text.
@@ -152,6 +163,10 @@ impl Matrix {
     pub fn layout(&self) -> Layout {
         self.layout
     }
+    /// Whether its file has one dimension only. It is a row then, 1 x n, until it is transposed.
+    pub fn is_vector(&self) -> bool {
+        self.is_vector
+    }
     /// Bytes of the file that is mapped for it; 0 where the elements are generated or in memory.
     pub fn mapped_bytes(&self) -> u64 {
         self.mapped.bytes
@@ -167,12 +182,42 @@ impl Matrix {
         }
     }
 
+    /// The difference between the state of its file at the opening and now; `None` without a difference, and for matrices that
+    /// read no file.
+    pub fn change(&self) -> Option<Change> {
+        let now = self.mapped.file.as_ref().and_then(|file| FileState::of(file));
+        self.mapped.state?.change(now?)
+    }
+
+    /// Whether its elements are made each time that they are read: generated, or converted from what a file has.
+    pub fn is_made(&self) -> bool {
+        match &self.store {
+            Store::Bytes { .. } => false,
+            Store::Part { of, .. } => of.is_made(),
+            Store::Foreign { .. } | Store::Generated(_) | Store::Converted(_) => true,
+        }
+    }
+
     /// The rule that makes its elements, with which another machine can make any block by itself.
     pub fn generator(&self) -> Option<Generator> {
         match self.store {
             Store::Generated(generator) => Some(generator),
             _ => None,
         }
+    }
+
+    /// The type in which NumPy multiplies this matrix by another: integers of 8 and 16 bits in a file are exact in `f32`.
+    pub fn promoted(&self, other: &Self) -> DType {
+        match (self.dtype, other.dtype) {
+            (DType::F32, _) if other.is_of_short_integers() => DType::F32,
+            (_, DType::F32) if self.is_of_short_integers() => DType::F32,
+            (one, two) => one.promoted(two),
+        }
+    }
+
+    fn is_of_short_integers(&self) -> bool {
+        let Store::Foreign { element, .. } = &self.store else { return false };
+        self.dtype == DType::I32 && element.size_bytes() <= 2
     }
 
     /// The transposed matrix; copies nothing.
@@ -205,8 +250,8 @@ impl Matrix {
         if self.generator().is_some_and(|generator| generator.same_values(from, to)) {
             return Ok(Self { dtype: to, ..self });
         }
-        let (name, shape, layout, mapped) = (self.name.clone(), self.shape, self.layout, self.mapped.clone());
-        Ok(Self { name, shape, layout, dtype: to, mapped, store: Store::Converted(Arc::new(self)) })
+        let inner = Arc::new(self.clone());
+        Ok(Self { dtype: to, store: Store::Converted(inner), ..self })
     }
 
     /// A rectangle as a matrix of its own; copies nothing. Panics where it is outside.

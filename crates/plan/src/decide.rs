@@ -4,8 +4,9 @@
 //! Invariants: every machine either has a share or is named in `left_out` with a reason. With equal predictions the
 //! simpler plan is taken: alone before a team, fewer machines before more, `reuse` before the others.
 
+use crate::early::with_early_tiles;
 use crate::search::{Found, Search, unusable};
-use crate::{Cut, GridError, Machine, Order, Plan, Problem, Region, Share, Strategy, Sums};
+use crate::{Cut, Grid, GridError, Machine, Making, Order, Plan, Problem, Region, Share, Strategy, Sums};
 
 /// Who may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,9 @@ pub struct Wish {
     pub elementwise: bool,
     /// Whether workers relay.
     pub relay: Relay,
+    /// A journal is kept: tiles shall be complete early, where that costs next to nothing. Which panels have to be made anew
+    /// for each block is then known.
+    pub tiles_early: Option<Making>,
 }
 
 impl Wish {
@@ -51,6 +55,7 @@ impl Wish {
         reproducible: false,
         elementwise: false,
         relay: Relay::Auto,
+        tiles_early: None,
     };
 
     /// How sums over parts of k come together.
@@ -121,6 +126,19 @@ pub enum PlanError {
         /// Bytes of the roomiest machine.
         have_bytes: u64,
     },
+    /// Not even one block fits into what a worker may be sent at once.
+    #[error(
+        "--credits: one block of {strategy} needs {need_bytes} bytes at a worker, and {credits} are allowed; use \
+         --credits {}K or more, or leave it away", need_bytes.div_ceil(1024)
+    )]
+    Credits {
+        /// What was to be planned.
+        strategy: Strategy,
+        /// Bytes of the least block.
+        need_bytes: u64,
+        /// Bytes that the user allows.
+        credits: u64,
+    },
     /// The strategy cannot do what was asked.
     #[error("--strategy {strategy}: {why}")]
     Refused {
@@ -131,6 +149,18 @@ pub enum PlanError {
     },
 }
 
+impl PlanError {
+    /// The same error, which names the user's limit of credits where that, and not a machine's memory, leaves no room.
+    pub fn with_credits(self, credits: Option<u64>) -> Self {
+        match (self, credits) {
+            (Self::NoRoom { strategy, need_bytes, have_bytes }, Some(credits)) if have_bytes == credits => {
+                Self::Credits { strategy, need_bytes, credits }
+            }
+            (other, _) => other,
+        }
+    }
+}
+
 /// Machines with the same number of threads are of one kind if their peaks (measured in microseconds) and speeds (in
 /// milliseconds) differ from the slowest one's by no more than these parts of it.
 const PEAK_DOUBT: f64 = 0.08;
@@ -138,6 +168,8 @@ const PEAK_DOUBT: f64 = 0.08;
 const SPEED_DOUBT: f64 = 1.5;
 /// Links of machines of one kind that differ from their mean by no more than this part of it are taken for equal.
 const LINK_DOUBT: f64 = 0.5;
+/// The least edge of tiles that are taken because others do not fit the memory: still smaller ones would be computed very slowly.
+const SMALLER_EDGE_MIN: u64 = 32;
 /// What smaller tiles have to gain.
 const FINER_GAIN: f64 = 0.98;
 
@@ -150,16 +182,63 @@ pub fn decide(
     wish: &Wish,
 ) -> Result<Decision, PlanError> {
     let with = |cut: Cut| decide_with(problem, cut, primary, workers, wish);
-    let decision = with(cut)?;
-    match finer(cut, &decision.plan, wish).map(with) {
+    let (decision, cut) = match with(cut) {
+        Err(PlanError::NoRoom { .. }) if cut.tile.is_none() && !wish.reproducible => {
+            with_smaller_tiles(problem, cut, with)?
+        }
+        decided => (decided?, cut),
+    };
+    let decision = match finer(cut, &decision.plan, wish).map(with) {
         Some(Ok(other))
             if goes_home_all_the_time(&other.plan)
                 && other.plan.predicted.seconds < decision.plan.predicted.seconds * FINER_GAIN =>
         {
-            Ok(other)
+            other
         }
-        _ => Ok(decision),
+        _ => decision,
+    };
+    // After the grid is known: it must not depend on whether a journal is kept.
+    let Some(making) = wish.tiles_early else { return Ok(decision) };
+    let plan = with_early_tiles(decision.plan, &machines_of(primary, workers), wish, making);
+    Ok(Decision { plan, ..decision })
+}
+
+/// The decision with the largest tiles that some machine has room for, where those that are usual fit none, and the cut that says
+/// so. The depth of a step stays as it was: it is what sums depend on.
+fn with_smaller_tiles(
+    problem: &Problem,
+    cut: Cut,
+    with: impl Fn(Cut) -> Result<Decision, PlanError>,
+) -> Result<(Decision, Cut), PlanError> {
+    let usual = Grid::new(problem, cut)?;
+    let edge = usual.tile_rows.max(usual.tile_cols);
+    let halves = std::iter::successors(Some(edge.next_power_of_two() / 2), |edge| Some(edge / 2));
+    for edge in halves.take_while(|edge| *edge >= SMALLER_EDGE_MIN) {
+        let smaller = Cut { tile: Some(edge), depth: Some(usual.depth) };
+        match with(smaller) {
+            Err(PlanError::NoRoom { .. }) => {}
+            decided => {
+                let mut decision = decided?;
+                let Grid { tile_rows, tile_cols, .. } = usual;
+                decision.sentence += &format!(
+                    "; with tiles of {edge} x {edge}, since those of {tile_rows} x {tile_cols} do not fit the memory"
+                );
+                return Ok((decision, smaller));
+            }
+        }
     }
+    // What is missing for the tiles that are usual.
+    with(cut).map(|decision| (decision, cut))
+}
+
+/// The primary, then the workers, as plans are made for them.
+fn machines_of(primary: &Machine, workers: &[Machine]) -> Vec<Machine> {
+    let primary = Machine { link: None, ..primary.clone() };
+    // A primary whose speed is not known is taken for a very slow one.
+    let gflops = if unusable(&primary).is_some() { 1e-3 } else { primary.gflops };
+    let mut machines = vec![Machine { gflops, ..primary }];
+    machines.extend(with_even_speeds(workers));
+    machines
 }
 
 /// Half the edge of the tiles, where nobody asked for another and it may pay: where tiles go home while panels come, those
@@ -188,11 +267,7 @@ fn decide_with(
     workers: &[Machine],
     wish: &Wish,
 ) -> Result<Decision, PlanError> {
-    let primary = Machine { link: None, ..primary.clone() };
-    // A primary whose speed is not known is taken for a very slow one.
-    let gflops = if unusable(&primary).is_some() { 1e-3 } else { primary.gflops };
-    let mut machines = vec![Machine { gflops, ..primary }];
-    machines.extend(with_even_speeds(workers));
+    let machines = machines_of(primary, workers);
     let regions = regions(problem, cut, wish)?;
     let search = Search::new(problem, &machines, wish, &regions);
     let mut found = Found::default();

@@ -235,7 +235,7 @@ fn members(
 }
 
 /// Sets what a member is given at once, from its shares: the most that it can use.
-fn set_memory(costs: &Costs<'_>, member: &mut Member) {
+pub(crate) fn set_memory(costs: &Costs<'_>, member: &mut Member) {
     let machine = &costs.machines[member.machine];
     let blocks = member.shares.iter().map(Share::blocks).fold(0, u64::saturating_add);
     let mut at_once = 1;

@@ -3,6 +3,7 @@
 mod auto;
 mod bytes;
 mod cost;
+mod early;
 mod even;
 mod finer;
 mod form;

@@ -273,6 +273,8 @@ pub struct Report {
     pub alone: bool,
     /// Why.
     pub sentence: String,
+    /// Names the strategy or kernel that replaced one that the user had ordered, and the reason.
+    pub instead: Option<String>,
     /// What the processor time of the primary's own thread went to, where that was asked.
     pub io: Option<IoUse>,
     /// Machines that took part.

@@ -21,6 +21,9 @@ pub enum PrimaryError {
     /// C is wrong, and what is wrong in it cannot be made again.
     #[error("{0}")]
     Wrong(String),
+    /// The file of an operand was written to during the product: C is useless, and no machine is to blame.
+    #[error("{0}")]
+    Changed(String),
     /// The user wanted it to end, and what was complete is kept.
     #[error("ended as was asked")]
     Stopped,

@@ -63,6 +63,21 @@ impl Inspector {
         })
     }
 
+    /// An error where the file of an operand was changed since it was opened. `noticed` completes the message: "noticed …".
+    /// `is_doubted`: C or a tile is wrong, and a machine would be accused next; then a change of status alone counts, too.
+    pub(crate) fn unchanged(&self, noticed: &str, is_doubted: bool) -> Result<(), PrimaryError> {
+        let all = [Some(&self.a), Some(&self.b), self.old_c.as_ref()];
+        let found = all.into_iter().flatten().find_map(|matrix| {
+            let change = matrix.change().filter(|change| is_doubted || change.is_of_contents())?;
+            Some((matrix.name(), change))
+        });
+        let Some((name, change)) = found else { return Ok(()) };
+        Err(PrimaryError::Changed(format!(
+            "{name} was changed while the product ran, as was noticed {noticed} ({change}): C is not kept, and no machine is \
+             to blame; multiply again when nobody writes to it"
+        )))
+    }
+
     /// Whether anything is looked at.
     pub(crate) fn looks(&self) -> bool {
         self.effort != Effort::Off

@@ -13,8 +13,12 @@ use bramble_plan::{Grid, Wish};
 
 /// The rules by which a machine's kernel cuts products, by the name that it said: a name, and perhaps what its bits depend
 /// on behind a space. `None` for classical kernels and unknown ones.
-fn rules(kernel: &str, dtype: DType) -> Option<Winograd> {
-    let name = kernel.split(' ').next().unwrap_or_default();
+pub(crate) fn rules(kernel: &str, dtype: DType) -> Option<Winograd> {
+    of_kernel(kernel.split(' ').next().unwrap_or_default(), dtype)
+}
+
+/// The same for a kernel by the name that a user types.
+pub(crate) fn of_kernel(name: &str, dtype: DType) -> Option<Winograd> {
     name.parse::<Choice>().ok()?.levels(dtype).filter(|_| dtype.is_float())
 }
 

@@ -28,6 +28,7 @@ mod product;
 mod resume;
 mod run;
 mod stop;
+mod strassen;
 mod survey;
 
 pub use account::{

@@ -1,10 +1,9 @@
 //! One product, from opened operands to a verified C.
 
 use crate::PrimaryError;
-use crate::account::{Progress, RelayReport, Report, Unreachable, losses, moved};
+use crate::account::{MachineReport, Progress, RelayReport, Report, Unreachable, losses, moved};
 use crate::bandwidth::bandwidth;
 use crate::bodies::Bodies;
-use crate::error::off_loop;
 use crate::gathering::{Gathered, acquainted, chosen, gather};
 use crate::inspector::Inspector;
 use crate::keeper::{JournalFile, Journaling, Subject};
@@ -15,10 +14,12 @@ use crate::opening::even_speeds;
 use crate::resume::{self, Resumed};
 use crate::run::{Before, Inspected, Terms, run};
 use crate::stop::Stop;
+use crate::strassen;
+use bramble_kernel::factors;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
-use bramble_matrix::{DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span, scaling};
-use bramble_plan::{Cut, Decision, Machine, Problem, Wish, decide};
+use bramble_matrix::{DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span};
+use bramble_plan::{Cut, Decision, Machine, Making, Problem, Wish};
 use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
 use std::rc::Rc;
@@ -44,6 +45,8 @@ pub struct Request {
     pub kernel: String,
     /// What is wanted of the plan.
     pub wish: Wish,
+    /// Names the strategy or kernel that replaces one that the user has ordered, and the reason. `None` in a new request.
+    pub instead: Option<String>,
     /// Most bytes that any one worker is sent before it frees some.
     pub credits: Option<u64>,
     /// Whether work that a slow machine has not been sent goes to others.
@@ -141,22 +144,27 @@ pub struct Finished {
 /// this comes before anybody is asked to wait. Others stay as they are.
 pub async fn gone_on_with(request: Request, watch: &dyn Watch) -> Result<Request, PrimaryError> {
     let problem = problem(&request)?;
+    let request = strassen::with_a_fitting_strategy(request, &problem).await?;
     resume::check(request, &problem, watch).await
 }
 
 /// Computes and checks a product. Has to run inside a `tokio::task::LocalSet`. A C that fails the check is
 /// given back too: `report.verify` says so, and the caller must not commit it.
-pub async fn multiply(mut request: Request, ends: Ends, watch: &dyn Watch) -> Result<Finished, PrimaryError> {
+pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result<Finished, PrimaryError> {
     let problem = problem(&request)?;
     if problem.flops() == 0.0 || request.alpha == 0.0 {
         return without_product(request, &problem).await;
     }
+    let (mut request, measured) = strassen::with_a_fitting_kernel(request, &problem).await?;
     let alike = ends.alike;
     let mut recorder = Recorder::new(request.log.take());
     recorder.phase(Phase::Opening);
     let wants = Wants { log: recorder.is_on(), account: request.account };
     let mut gathered = gather(&request, &problem, ends, wants, watch).await?;
-    request.wish = gathered.wish;
+    let making = Making { a: request.a.is_made(), b: request.b.is_made() };
+    request.wish = Wish { tiles_early: request.journal.as_ref().map(|_| making), ..gathered.wish };
+    let everybody = std::iter::once(&gathered.local).chain(&gathered.workers);
+    strassen::check_own_kernels(&request, &problem, everybody, measured).await?;
     let before = request.journal.as_ref().and_then(|journal| journal.before.as_deref());
     let kernel = resume::fitting_kernel(&mut gathered, before, &problem)?;
     let Gathered { local, workers, nic_bytes_per_s, missing, mut lost, comers, rules, .. } = gathered;
@@ -170,7 +178,7 @@ pub async fn multiply(mut request: Request, ends: Ends, watch: &dyn Watch) -> Re
         even_speeds(machines.iter_mut().collect());
     }
     let decision = match before {
-        None => choose(&request, &problem, &primary, &machines).await?,
+        None => strassen::choose(&request, &problem, &primary, &machines).await?,
         Some(journal) => resume::decision(journal, workers.len()),
     };
     watch.decided(&decision);
@@ -197,6 +205,7 @@ pub async fn multiply(mut request: Request, ends: Ends, watch: &dyn Watch) -> Re
     let subject = || Subject::of(&request, &problem, kernel, &plan);
     let subject = request.journal.is_some().then(subject);
     let journal = request.journal.take().zip(subject);
+    let instead = request.instead;
     let (steals, account, stop) = (request.steals, request.account, request.stop);
     let credits = request.credits;
     let terms = Terms { steals, account, credits, comers, recorder, journal, before, stop, inspector };
@@ -205,7 +214,7 @@ pub async fn multiply(mut request: Request, ends: Ends, watch: &dyn Watch) -> Re
     let broken = relay.as_ref().and_then(|relay| relay.unreachable.get(introduced..));
     broken.into_iter().flatten().for_each(|pair| watch.parted(pair));
     let sealed = ran.output.seal()?;
-    let wire = |f: fn(&crate::MachineReport) -> u64| ran.machines.iter().map(f).sum();
+    let wire = |f: fn(&MachineReport) -> u64| ran.machines.iter().map(f).sum();
     let grid =
         decision.plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth]);
     let Inspected { verify, wrong, suspect } = ran.inspected;
@@ -228,19 +237,14 @@ pub async fn multiply(mut request: Request, ends: Ends, watch: &dyn Watch) -> Re
         bytes_received: wire(|m| m.bytes_out),
         alone: decision.alone,
         sentence: decision.sentence,
+        instead,
         moved: moved(&ran.state, &ran.machines),
         lost,
         joined: ran.joined,
         wrong,
         missing,
         io: ran.io,
-        machines: ran
-            .machines
-            .into_iter()
-            .enumerate()
-            .filter(|(at, m)| *at < members || m.share > 0.0)
-            .map(|m| m.1)
-            .collect(),
+        machines: with_a_share(ran.machines, members),
         left_out: decision.left_out,
         verify,
         suspect,
@@ -248,6 +252,12 @@ pub async fn multiply(mut request: Request, ends: Ends, watch: &dyn Watch) -> Re
         effort: request.effort,
     };
     Ok(Finished { sealed, report, log: ran.log, journal: ran.journal })
+}
+
+/// The members of the plan, and the machines that took over work.
+fn with_a_share(machines: Vec<MachineReport>, members: usize) -> Vec<MachineReport> {
+    let counts = |(at, machine): &(usize, MachineReport)| *at < members || machine.share > 0.0;
+    machines.into_iter().enumerate().filter(counts).map(|(_, machine)| machine).collect()
 }
 
 /// How the operands lie, and which of them are generated.
@@ -259,30 +269,6 @@ fn as_they_lie(request: &Request, problem: &Problem) -> Operands {
         b_generated: !problem.sends_b,
         reads_c: problem.reads_c,
     }
-}
-
-/// Decides. Where Strassen's method would be fastest for floats, the operands are looked at first: its errors are small
-/// beside the largest elements only.
-async fn choose(
-    request: &Request,
-    problem: &Problem,
-    primary: &Machine,
-    machines: &[Machine],
-) -> Result<Decision, PrimaryError> {
-    let decision = decide(problem, request.cut, primary, machines, &request.wish)?;
-    let is_named = request.wish.strategy.is_some();
-    if is_named || decision.plan.strategy.levels == 0 || !problem.dtype.is_float() {
-        return Ok(decision);
-    }
-    let (a, b, threads) = (request.a.clone(), request.b.clone(), request.threads);
-    let scaling = off_loop("looking at the operands", move || scaling(&a, &b, threads)).await??;
-    if !scaling.is_bad() {
-        return Ok(decision);
-    }
-    let classical = Wish { elementwise: true, ..request.wish };
-    let mut decision = decide(problem, request.cut, primary, machines, &classical)?;
-    decision.sentence += &format!("; not by Strassen's method, which would lose small elements ({scaling})");
-    Ok(decision)
 }
 
 /// Checks that the operands fit each other and the output.
@@ -325,6 +311,7 @@ async fn without_product(mut request: Request, problem: &Problem) -> Result<Fini
     let sealed = request.output.seal()?;
     log.iter_mut().for_each(|log| log.phase(Phase::Verifying));
     let verify = inspector.look(sealed.matrix()?, 0).await?;
+    inspector.unchanged("when C was complete", !verify.verdict.passed)?;
     let report = Report {
         m: problem.m,
         n: problem.n,
@@ -343,6 +330,7 @@ async fn without_product(mut request: Request, problem: &Problem) -> Result<Fini
         bytes_received: 0,
         alone: true,
         sentence: "alone: there is nothing to multiply".to_owned(),
+        instead: None,
         io: None,
         machines: Vec::new(),
         moved: Vec::new(),
@@ -362,7 +350,6 @@ async fn without_product(mut request: Request, problem: &Problem) -> Result<Fini
 /// C = βC, a strip of rows at a time.
 fn scale<T: Element>(old: &Matrix, beta: f64, output: &Output) -> Result<(), PrimaryError> {
     let shape = old.shape();
-    let beta = T::from_f64(beta);
     for row in 0..shape.rows {
         let rect = Rect::new(Span::new(row, row + 1), Span::new(0, shape.cols));
         let mut bytes = vec![0; shape.cols as usize * size_of::<T>()];
@@ -370,7 +357,7 @@ fn scale<T: Element>(old: &Matrix, beta: f64, output: &Output) -> Result<(), Pri
         let mut lent = output.lend(rect);
         let mut view = lent.view_mut::<T>();
         for (j, element) in bytes.chunks_exact(size_of::<T>()).enumerate() {
-            *view.at_mut(0, j) = bytemuck::pod_read_unaligned::<T>(element).times(beta);
+            *view.at_mut(0, j) = factors::times(bytemuck::pod_read_unaligned::<T>(element), beta);
         }
     }
     Ok(())

@@ -13,6 +13,7 @@ use crate::error::off_loop;
 use crate::gathering::Gathered;
 use crate::opening::Session;
 use crate::product::{Request, Watch};
+use bramble_matrix::number::to_u64;
 use bramble_matrix::{Digest128, Matrix, Output};
 use bramble_plan::{Decision, Plan, Preference, Problem};
 use bramble_schedule::journal::{Head, Journal};
@@ -29,6 +30,8 @@ pub struct Resumed {
     pub tiles: u64,
     /// Tiles that are not what they were: they are made again.
     pub tiles_damaged: u64,
+    /// Tiles that had not come to the disk when the machine of the run before went down: they are made again, too.
+    pub tiles_not_on_disk: u64,
 }
 
 /// Checks what another run has left. Damaged tiles are taken out of its journal.
@@ -50,16 +53,17 @@ pub(crate) async fn check(
     .await??;
     let output = request.output;
     let (output, journal, damaged) = off_loop("looking at what is there", move || {
-        let damaged = damaged(&output, &before, threads);
-        before.tiles.retain(|tile, _| !damaged.contains(tile));
-        (output, before, damaged.len())
+        let differing = damaged(&output, &before, threads);
+        before.tiles.retain(|tile, _| !differing.contains(tile));
+        let not_on_disk = differing.intersection(&before.unsynced).count();
+        before.missing.clone_from(&differing);
+        (output, before, [differing.len() - not_on_disk, not_on_disk].map(to_u64))
     })
     .await?;
     request.output = output;
-    let there = bramble_matrix::number::to_u64(journal.tiles.len());
-    let tiles = journal.head.plan.tiles();
-    let tiles_damaged = bramble_matrix::number::to_u64(damaged);
-    watch.resumed(&Resumed { tiles_there: there, tiles, tiles_damaged });
+    let (tiles_there, tiles) = (to_u64(journal.tiles.len()), journal.head.plan.tiles());
+    let [tiles_damaged, tiles_not_on_disk] = damaged;
+    watch.resumed(&Resumed { tiles_there, tiles, tiles_damaged, tiles_not_on_disk });
     // The kernel of the run before; what its bits depend on besides is compared when all have said what they are.
     if let Some(kernel) = journal.head.kernel.split(' ').next().filter(|name| !name.is_empty()) {
         kernel.clone_into(&mut request.kernel);

@@ -108,6 +108,8 @@ struct Core {
     /// How long C was looked at before something was made again.
     inspecting: Duration,
     failed: Option<String>,
+    /// Whether that is because the file of an operand was changed.
+    is_changed: bool,
     /// Links between workers that broke: whose, and why.
     parted: Vec<(usize, usize, String)>,
     /// Machines that came in, and when.
@@ -202,6 +204,7 @@ pub(crate) async fn run(
         finished: None,
         inspecting: Duration::ZERO,
         failed: None,
+        is_changed: false,
         parted: Vec::new(),
         joined: Vec::new(),
         stopped: None,
@@ -403,7 +406,7 @@ impl Core {
             return Err(PrimaryError::Stopped);
         }
         if let Some(why) = self.failed {
-            return Err(PrimaryError::Failed(why));
+            return Err(if self.is_changed { PrimaryError::Changed(why) } else { PrimaryError::Failed(why) });
         }
         let Some(inspected) = inspected else { return Err(PrimaryError::Stopped) };
         let first_job = self.first_job.unwrap_or(self.began);

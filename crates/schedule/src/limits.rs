@@ -72,9 +72,14 @@ pub const STALL_MAX: Duration = Duration::from_secs(20);
 pub const BYTES_PER_S_MIN: u64 = 4 << 10;
 /// See `BYTES_PER_S_MIN`.
 pub const RATE_WINDOW: Duration = Duration::from_secs(30);
-/// A primary that waits for workers to dial in has them all by then.
+/// A primary that waits for workers to dial in has them all by then, unless its user says otherwise.
 pub const AWAIT_DEADLINE: Duration = Duration::from_secs(120);
-/// A primary that has proven its key, or was dialled, may take this long for its hello: it waits for its other workers,
+/// The longest time that a user may have it wait.
+pub const AWAIT_MAX: Duration = Duration::from_secs(24 * 3600);
+/// A worker that has dialled a primary, which then has proven its key, waits this long for the hello: the primary waits for its
+/// other workers. A connection whose other end is gone ends sooner (`tune` in `link/src/tcp/mod.rs`).
+pub const DIALLED_HELLO_PATIENCE: Duration = Duration::from_secs(24 * 3600 + 60);
+/// A primary that has dialled, and has proven its key, may take this long for its hello: it waits for its other workers,
 /// and measures itself.
 pub const HELLO_PATIENCE: Duration = Duration::from_secs(150);
 /// A connection must be encrypted and its key proven by then, all in all; where no key is asked for, its hello said.
@@ -105,6 +110,8 @@ const _: () = {
     assert!(2 + FORWARDS_MAX * 12 <= HEAD_BYTES_MAX);
     // A block has at most 1024 tiles along an edge, so one panel starts at most that many of both.
     assert!(MATRICES_MAX > 1024 + 1 && JOBS_MAX > 1024);
+    assert!(DIALLED_HELLO_PATIENCE.as_secs() > AWAIT_MAX.as_secs() + WELCOME_DEADLINE.as_secs());
+    assert!(AWAIT_MAX.as_secs() > AWAIT_DEADLINE.as_secs());
     assert!(HELLO_PATIENCE.as_secs() > AWAIT_DEADLINE.as_secs() + WELCOME_DEADLINE.as_secs());
     assert!(
         STRANGERS_PER_ADDRESS_MAX >= SESSIONS_MAX

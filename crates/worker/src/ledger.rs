@@ -9,6 +9,7 @@
 //! Deliberately absent: queues and shares. Who comes first is granted what its product can use; who finds nothing
 //! is told who has it.
 
+use crate::machine::Config;
 use crate::session::WorkerError;
 use crate::speeds::Speeds;
 use bramble_schedule::limits::{GRANT_BYTES_MIN, SESSIONS_MAX};
@@ -157,7 +158,8 @@ impl Ledger {
         let mib = memory_bytes >> 20;
         let Some(largest) = state.holders.values().max_by_key(|h| h.granted_bytes) else {
             return format!(
-                "--memory of {mib} MiB leaves nothing for matrices beside the program and its kernel; give it more"
+                "--memory of {mib} MiB leaves nothing for matrices beside the program ({} MiB) and its kernel; give it more",
+                Config::PROGRAM_BYTES >> 20
             );
         };
         let others = match state.holders.len() - 1 {

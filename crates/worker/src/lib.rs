@@ -25,5 +25,6 @@ pub use bramble_schedule::limits;
 pub use ledger::Ledger;
 pub use machine::{Config, available_memory, default_threads, host_name};
 pub use meetings::Meetings;
+pub use pool::pinnable_cores;
 pub use serve::{DOOR, join, listen};
 pub use session::{Served, WorkerError, serve_arrival, serve_link};

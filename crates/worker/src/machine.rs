@@ -27,14 +27,14 @@ pub struct Config {
 
 impl Config {
     /// What the program, its stack and a link need beside matrices and kernels.
-    const PROGRAM_BYTES: u64 = 32 << 20;
+    pub const PROGRAM_BYTES: u64 = 32 << 20;
 
     /// Why nobody could use such a worker, and the way out.
     pub fn is_of_no_use(&self) -> Option<String> {
         let mib = Self::PROGRAM_BYTES >> 20;
         (self.capacity_bytes() == 0).then(|| {
             format!(
-                "--memory: the program alone needs {mib} MiB, so nothing is left for matrices; give it more"
+                "--memory: must be more than {mib}M, which the program alone needs; give it more, as in 256M"
             )
         })
     }

@@ -233,15 +233,34 @@ const GIVES_WAY_BY: i32 = 5;
 /// the thread then runs wherever the system puts it.
 #[cfg(target_os = "linux")]
 fn pin(index: usize) {
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-    let Ok(allowed) = sched_getaffinity(None) else { return };
-    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let cores = allowed_cores();
     if cores.is_empty() {
         return;
     }
     let mut one = CpuSet::new();
     one.set(cores[index % cores.len()]);
     let _ = sched_setaffinity(None, &one);
+}
+
+/// The numbers of the cores that this process may use; none where the system does not say.
+#[cfg(target_os = "linux")]
+fn allowed_cores() -> Vec<usize> {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    let Ok(allowed) = sched_getaffinity(None) else { return Vec::new() };
+    (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect()
+}
+
+/// How many cores there are to pin threads to; 0 where that is not known, or not done.
+#[cfg(target_os = "linux")]
+pub fn pinnable_cores() -> usize {
+    allowed_cores().len()
+}
+
+/// Other systems put threads where they want.
+#[cfg(not(target_os = "linux"))]
+pub fn pinnable_cores() -> usize {
+    0
 }
 
 /// Other systems put threads where they want.

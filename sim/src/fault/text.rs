@@ -27,6 +27,8 @@ pub struct FaultError {
 const FORM: &str = "a fault is kind:where@when, such as kill:w3@2.5s or slow:w1@1s..4s/50";
 const KINDS: &str = "kinds are kill, off, memory, pause, busy, cut, stall, slow, delay, late, \
                      join, restart, lie, leap, still";
+/// Those of the timing mode (`FaultKind::is_timed`).
+const TIMED_KINDS: &str = "kinds are kill, off, pause, busy, slow, join, restart";
 const SITES: &str =
     "a place is w3 (the third worker), p (the primary) or a link: w1-w2 both ways, w3>p or p>w3 one way";
 const TIMES: &str = "a time is a number with s, ms or us, such as 2.5s";
@@ -50,15 +52,40 @@ impl Faults {
     ///
     /// The first fault that is none.
     pub fn read(text: &str, whole: Option<Duration>) -> Result<Self, FaultError> {
+        Self::read_kinds(text, whole, KINDS)
+    }
+
+    /// The same where all faults have to be such as the timing mode knows, wherever they happen (`check_timed` looks at that).
+    ///
+    /// # Errors
+    ///
+    /// The first fault that is none, and then the first of another kind.
+    pub fn read_timed(text: &str, whole: Option<Duration>) -> Result<Self, FaultError> {
+        let faults = Self::read_kinds(text, whole, TIMED_KINDS)?;
+        match faults.0.iter().enumerate().find(|(_, fault)| !fault.kind.is_timed()) {
+            None => Ok(faults),
+            Some((at, fault)) => Err(FaultError {
+                number: at + 1,
+                text: fault.to_string(),
+                what: format!("this kind is known in trials only; {TIMED_KINDS}"),
+            }),
+        }
+    }
+
+    fn read_kinds(text: &str, whole: Option<Duration>, kinds: &str) -> Result<Self, FaultError> {
         let parts = text.split(',').map(str::trim).enumerate().filter(|(_, part)| !part.is_empty());
         let fault = |(at, part): (usize, &str)| {
-            fault(part, whole).map_err(|what| FaultError { number: at + 1, text: part.to_owned(), what })
+            fault(part, whole, kinds).map_err(|what| FaultError {
+                number: at + 1,
+                text: part.to_owned(),
+                what,
+            })
         };
         Ok(Self(parts.map(fault).collect::<Result<_, _>>()?))
     }
 }
 
-fn fault(text: &str, whole: Option<Duration>) -> Result<Fault, String> {
+fn fault(text: &str, whole: Option<Duration>, kinds: &str) -> Result<Fault, String> {
     let moment = |text: &str| moment(text, whole);
     let (name, rest) = text.split_once(':').ok_or(FORM)?;
     let (site, when) = rest.split_once('@').ok_or(FORM)?;
@@ -66,7 +93,7 @@ fn fault(text: &str, whole: Option<Duration>) -> Result<Fault, String> {
         Some((when, amount)) => (when, Some(amount)),
         None => (when, None),
     };
-    let kind = kind(name, amount)?;
+    let kind = kind(name, amount, kinds)?;
     let site = self::site(site)?;
     if matches!(site, Site::Link { .. }) && !kind.is_of_links() {
         return Err(format!("{name} happens at a worker, such as w3"));
@@ -93,7 +120,7 @@ fn fault(text: &str, whole: Option<Duration>) -> Result<Fault, String> {
     Ok(Fault { kind, site, from, to })
 }
 
-fn kind(name: &str, amount: Option<&str>) -> Result<FaultKind, String> {
+fn kind(name: &str, amount: Option<&str>, kinds: &str) -> Result<FaultKind, String> {
     let needs = |what: &str| format!("{name} needs {what}");
     let times = || -> Result<f64, String> {
         let what = || needs("how many times slower, such as /50");
@@ -121,7 +148,7 @@ fn kind(name: &str, amount: Option<&str>) -> Result<FaultKind, String> {
         "slow" => Ok(FaultKind::Slow(times()?)),
         "delay" => Ok(FaultKind::Delay(longer()?)),
         "late" => Ok(FaultKind::Late(longer()?)),
-        _ => Err(format!("'{name}' is no kind of fault; {KINDS}")),
+        _ => Err(format!("'{name}' is no kind of fault; {kinds}")),
     }
 }
 
@@ -254,6 +281,23 @@ mod tests {
         assert!(text.parse::<Faults>().unwrap_err().to_string().contains("is not known"));
         for text in ["kill:w1@%", "kill:w1@-5%", "kill:w1@nan%", "kill:w1@10001%", "pause:w1@60%..2s"] {
             assert!(Faults::read(text, Some(Duration::from_secs(4))).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_timing_mode_names_the_kinds_that_it_knows() {
+        let error = |text: &str| Faults::read_timed(text, None).unwrap_err().to_string();
+        let kinds = "kinds are kill, off, pause, busy, slow, join, restart";
+        assert!(error("die:w1@1s").ends_with(&format!("'die' is no kind of fault; {kinds}")));
+        let other = error("kill:w1@1s,stall:w1@1s..");
+        assert!(other.starts_with("fault 2, 'stall:w1@1s..': ") && other.ends_with(kinds), "{other}");
+        for name in kinds.trim_start_matches("kinds are ").split(", ") {
+            let text = match name {
+                "busy" | "slow" => format!("{name}:w1@1s..2s/4"),
+                "pause" | "restart" => format!("{name}:w1@1s..2s"),
+                _ => format!("{name}:w1@1s"),
+            };
+            assert!(Faults::read_timed(&text, None).unwrap().0.iter().all(|fault| fault.kind.is_timed()));
         }
     }
 

@@ -7,7 +7,7 @@ use crate::fault::Faults;
 use crate::random::Random;
 use bramble_matrix::DType;
 use bramble_plan::{
-    Base, Cut, LinkRate, Machine, Order, Plan, Preference, Problem, Relay, Strategy, Wish, decide,
+    Base, Cut, LinkRate, Machine, Making, Order, Plan, Preference, Problem, Relay, Strategy, Wish, decide,
 };
 use bramble_schedule::primary::{PeerInfo, Referred};
 use std::fmt::{self, Display, Formatter};
@@ -83,6 +83,7 @@ impl Scenario {
             reproducible: levels == 0 && random.chance(0.3),
             elementwise: false,
             relay: *random.one_of(&[Relay::On, Relay::Off, Relay::Auto]),
+            tiles_early: seed.is_multiple_of(2).then(Making::default),
         };
         let mut plan = decide(&p, cut, &machines[0], &machines[1..=workers], &wish).ok()?.plan;
         if random.chance(0.4) {

@@ -201,7 +201,7 @@ mod tests {
             (message_size("1"), message_size("4K"), message_size("64MiB")),
             (Ok(1), Ok(4096), Ok(64 << 20))
         );
-        for bad in ["", "0", "2G", "1.5K", "-1", "x", "99999999999999999999"] {
+        for bad in ["", "0", "2G", "1.5.5K", "-1", "x", "99999999999999999999"] {
             assert!(message_size(bad).is_err(), "{bad}");
         }
     }

@@ -3,14 +3,17 @@
 
 use crate::exit::Failure;
 use crate::levels;
-use crate::quantity::size;
+use crate::quantity::{duration, number, size};
 use crate::ranks::Ranks;
 use bramble_kernel::{Choice, KernelName};
-use bramble_matrix::{DType, Effort};
+use bramble_matrix::{DType, Effort, Shape};
 use bramble_plan::{Cut, Preference, Relay, Strategy, Wish};
+use bramble_worker::limits::AWAIT_MAX;
 use clap::{Args, ValueEnum};
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Over what the frames to workers of `--local` go, or to those of `mpirun`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -52,8 +55,11 @@ pub(crate) struct TeamArgs {
     /// Wait for this many workers that dial in with bramble worker --join
     #[arg(long = "await", value_name = "N", conflicts_with = "local", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) awaited: Option<u16>,
+    /// How long to wait for them, as in 90s, 10m or 12h
+    #[arg(long, value_name = "TIME", requires = "awaited", default_value = "2m", value_parser = await_timeout)]
+    pub(crate) await_timeout: Duration,
     /// Where they dial in
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "awaited", default_value = "0.0.0.0:7401")]
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "awaited", default_value = "0.0.0.0:7401", value_parser = socket_address)]
     pub(crate) listen: SocketAddr,
     /// Start this many worker processes on this machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -130,7 +136,7 @@ pub(crate) struct CutArgs {
     #[arg(long, value_name = "S", default_value = "auto", value_parser = strategy)]
     pub(crate) strategy: Wanted,
     /// The same bits whatever the strategy and the machines: sums are added in one order, with the simd kernel everywhere
-    /// unless --kernel says otherwise
+    /// unless --kernel says otherwise. For floats, another --panel gives other bits (docs/kernel-contract.md says which agree)
     #[arg(long)]
     pub(crate) reproducible: bool,
     /// No element less accurate than by the classical method: keeps Strassen out
@@ -142,7 +148,7 @@ pub(crate) struct CutArgs {
     /// Rows and columns of a tile of C
     #[arg(long, value_name = "N")]
     tile: Option<u64>,
-    /// Depth of a step of k
+    /// Depth of a step of k; for floats the last bits of C depend on it, also with --reproducible
     #[arg(long, value_name = "N")]
     panel: Option<u64>,
     /// Most bytes that a worker is sent before it gives some back
@@ -198,17 +204,18 @@ impl CutArgs {
                 RelayKind::On => Relay::On,
                 RelayKind::Off => Relay::Off,
             },
+            tiles_early: None,
         }
     }
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct MultiplyArgs {
-    /// Left operand
-    pub(crate) a: String,
+    /// Left operand; - reads a .npy or .mtx file from standard input
+    pub(crate) a: OsString,
     /// Right operand
-    pub(crate) b: String,
-    /// Write C to this .npy file
+    pub(crate) b: OsString,
+    /// Write C to this .npy file; - writes it to standard output, and the report to standard error
     #[arg(short, long, value_name = "C.npy")]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
@@ -218,10 +225,10 @@ pub(crate) struct MultiplyArgs {
     #[command(flatten)]
     pub(crate) operands: OperandArgs,
     /// Factor of the product
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = number)]
     pub(crate) alpha: f64,
     /// Factor of the C that is already in the output file
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, requires = "output")]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = number, requires = "output")]
     pub(crate) beta: f64,
     /// How hard to check C: off, fast, full
     #[arg(long, value_name = "EFFORT", default_value = "fast", value_parser = effort)]
@@ -268,9 +275,9 @@ pub(crate) struct MultiplyArgs {
 pub(crate) struct PlanArgs {
     /// Left operand; or, alone, sizes such as 4000x3000x5000 or 4000x3000x5000:f32
     #[arg(required_unless_present = "size")]
-    pub(crate) a: Option<String>,
+    pub(crate) a: Option<OsString>,
     /// Right operand
-    pub(crate) b: Option<String>,
+    pub(crate) b: Option<OsString>,
     /// Sizes instead of operands: C is M x N, and K deep
     #[arg(long, value_name = "MxKxN[:DTYPE]", value_parser = sizes, conflicts_with_all = ["a", "b"])]
     pub(crate) size: Option<Sizes>,
@@ -284,7 +291,7 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) operands: OperandArgs,
     /// Factor of the old C; unless it is 0, the old C has to be sent too
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = number)]
     pub(crate) beta: f64,
     /// Print one JSON object instead of text and picture
     #[arg(long)]
@@ -295,7 +302,7 @@ pub(crate) struct PlanArgs {
 pub(crate) struct SimArgs {
     #[command(flatten)]
     pub(crate) product: PlanArgs,
-    /// What goes wrong: kind:wN@when, as in kill:w3@2.5s,slow:w1@1s..4s/50,join:w9@50%. Times are from the start; a % is of the
+    /// What goes wrong: kind:wN@when, as in kill:w3@2.5s,slow:w1@1s..4s/50,join:w4@50%. Times are from the start; a % is of the
     /// undisturbed time. Kinds: kill, off, pause, busy, slow, join, restart (docs/simulator.md)
     #[arg(long, value_name = "FAULTS", conflicts_with = "seeds")]
     pub(crate) faults: Option<String>,
@@ -309,11 +316,11 @@ pub(crate) struct SimArgs {
     #[arg(long)]
     pub(crate) no_steal: bool,
     /// Time that the primary's processor takes for each byte that it sends or receives, in nanoseconds
-    #[arg(long, value_name = "NS", default_value_t = 0.45, allow_negative_numbers = true, value_parser = nanoseconds)]
+    #[arg(long, value_name = "NS", default_value_t = 0.45, value_parser = nanoseconds)]
     pub(crate) move_ns: f64,
     /// Time that a worker does not compute for each byte that it sends or receives, in nanoseconds: one for all, or one for each
     /// in their order, as in 2,2,4. For machines whose cores all compute, and those that have a part of a core
-    #[arg(long, value_name = "NS", value_delimiter = ',', allow_negative_numbers = true, value_parser = nanoseconds)]
+    #[arg(long, value_name = "NS", value_delimiter = ',', value_parser = nanoseconds)]
     pub(crate) worker_move_ns: Vec<f64>,
 }
 
@@ -344,8 +351,22 @@ pub(crate) struct Sizes {
     pub(crate) dtype: DType,
 }
 
-/// Longest side: more elements than any file has, and few enough for every sum that planning makes.
-const SIDE_MAX: u64 = 1 << 32;
+impl MultiplyArgs {
+    /// The file that C will be.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.output.as_deref().filter(|path| !is_standard_stream(path))
+    }
+
+    /// Whether C goes to standard output.
+    pub(crate) fn is_streamed(&self) -> bool {
+        self.output.as_deref().is_some_and(is_standard_stream)
+    }
+}
+
+/// Whether a name is that of standard input or output.
+pub(crate) fn is_standard_stream(name: impl AsRef<OsStr>) -> bool {
+    name.as_ref() == "-"
+}
 
 /// `20000x20000x20000:f32`.
 pub(crate) fn sizes(text: &str) -> Result<Sizes, String> {
@@ -357,13 +378,31 @@ pub(crate) fn sizes(text: &str) -> Result<Sizes, String> {
     let side = |text: &str| -> Result<u64, String> {
         let is_plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let side: u64 = text.parse().ok().filter(|_| is_plain).ok_or_else(form)?;
-        let fits = (1..=SIDE_MAX).contains(&side);
-        if fits { Ok(side) } else { Err(format!("{text}: a side is from 1 to {SIDE_MAX}")) }
+        let fits = (1..=Shape::SIDE_MAX).contains(&side);
+        if fits { Ok(side) } else { Err(format!("{text}: a side is from 1 to {}", Shape::SIDE_MAX)) }
     };
     match sides.split('x').collect::<Vec<_>>()[..] {
         [m, k, n] => Ok(Sizes { m: side(m)?, k: side(k)?, n: side(n)?, dtype }),
         _ => Err(form()),
     }
+}
+
+/// How long is waited for workers that dial in.
+fn await_timeout(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    if time <= AWAIT_MAX { Ok(time) } else { Err(format!("at most {} h", AWAIT_MAX.as_secs() / 3600)) }
+}
+
+/// An address to listen on. A port alone does not say which machines may connect.
+pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let port = text.strip_prefix(':').unwrap_or(text);
+    let is_port = port.parse::<u16>().is_ok();
+    text.parse().map_err(|_| match is_port {
+        true => format!(
+            "a port needs an address: use 127.0.0.1:{port} for this machine alone, 0.0.0.0:{port} for all that reach it"
+        ),
+        false => "use the number of an address, and a port, as in 0.0.0.0:7400 or [::1]:7400".to_owned(),
+    })
 }
 
 fn nanoseconds(text: &str) -> Result<f64, String> {
@@ -400,6 +439,35 @@ mod tests {
             ["", "2x3", "2x3x4x5", "2x3x0", "2x3x-4", "2x3x4:f16", "2x3x+4", "2x3x99999999999", "ax2x3"]
         {
             assert!(sizes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn factors_are_finite_and_not_lost() {
+        for (text, value) in [
+            ("1e-46", 1e-46),
+            ("-2.5", -2.5),
+            ("1e39", 1e39),
+            ("0.000e5", 0.0),
+            ("-0", 0.0),
+            ("5e-324", 5e-324),
+        ] {
+            assert_eq!(number(text), Ok(value), "{text}");
+        }
+        for bad in ["1e309", "-1e400", "inf", "nan", "1e-400", "0.01e-999", "two", ""] {
+            assert!(number(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_port_alone_is_answered_with_addresses_that_have_it() {
+        assert_eq!(socket_address("[::1]:81").map(|a| a.to_string()), Ok("[::1]:81".to_owned()));
+        for port in ["7510", ":7510"] {
+            let why = socket_address(port).unwrap_err();
+            assert!(why.contains("127.0.0.1:7510") && why.contains("0.0.0.0:7510"), "{why}");
+        }
+        for bad in ["", "localhost:1", "127.0.0.1", "1.2.3.4:70000"] {
+            assert!(socket_address(bad).unwrap_err().starts_with("use the number"), "{bad}");
         }
     }
 

@@ -130,10 +130,7 @@ fn measured(
         crate::out((table(&points).join("\n") + "\n").as_bytes())?;
     }
     show::warnings(&points).iter().for_each(|line| crate::say(line));
-    if let Some(path) = &args.form.plot {
-        let written = std::fs::write(path, plot::svg(&points));
-        written.map_err(|e| Failure::failed(format!("--plot {}: {e}", path.display())))?;
-    }
+    args.form.write_plot(|| plot::svg(&points))?;
     Ok(Exit::Done)
 }
 

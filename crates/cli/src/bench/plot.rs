@@ -14,24 +14,27 @@ impl BenchForm {
     ///
     /// # Errors
     ///
-    /// Where it is no `.svg`, a folder, in a folder that there is not, or where this user may not write.
+    /// Where it is no `.svg`, or nothing that this user may write.
     pub(crate) fn check_plot(&self) -> Result<(), Failure> {
         let Some(path) = &self.plot else { return Ok(()) };
-        let refused = |what: String| Failure::failed(format!("--plot {}: {what}", path.display()));
-        if !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg")) {
+        // A device or a pipe may have any name.
+        let is_file = path.as_os_str() != "-" && (path.is_file() || !path.exists());
+        if is_file && !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg")) {
             let what = "drawings are SVG; give the file a name that ends in .svg";
             return Err(Failure::usage(format!("--plot {}: {what}", path.display())));
         }
-        if path.is_dir() {
-            return Err(refused("is a folder".to_owned()));
+        crate::out_file::check("--plot", path)?;
+        if path.exists() {
+            return Ok(());
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or_else(|| Path::new("."));
-        if !folder.is_dir() {
-            return Err(refused(format!("there is no folder {}; make it first", folder.display())));
-        }
-        let written = if path.exists() { path } else { folder };
-        access(written, Access::WRITE_OK).map_err(|e| refused(format!("cannot be written: {e}")))
+        access(folder.unwrap_or_else(|| Path::new(".")), Access::WRITE_OK)
+            .map_err(|e| Failure::failed(format!("--plot {}: cannot be written: {e}", path.display())))
+    }
+
+    /// Writes the drawing, if one is wanted.
+    pub(crate) fn write_plot(&self, svg: impl FnOnce() -> String) -> Result<(), Failure> {
+        self.plot.as_ref().map_or(Ok(()), |path| crate::out_file::write("--plot", path, svg().as_bytes()))
     }
 }
 

@@ -105,10 +105,7 @@ pub(crate) fn run(args: &BenchProductArgs) -> Result<Exit, Failure> {
         let all: usize = points.iter().map(|p| p.wall.len()).sum();
         crate::say(&format!("bramble: {disturbed} of {all} runs took more than 1.2 times their median"));
     }
-    if let Some(path) = &args.form.plot {
-        let written = std::fs::write(path, svg(&points));
-        written.map_err(|e| Failure::failed(format!("--plot {}: {e}", path.display())))?;
-    }
+    args.form.write_plot(|| svg(&points))?;
     Ok(Exit::Done)
 }
 

@@ -9,10 +9,13 @@
 
 use super::dial;
 use crate::hosts::Host;
+use crate::turned_away::TurnedAway;
 use bramble_link::{Door, Security};
 use bramble_primary::End;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -23,7 +26,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 
 /// Where workers may still come from.
 pub(crate) struct Later {
-    pub(super) door: Option<Door>,
+    /// The door for workers that dial in, and the account of those that it turned away.
+    pub(super) door: Option<(Door, Rc<RefCell<TurnedAway>>)>,
     pub(super) hosts: Vec<Host>,
     /// The hosts by the name of their link.
     pub(super) by_name: BTreeMap<String, usize>,
@@ -72,12 +76,16 @@ impl Later {
 }
 
 /// The next that dials in, if it may.
-async fn next(door: &mut Option<Door>) -> Option<End> {
+async fn next(door: &mut Option<(Door, Rc<RefCell<TurnedAway>>)>) -> Option<End> {
     match door {
-        Some(door) => {
-            let (_, came) = door.next().await;
-            came.ok().map(|arrival| End { link: arrival.link, threads_max: 0, was_dialled: false })
-        }
+        Some((door, turned_away)) => match door.next().await {
+            (_, Ok(arrival)) => Some(End { link: arrival.link, threads_max: 0, was_dialled: false }),
+            (peer, Err(e)) => {
+                // The report says it: a line now would be in the way of the progress.
+                turned_away.borrow_mut().add(Instant::now(), peer, &e);
+                None
+            }
+        },
         None => std::future::pending().await,
     }
 }

@@ -9,7 +9,6 @@ use crate::args::{Cli, Command as Verb, LabRunArgs, TeamArgs};
 use crate::exit::{self, Exit, Failure};
 use crate::hostfile;
 use crate::hosts::{HOSTS_MAX, Host, parse_list};
-use clap::Parser;
 use std::ffi::{OsStr, OsString};
 
 /// What a lab without a key is used with.
@@ -18,7 +17,7 @@ const OPEN: [&str; 2] = ["--insecure", "--i-trust-this-network"];
 /// Runs the verb.
 pub(super) fn run(args: &LabRunArgs) -> Result<Exit, Failure> {
     let whole = [OsStr::new("bramble")].into_iter().chain(args.command.iter().map(OsString::as_os_str));
-    let inner = match Cli::try_parse_from(whole) {
+    let inner = match Cli::read_from(whole) {
         Ok(inner) => inner,
         Err(e) => {
             let is_help = exit::usage(&e) == Exit::Done.number();
@@ -53,7 +52,7 @@ pub(super) fn run(args: &LabRunArgs) -> Result<Exit, Failure> {
 fn words(lab: &Lab, team: &TeamArgs, command: &[OsString]) -> Result<Vec<OsString>, Failure> {
     let mut words = command.to_vec();
     if let Some(list) = &team.workers {
-        let hosts = hostfile::from_list(list)?;
+        let hosts = hostfile::from_list("--workers", list)?;
         let addresses = addresses(lab, &hosts).map_err(|why| Failure::usage(format!("--workers {why}")))?;
         replace_list(&mut words, list, &addresses);
     }
@@ -61,7 +60,7 @@ fn words(lab: &Lab, team: &TeamArgs, command: &[OsString]) -> Result<Vec<OsStrin
         for host in hostfile::from_file(file)? {
             let wrong = |why: String| Failure::usage(format!("--hostfile {}: {why}", file.display()));
             let endpoint = endpoint(lab, &host).map_err(wrong)?;
-            if endpoint != format!("{}:{}", host.name, host.port) {
+            if endpoint != host.to_string() {
                 return Err(wrong(format!("{}: use its address in the lab, {endpoint}", host.name)));
             }
         }
@@ -154,7 +153,7 @@ mod tests {
     fn becomes(key: bool, command: &str) -> Result<String, String> {
         let command: Vec<OsString> = command.split(' ').map(OsString::from).collect();
         let whole = [OsStr::new("bramble")].into_iter().chain(command.iter().map(OsString::as_os_str));
-        let Verb::Multiply(args) = Cli::try_parse_from(whole).unwrap().command else { panic!("no product") };
+        let Verb::Multiply(args) = Cli::read_from(whole).unwrap().command else { panic!("no product") };
         let words = words(&lab(key), &args.team, &command).map_err(|e| e.text)?;
         Ok(words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
     }

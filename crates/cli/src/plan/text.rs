@@ -13,6 +13,10 @@ const LISTED_FIRST: usize = 12;
 /// Strategies in the list of those that were looked at.
 const CONSIDERED_MAX: usize = 16;
 
+/// Bounds below a millisecond are not told to people: what such a product takes is mostly something else, and so thousands of
+/// times the bound.
+pub(crate) const BOUND_SECONDS_MIN: f64 = 1e-3;
+
 /// The whole answer.
 pub(crate) fn text(view: &View, look: Look) -> String {
     let (plan, decision) = (view.plan(), &view.decision);
@@ -147,9 +151,11 @@ fn figures(view: &View) -> Vec<String> {
         out.push(format!("moved     {sent} out, {received} in{passed}"));
     }
     out.push(format!("memory    {}", memory(predicted.worker_memory_bytes, predicted.primary_memory_bytes)));
-    if let Some(ratio) = view.ratio() {
+    if let Some(ratio) = view.ratio().filter(|_| plan.bound.seconds >= BOUND_SECONDS_MIN) {
         let (least, by) = (seconds(plan.bound.seconds), plan.bound.by.name());
-        out.push(format!("bound     {least} by {by}; predicted is {ratio:.2} times that"));
+        if plan.bound.seconds >= BOUND_SECONDS_MIN {
+            out.push(format!("bound     {least} by {by}; predicted is {ratio:.2} times that"));
+        }
     }
     if let Some(energy) = view.energy() {
         out.push(format!(

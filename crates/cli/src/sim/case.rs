@@ -7,9 +7,12 @@ use crate::args::SimArgs;
 use crate::exit::Failure;
 use crate::plan::{self, Machines};
 use bramble_plan::{Decision, Machine, Plan, Problem};
-use bramble_sim::{FaultKind, Faults, Setting, Site};
+use bramble_sim::{Fault, FaultKind, Faults, Setting, Site};
 use std::collections::BTreeSet;
 use std::time::Duration;
+
+/// So many workers are named that have a part.
+const NAMED_MAX: usize = 4;
 
 /// See the head of this file.
 pub(super) struct Case {
@@ -18,10 +21,14 @@ pub(super) struct Case {
     pub(super) setting: Setting,
 }
 
-/// The workers that are not there when the product begins. An error where the text names no faults.
+/// The workers that are not there when the product begins. An error where there is a text that names no faults.
 pub(super) fn joining(text: Option<&str>) -> Result<BTreeSet<usize>, Failure> {
     // What parts are of is not known yet; any time will do.
-    let faults = Faults::read(text.unwrap_or_default(), Some(Duration::from_secs(1))).map_err(refused)?;
+    let faults =
+        Faults::read_timed(text.unwrap_or_default(), Some(Duration::from_secs(1))).map_err(refused)?;
+    if text.is_some() && faults.0.is_empty() {
+        return Err(refused("names no fault; write one, such as kill:w1@50%, or leave the option away"));
+    }
     let (mut seen, mut joining) = (BTreeSet::new(), BTreeSet::new());
     for fault in &faults.0 {
         if let Site::Worker(worker) = fault.site
@@ -91,6 +98,31 @@ impl Case {
         &self.decision.plan
     }
 
+    /// Refuses faults at workers that have no part in the plan and do not come in before: nothing would happen.
+    pub(super) fn check_parts(&self, faults: &Faults) -> Result<(), Failure> {
+        let workers = self.workers();
+        for (at, fault) in faults.0.iter().enumerate() {
+            let Site::Worker(worker) = fault.site else { continue };
+            let brings = |other: &Fault| {
+                let is_coming = matches!(other.kind, FaultKind::Join | FaultKind::Restart);
+                is_coming && other.site == fault.site && other.from <= fault.from
+            };
+            if workers.contains(&worker) || faults.0.iter().any(brings) {
+                continue;
+            }
+            let way = match workers.iter().take(NAMED_MAX).map(|w| format!("w{w}")).collect::<Vec<_>>() {
+                none if none.is_empty() => "--strategy reuse uses the workers, if there are any".to_owned(),
+                some => format!("name one that has, such as {}; or use --strategy reuse", some.join(", ")),
+            };
+            let name = self.name(worker);
+            return Err(refused(format!(
+                "fault {}, '{fault}': {name} has no part in this product, so nothing would happen; {way}",
+                at + 1
+            )));
+        }
+        Ok(())
+    }
+
     /// Workers that have a part in the plan.
     pub(super) fn workers(&self) -> Vec<usize> {
         self.plan().members.iter().map(|m| m.machine).filter(|number| *number > 0).collect()
@@ -117,6 +149,9 @@ mod tests {
         let text = "join:w4@50%,kill:w2@1s,join:w2@3s,slow:w1@1s..2s/4";
         assert_eq!(joining(Some(text)).ok(), Some(BTreeSet::from([4])));
         assert_eq!(joining(None).ok(), Some(BTreeSet::new()));
+        for empty in ["", " ", ",,"] {
+            assert!(joining(Some(empty)).err().is_some_and(|e| e.text.contains("names no fault")));
+        }
         let why = joining(Some("kill:w2@1s,nonsense")).err().map(|e| e.text);
         assert!(why.is_some_and(|why| why.starts_with("--faults: fault 2, 'nonsense'")));
     }

@@ -59,13 +59,24 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit, Failure> {
         crate::out(text::text(&case, &runs).as_bytes())?;
         crate::say(&speed(&runs, own));
     }
-    match &runs.undisturbed.failed {
-        Some(why) => Err(Failure::failed(format!("sim: the product fails: {why}"))),
-        None => match runs.disturbed.as_ref().and_then(|(_, run)| run.failed.as_ref()) {
-            Some(why) => Err(Failure::failed(format!("sim: with these faults the product fails: {why}"))),
-            None => Ok(Exit::Done),
-        },
+    match failed(&runs) {
+        None => Ok(Exit::Done),
+        // The object says so already, and there is one object.
+        Some(why) if args.product.json => {
+            crate::say(&format!("bramble: {}", why.replace('\n', " ")));
+            Ok(Exit::Failed)
+        }
+        Some(why) => Err(Failure::failed(why)),
     }
+}
+
+/// Why there is no C, if there is none.
+fn failed(runs: &Runs) -> Option<String> {
+    if let Some(why) = &runs.undisturbed.failed {
+        return Some(format!("sim: the product fails: {why}"));
+    }
+    let why = runs.disturbed.as_ref().and_then(|(_, run)| run.failed.as_ref())?;
+    Some(format!("sim: with these faults the product fails: {why}"))
 }
 
 /// What the simulation took itself: a clock's seconds, and those of processors.

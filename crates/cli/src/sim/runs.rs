@@ -7,10 +7,14 @@
 use super::case::{Case, refused};
 use crate::args::SimArgs;
 use crate::exit::Failure;
+use crate::quantity::seconds;
 use crate::times::Times;
 use bramble_sim::{Faults, Report, simulate_with};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+/// Times of faults that are parts of a product are rounded to this.
+const ROUNDED_S: f64 = 1e-3;
 
 /// What goes wrong in the runs after the first.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,9 +77,11 @@ pub(super) fn all(case: &Case, wanted: &Wanted) -> Result<Runs, Failure> {
         Wanted::Nothing => {}
         Wanted::Faults(text) => {
             let whole = Duration::from_secs_f64(undisturbed.seconds);
-            let faults = Faults::read(text, Some(whole)).map_err(refused)?;
+            let faults = Faults::read_timed(text, Some(whole)).map_err(refused)?;
             faults.check_timed(case.machines.len() - 1).map_err(refused)?;
+            case.check_parts(&faults)?;
             let report = run(&faults);
+            check_times(&faults, &undisturbed, &report)?;
             disturbed = Some((faults, report));
         }
         Wanted::Seeds(first, seeds) => {
@@ -89,6 +95,20 @@ pub(super) fn all(case: &Case, wanted: &Wanted) -> Result<Runs, Failure> {
         }
     }
     Ok(Runs { undisturbed, disturbed, drawn })
+}
+
+/// Refuses a fault that is so late that C is there before. One that comes in the time of the undisturbed product is none: where
+/// others make the product shorter, it is too late, and the text of a set that was drawn can be used again.
+fn check_times(faults: &Faults, undisturbed: &Report, report: &Report) -> Result<(), Failure> {
+    let end_s = undisturbed.seconds.max(report.seconds);
+    match faults.0.iter().enumerate().find(|(_, fault)| fault.from.as_secs_f64() > end_s + ROUNDED_S) {
+        None => Ok(()),
+        Some((at, fault)) => Err(refused(format!(
+            "fault {}, '{fault}': the product ends after {}, so this would not happen; name an earlier time",
+            at + 1,
+            seconds(end_s)
+        ))),
+    }
 }
 
 /// What `make` gives for each of 0..count, in this order.

@@ -2,10 +2,10 @@
 
 use super::case::Case;
 use super::runs::{Part, Runs, busy, parts};
+use crate::plan::text::BOUND_SECONDS_MIN;
 use crate::quantity::{bytes, seconds};
 use crate::table;
-use bramble_sim::{Faults, Report, Site};
-use std::collections::BTreeSet;
+use bramble_sim::Report;
 
 /// More machines than this are not listed one by one.
 const LISTED_MAX: usize = 20;
@@ -30,7 +30,6 @@ pub(super) fn text(case: &Case, runs: &Runs) -> String {
         out.extend([String::new(), format!("with      {faults}"), String::new()]);
         out.extend(run(case, report, Some(&runs.undisturbed)));
         out.extend(cost(report, &runs.undisturbed));
-        out.extend(idle(case, faults));
     }
     out.extend(drawn(runs));
     out.join("\n") + "\n"
@@ -57,7 +56,7 @@ fn run(case: &Case, report: &Report, calm: Option<&Report>) -> Vec<String> {
             format!("time      {time}, {gflops:.1} Gflop/s; predicted {}", seconds(plan.predicted.seconds))
         }
     });
-    if calm.is_none() && plan.bound.seconds > 0.0 {
+    if calm.is_none() && plan.bound.seconds >= BOUND_SECONDS_MIN {
         let (least, by) = (seconds(plan.bound.seconds), plan.bound.by.name());
         let ratio = report.seconds / plan.bound.seconds;
         out.push(format!("bound     {least} by {by}; simulated is {ratio:.2} times that"));
@@ -155,28 +154,6 @@ fn cost(report: &Report, calm: &Report) -> Option<String> {
         again * 100.0,
         bytes(sent.abs())
     ))
-}
-
-/// Faults of machines that had no part.
-fn idle(case: &Case, faults: &Faults) -> Option<String> {
-    let has_part: BTreeSet<usize> = case.workers().into_iter().collect();
-    let named = faults.0.iter().filter_map(|fault| match fault.site {
-        Site::Worker(worker) => Some((worker, fault.kind == bramble_sim::FaultKind::Join)),
-        Site::Link { .. } | Site::Primary => None,
-    });
-    let joins: BTreeSet<usize> =
-        named.clone().filter(|(_, joins)| *joins).map(|(worker, _)| worker).collect();
-    let idle: BTreeSet<usize> = named
-        .map(|(worker, _)| worker)
-        .filter(|worker| !has_part.contains(worker) && !joins.contains(worker))
-        .collect();
-    let names: Vec<String> = idle.into_iter().map(|worker| case.name(worker)).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "note      no part in the plan, so nothing to lose: {}; --strategy reuse uses all",
-            names.join(", ")
-        )
-    })
 }
 
 /// What came of the sets that were drawn.

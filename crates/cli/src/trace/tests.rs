@@ -11,8 +11,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 fn report() -> Report {
-    let verdict =
-        Verdict { passed: true, method: String::new(), worst_ratio: 0.0, arbitrated_rows: 0, fault: None };
+    let verdict = Verdict {
+        passed: true,
+        method: String::new(),
+        worst_ratio: 0.0,
+        arbitrated_rows: 0,
+        unverified: Default::default(),
+        fault: None,
+    };
     Report {
         m: 2,
         n: 3,
@@ -31,6 +37,7 @@ fn report() -> Report {
         bytes_received: 0,
         alone: false,
         sentence: String::new(),
+        instead: None,
         io: None,
         machines: Vec::new(),
         moved: Vec::new(),

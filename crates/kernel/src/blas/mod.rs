@@ -3,7 +3,9 @@
 //! Place in the flow: behind [`Kernel`]; [`library`] finds and checks the library.
 //!
 //! Invariants: the library is told to use one thread before its first product; every number handed to it
-//! fits 32 bits; operands that it cannot express (no stride of 1, or overlapping lines) are copied first.
+//! fits 32 bits; operands that it cannot express (no stride of 1, or overlapping lines) are copied first. The library is
+//! given no `alpha` but 1 and -1: BLIS multiplies A by it beforehand, which overflows where A B does not. Any other is
+//! applied to the finished elements of A B here.
 //!
 //! Deliberately absent: any other BLAS routine, and 64-bit-integer builds of the libraries.
 #![allow(unsafe_code)] // Foreign functions take pointers.
@@ -11,11 +13,11 @@
 mod library;
 
 use std::ffi::c_int;
-use std::ops::Range;
 
 use bramble_matrix::{DType, Element, View, ViewMut};
 
-use crate::parts::{part, part_mut, pieces};
+use crate::combine::walk;
+use crate::parts::{part, part_mut, pieces, scale};
 use crate::{AnyProduct, Kernel, KernelName, Product};
 
 pub(crate) use library::open;
@@ -113,18 +115,29 @@ fn multiply<T: Element>(gemm: Gemm<T>, product: Product<'_, T>) {
     let mirrored = matches!(form_of_mut(&p.c), Some((TRANS, _)));
     let mut p = if mirrored { p.transposed() } else { p };
     let as_they_lie = form_of(p.a).is_some() && form_of(p.b).is_some() && form_of_mut(&p.c).is_some();
-    let step = if as_they_lie { PIECE } else { COPIED_PIECE };
+    let is_sign = p.alpha == T::ONE || p.alpha == T::ZERO.minus(T::ONE);
+    // What C holds already must not be scaled, so A B is made in a square of its own.
+    let is_apart = !is_sign && p.beta != T::ZERO;
+    let step = if as_they_lie && !is_apart { PIECE } else { COPIED_PIECE };
     let mut copies = Copies::default();
     for rows in pieces(p.m(), step) {
         for cols in pieces(p.n(), step) {
-            for depth in pieces(p.k(), step) {
-                piece(gemm, &mut p, [rows.clone(), cols.clone(), depth], &mut copies);
+            let c = part_mut(&mut p.c, rows.clone(), cols.clone());
+            let operands = (part(p.a, rows.clone(), 0..p.a.cols()), part(p.b, 0..p.b.rows(), cols));
+            if is_sign {
+                piece(gemm, step, p.alpha, operands, p.beta, c, &mut copies);
+            } else if is_apart {
+                apart(gemm, step, p.alpha, operands, p.beta, c, &mut copies);
+            } else {
+                let mut c = c;
+                piece(gemm, step, T::ONE, operands, T::ZERO, c.reborrow(), &mut copies);
+                scale(&mut c, p.alpha);
             }
         }
     }
 }
 
-/// Memory for operands that have to be copied.
+/// Memory for operands that have to be copied, and for A B where it is made apart from C.
 #[derive(Debug)]
 struct Copies<T> {
     a: Vec<T>,
@@ -138,19 +151,18 @@ impl<T> Default for Copies<T> {
     }
 }
 
-/// One piece: rows and columns of C, and a range of k. The first range of k scales C.
+/// One piece of C, over all ranges of k. The first of them scales C.
 fn piece<T: Element>(
     gemm: Gemm<T>,
-    p: &mut Product<'_, T>,
-    [rows, cols, depth]: [Range<usize>; 3],
+    step: usize,
+    alpha: T,
+    (a, b): (View<'_, T>, View<'_, T>),
+    beta: T,
+    mut c: ViewMut<'_, T>,
     copies: &mut Copies<T>,
 ) {
-    let beta = if depth.start == 0 { p.beta } else { T::ONE };
-    let a = expressible(part(p.a, rows.clone(), depth.clone()), &mut copies.a);
-    let b = expressible(part(p.b, depth, cols.clone()), &mut copies.b);
-    let mut c = part_mut(&mut p.c, rows, cols);
     if matches!(form_of_mut(&c), Some((NO_TRANS, _))) {
-        return call(gemm, p.alpha, a, b, beta, &mut c);
+        return depths(gemm, step, alpha, (a, b), beta, &mut c, (&mut copies.a, &mut copies.b));
     }
     // Neither stride is 1: multiply into a copy, and move it back.
     let (m, n) = (c.rows(), c.cols());
@@ -161,9 +173,51 @@ fn piece<T: Element>(
             *x = *c.at_mut(at / n, at % n);
         }
     }
-    call(gemm, p.alpha, a, b, beta, &mut ViewMut::row_major(&mut copies.c, m, n));
+    let mut copy = ViewMut::row_major(&mut copies.c, m, n);
+    depths(gemm, step, alpha, (a, b), beta, &mut copy, (&mut copies.a, &mut copies.b));
     for (at, x) in copies.c.iter().enumerate() {
         *c.at_mut(at / n, at % n) = *x;
+    }
+}
+
+/// `c = beta * c + alpha * (a * b)`, where the library makes a * b only.
+fn apart<T: Element>(
+    gemm: Gemm<T>,
+    step: usize,
+    alpha: T,
+    (a, b): (View<'_, T>, View<'_, T>),
+    beta: T,
+    c: ViewMut<'_, T>,
+    copies: &mut Copies<T>,
+) {
+    let (m, n) = (c.rows(), c.cols());
+    copies.c.clear();
+    copies.c.resize(m * n, T::ZERO);
+    let mut made = ViewMut::row_major(&mut copies.c, m, n);
+    depths(gemm, step, T::ONE, (a, b), T::ZERO, &mut made, (&mut copies.a, &mut copies.b));
+    let made = View::row_major(&copies.c, m, n);
+    if beta == T::ONE {
+        walk(made, made, c, |c, x, _| *c = c.plus(alpha.times(x)));
+    } else {
+        walk(made, made, c, |c, x, _| *c = beta.times(*c).plus(alpha.times(x)));
+    }
+}
+
+/// All ranges of k, one after another, into a C that the library can write.
+fn depths<T: Element>(
+    gemm: Gemm<T>,
+    step: usize,
+    alpha: T,
+    (a, b): (View<'_, T>, View<'_, T>),
+    beta: T,
+    c: &mut ViewMut<'_, T>,
+    (copy_a, copy_b): (&mut Vec<T>, &mut Vec<T>),
+) {
+    for depth in pieces(a.cols(), step) {
+        let beta = if depth.start == 0 { beta } else { T::ONE };
+        let left = expressible(part(a, 0..a.rows(), depth.clone()), copy_a);
+        let right = expressible(part(b, depth, 0..b.cols()), copy_b);
+        call(gemm, alpha, left, right, beta, c);
     }
 }
 

@@ -20,6 +20,7 @@ mod receive;
 mod send;
 mod table;
 mod timer;
+mod watch;
 
 use crate::{Link, LinkError, Proven};
 use engine::{Engine, Ticket};
@@ -35,6 +36,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use table::{Fault, Message};
+use watch::Watch;
 
 /// Longest first message of a frame, and so the longest frame that is one message.
 const FIRST_BYTES: usize = 8 << 10;
@@ -61,6 +63,13 @@ const TAG_MAX: i32 = 32_767;
 const LEAVE_DEADLINE: Duration = Duration::from_secs(5);
 /// The first rank has to hear of all others by then that they leave, too.
 const ALL_LEAVE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Every rank has announced that it leaves; `MPI_Finalize` of rank 0 has to return within this time.
+const FINALIZE_DEADLINE: Duration = Duration::from_secs(20);
+/// `MPI_Abort` asks the launcher (mpirun) to end the job; the launcher has to answer within this time.
+const ABORT_DEADLINE: Duration = Duration::from_secs(5);
+/// Rank 0 reports a missed deadline. The other ranks wait this much longer, and report it only if rank 0 did not.
+const OTHERS_LATER: Duration = Duration::from_secs(2);
 
 /// Processors that are told of.
 const CPU_BYTES: usize = 128;
@@ -116,6 +125,20 @@ pub struct Portion {
     pub place: usize,
 }
 
+/// A call of the library that waits for other processes and did not come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// `MPI_Init`, after this time: some process has not entered.
+    Entering(Duration),
+    /// `MPI_Finalize`, in a process that was to exit with that code: another process has not called it.
+    Leaving(u8),
+    /// `MPI_Abort` with that exit code: the launcher did not answer.
+    Aborting(u8),
+}
+
+/// Handles a missed deadline, on a thread of its own. It has to end the process, since the calling thread cannot return.
+pub type WhenLate = fn(Late);
+
 /// All processes of the job.
 pub struct World {
     engine: Rc<Engine>,
@@ -127,13 +150,17 @@ pub struct World {
     links: RefCell<Vec<i32>>,
     /// The order that is waited for.
     order: RefCell<Option<Ticket>>,
+    when_late: WhenLate,
 }
 
 impl World {
-    /// Opens a library and enters; waits for all ranks. Once a process, on the thread of its event loop.
-    pub fn enter(launch: Launch) -> Result<Self, MpiError> {
+    /// Opens a library and enters; waits for all ranks, for so long at most. Once a process, on the thread of its event loop.
+    pub fn enter(launch: Launch, patience: Duration, when_late: WhenLate) -> Result<Self, MpiError> {
         let failed = |fault: Fault| MpiError::Failed(fault.0);
         let (abi, calls) = library::open(launch)?;
+        let is_first = launch.rank.is_none_or(|rank| rank == 0);
+        let more = if is_first { Duration::ZERO } else { OTHERS_LATER };
+        let watch = Watch::start(patience.saturating_add(more), move || when_late(Late::Entering(patience)));
         calls.init().map_err(failed)?;
         let (rank, size) = calls.rank_and_size().map_err(failed)?;
         let number =
@@ -145,6 +172,7 @@ impl World {
         }
         let own = here();
         let all = calls.gather_all(&own, size).map_err(failed)?;
+        drop(watch);
         let portion = portion(&all, own.len(), rank);
         let engine = Rc::new(Engine::new(calls));
         let world = Self {
@@ -155,6 +183,7 @@ impl World {
             portion,
             links: RefCell::new(vec![0; size]),
             order: RefCell::default(),
+            when_late,
         };
         Ok(world)
     }
@@ -288,9 +317,14 @@ impl World {
             }
         }
         // One that has failed may wait for others that it cannot hear.
+        let when_late = self.when_late;
         if self.engine.is_quiet() && self.engine.fault().is_none() {
+            // The others wait for the first rank, which may have things to keep yet.
+            let watch = || Watch::start(FINALIZE_DEADLINE, move || when_late(Late::Leaving(code)));
+            let _watch = (self.rank == 0).then(watch);
             return self.engine.calls().finalize().map_err(|fault| MpiError::Failed(fault.0));
         }
+        let _watch = Watch::start(ABORT_DEADLINE, move || when_late(Late::Aborting(code)));
         self.engine.calls().abort(i32::from(code));
         Err(MpiError::Failed("other processes of the job did not come to an end".to_owned()))
     }

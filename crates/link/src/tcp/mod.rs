@@ -15,6 +15,7 @@ mod wake;
 use crate::framed::{FrameReceiver, FrameSender};
 use crate::{Addresses, Link, LinkError};
 use pipe::Pipe;
+use socket2::TcpKeepalive;
 use std::io::{self, ErrorKind};
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,13 +27,18 @@ use tokio::net::TcpStream;
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
+/// The kernel asks an end that has nothing to say whether it is there: a worker may wait for a day until its primary has all
+/// others, and must not wait for one whose machine was switched off.
+const KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
+
 /// Connects within `deadline`.
 pub async fn tcp_connect(address: std::net::SocketAddr, deadline: Duration) -> Result<TcpStream, LinkError> {
     match tokio::time::timeout(deadline, TcpStream::connect(address)).await {
-        Ok(stream) => Ok(stream?),
+        Ok(stream) => stream.map_err(LinkError::Unreached),
         Err(_) => {
             let what = format!("no answer within {} s", deadline.as_secs());
-            Err(LinkError::Broken(io::Error::new(ErrorKind::TimedOut, what)))
+            Err(LinkError::Unreached(io::Error::new(ErrorKind::TimedOut, what)))
         }
     }
 }
@@ -48,7 +54,7 @@ pub fn tcp_link(stream: TcpStream) -> Result<Link, LinkError> {
 pub(crate) fn tune(stream: &TcpStream) -> Result<(), LinkError> {
     stream.set_nodelay(true)?;
     let socket = socket2::SockRef::from(stream);
-    socket.set_keepalive(true)?;
+    socket.set_tcp_keepalive(&KEEPALIVE)?;
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
     Ok(())
@@ -101,6 +107,16 @@ mod tests {
             }
         }
         done
+    }
+
+    #[tokio::test]
+    async fn who_is_not_there_could_not_be_connected_to() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let error = tcp_connect(address, Duration::from_secs(5)).await.unwrap_err();
+        assert!(matches!(&error, LinkError::Unreached(e) if e.kind() == ErrorKind::ConnectionRefused));
+        assert!(error.to_string().starts_with("could not connect: "), "{error}");
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@
 //! Deliberately absent: complex and hermitian matrices (refused by name), and sparse products: the
 //! matrix is made dense, and one that would not fit in memory is refused with the numbers.
 
-use crate::file::Contents;
+use crate::file::{Contents, Described, Order};
 use crate::{Buffer, DType, Element, Layout, Matrix, MatrixError, Shape};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -54,6 +54,14 @@ struct Head {
     shape: Shape,
     /// Entries that the file gives.
     entries: u64,
+    /// Form, numbers and symmetry, as the file says them.
+    words: String,
+}
+
+impl Head {
+    fn dtype(&self) -> DType {
+        if self.field == Field::Integer { DType::I64 } else { DType::F64 }
+    }
 }
 
 /// What is wrong, and in which line.
@@ -67,14 +75,34 @@ pub(crate) fn open(name: &str, contents: Contents) -> Result<Matrix, MatrixError
     parse(name, (*contents.bytes).as_ref(), contents.dense_bytes_max.or_else(available_memory))
 }
 
+/// What a file holds; its entries are not read.
+pub(crate) fn describe(name: &str, text: &[u8]) -> Result<Described, MatrixError> {
+    let mut lines = TextLines { rest: text, line: 0 };
+    let head =
+        read_head(&mut lines).map_err(|w| MatrixError::format(format!("{name}:{}", w.line), w.what))?;
+    let dtype = head.dtype();
+    let bytes = head.shape.bytes(dtype);
+    let too_large = || MatrixError::TooLarge { name: name.to_owned(), shape: head.shape, dtype };
+    Ok(Described {
+        format: "mtx",
+        tensor: None,
+        dims: vec![head.shape.rows, head.shape.cols],
+        dtype: head.words.clone(),
+        product: head.shape.check_sides(name).map(|()| dtype).map_err(|e| e.to_string()),
+        order: if head.form == Form::Array { Order::Columns } else { Order::Sparse },
+        bytes: bytes.ok_or_else(too_large)?,
+    })
+}
+
 fn parse(name: &str, text: &[u8], available: Option<u64>) -> Result<Matrix, MatrixError> {
     let wrong = |w: Wrong| MatrixError::format(format!("{name}:{}", w.line), w.what);
     let mut lines = TextLines { rest: text, line: 0 };
     let head = read_head(&mut lines).map_err(wrong)?;
-    let dtype = if head.field == Field::Integer { DType::I64 } else { DType::F64 };
+    let dtype = head.dtype();
     let Some(bytes) = head.shape.bytes(dtype) else {
         return Err(MatrixError::TooLarge { name: name.to_owned(), shape: head.shape, dtype });
     };
+    head.shape.check_sides(name)?;
     check_entries(&head, &lines).map_err(wrong)?;
     if let Some(available) = available.filter(|&available| bytes > available) {
         let what = format!(
@@ -156,9 +184,10 @@ impl<'a> Words<'a> {
     }
 
     /// The next word as a number, in words of the error where it is none.
-    fn number<N: FromStr>(&mut self, lines: &TextLines<'_>, meaning: &str) -> Result<N, Wrong> {
+    fn number<N: Number>(&mut self, lines: &TextLines<'_>, meaning: &str) -> Result<N, Wrong> {
         let word = self.next().ok_or_else(|| lines.wrong(format!("{meaning} is missing")))?;
-        std::str::from_utf8(word).ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
+        let text = std::str::from_utf8(word).ok();
+        text.and_then(N::of_file).ok_or_else(|| {
             let shown = String::from_utf8_lossy(&word[..word.len().min(40)]).into_owned();
             lines.wrong(format!("'{}' is not {meaning}", shown.escape_debug()))
         })
@@ -169,10 +198,33 @@ impl<'a> Words<'a> {
     }
 }
 
+/// A number as files have it.
+trait Number: FromStr {
+    fn of_file(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl Number for u64 {}
+impl Number for i64 {}
+
+impl Number for f64 {
+    fn of_file(text: &str) -> Option<Self> {
+        // Fortran writes the exponent of a double as D: 5.0D+00.
+        let fortran = |text: &str| {
+            let (digits, exponent) = text.split_once(['d', 'D'])?;
+            let is_number = digits.ends_with(|c: char| c.is_ascii_digit() || c == '.');
+            if is_number { format!("{digits}e{exponent}").parse().ok() } else { None }
+        };
+        text.parse().ok().or_else(|| fortran(text))
+    }
+}
+
 fn read_head(lines: &mut TextLines<'_>) -> Result<Head, Wrong> {
     let banner = lines.raw().unwrap_or_default();
     let banner = banner[..banner.len().min(LONGEST_BANNER)].to_ascii_lowercase();
     let lossy = String::from_utf8_lossy(&banner);
+    let said = lossy.split_ascii_whitespace().skip(2).take(3).collect::<Vec<_>>().join(" ");
     let mut words = lossy.split_ascii_whitespace();
     if words.next() != Some("%%matrixmarket") || words.next() != Some("matrix") {
         return Err(lines.wrong("is not '%%MatrixMarket matrix …'; write the file with scipy.io.mmwrite"));
@@ -187,7 +239,8 @@ fn read_head(lines: &mut TextLines<'_>) -> Result<Head, Wrong> {
     };
     let field = match word() {
         "real" | "double" => Field::Real,
-        "integer" => Field::Integer,
+        // Those that do not fit i64 are refused where they are.
+        "integer" | "unsigned-integer" => Field::Integer,
         "pattern" if form == Form::Coordinate => Field::Pattern,
         "complex" => {
             return Err(lines.wrong(
@@ -196,7 +249,7 @@ fn read_head(lines: &mut TextLines<'_>) -> Result<Head, Wrong> {
         }
         other => {
             return Err(lines.wrong(format!(
-                "'{}' is not real, integer or (coordinate only) pattern",
+                "'{}' is not real, double, integer, unsigned-integer or (coordinate only) pattern",
                 other.escape_debug()
             )));
         }
@@ -205,6 +258,11 @@ fn read_head(lines: &mut TextLines<'_>) -> Result<Head, Wrong> {
         "general" => Symmetry::General,
         "symmetric" => Symmetry::Symmetric,
         "skew-symmetric" if field != Field::Pattern => Symmetry::Skew,
+        "skew-symmetric" => {
+            return Err(lines.wrong(
+                "a pattern has no signs, so it cannot be skew-symmetric; write it as symmetric or general, or with its numbers",
+            ));
+        }
         "hermitian" => return Err(lines.wrong("hermitian matrices are complex and not multiplied; write the real and imaginary parts as two files")),
         other => return Err(lines.wrong(format!("'{}' is not general, symmetric or skew-symmetric", other.escape_debug()))),
     };
@@ -221,7 +279,7 @@ fn read_head(lines: &mut TextLines<'_>) -> Result<Head, Wrong> {
         }
     };
     sizes.end(lines, "the sizes")?;
-    Ok(Head { form, field, symmetry, shape, entries })
+    Ok(Head { form, field, symmetry, shape, entries, words: said })
 }
 
 /// Entries of an array file: all, or the lower triangle with or without the diagonal.
@@ -250,7 +308,7 @@ fn check_entries(head: &Head, lines: &TextLines<'_>) -> Result<(), Wrong> {
 }
 
 /// A number of the file; an entry of a pattern is 1.
-trait Entry: Element + FromStr {
+trait Entry: Element + Number {
     fn negated(self) -> Self;
     const MEANING: &'static str;
 }
@@ -266,7 +324,7 @@ impl Entry for i64 {
     fn negated(self) -> Self {
         self.wrapping_neg()
     }
-    const MEANING: &'static str = "an integer of 64 bits";
+    const MEANING: &'static str = "an integer of 64 bits (-2^63 to 2^63-1); write such numbers as real";
 }
 
 fn read_entries<T: Entry>(head: &Head, lines: &mut TextLines<'_>, dense: &mut [T]) -> Result<(), Wrong> {

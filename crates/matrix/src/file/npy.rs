@@ -3,17 +3,23 @@
 //! Place in the flow: `open` turns a file into a `Matrix`; `write_header` gives `output` the bytes
 //! that come before the elements of C.
 //!
-//! Invariants: no bytes whatever make the parser panic; `write_header` gives byte for byte what
+//! Invariants: no bytes whatever make the parser panic; a header is understood where `numpy.load` understands it, but for
+//! negative sizes, which NumPy takes by chance; `write_header` gives byte for byte what
 //! `numpy.save` writes (NumPy 1.24 and later; earlier ones differ in padding only).
 //!
-//! Deliberately absent: pickled objects, structures, and arrays that are not two-dimensional. Bytes after
+//! Deliberately absent: pickled objects, structures, and arrays of no or more than two dimensions. Bytes after
 //! the last element are allowed, as they are by `numpy.load`.
 
 use crate::element::{ByteOrder, FileElement};
 use crate::error::printable;
-use crate::file::Contents;
+use crate::file::{Contents, Described, Order};
 use crate::source::Found;
 use crate::{DType, Layout, Matrix, MatrixError, Shape};
+use descr::{Descr, element};
+use literal::Value;
+
+mod descr;
+mod literal;
 
 /// How every file begins.
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
@@ -23,6 +29,9 @@ const ALIGN: usize = 64;
 
 /// NumPy leaves room for the longest axis to grow to this many digits.
 const GROWTH_DIGITS: usize = 21;
+
+/// Characters of a header that are read, as by `numpy.load`: more would only be there to keep the reader busy.
+const HEADER_CHARS_MAX: usize = 10_000;
 
 /// The bytes before the elements of a row-major matrix.
 pub(crate) fn write_header(shape: Shape, dtype: DType) -> Vec<u8> {
@@ -55,6 +64,7 @@ pub(crate) fn open(name: &str, contents: Contents) -> Result<Matrix, MatrixError
         owner: contents.bytes,
         start: header.start,
         shape: header.shape,
+        is_vector: header.is_vector,
         layout: header.layout,
         element: header.element,
         order: header.order,
@@ -62,36 +72,75 @@ pub(crate) fn open(name: &str, contents: Contents) -> Result<Matrix, MatrixError
     Matrix::from_found(name, found, contents.mapped)
 }
 
-/// What a header says.
+/// What a file holds, whether it can be multiplied or not.
+pub(crate) fn describe(file: &[u8]) -> Result<Described, String> {
+    let raw = raw(file)?;
+    let dtype = match &raw.descr {
+        Descr::Name(text) => printable(text),
+        Descr::Structure => "structure".to_owned(),
+    };
+    let product = element(&raw.descr).and_then(|(element, _)| sides(&raw.dims).map(|_| element.dtype()));
+    Ok(Described {
+        format: "npy",
+        tensor: None,
+        order: if raw.fortran { Order::Columns } else { Order::Rows },
+        bytes: file.len() as u64 - raw.start as u64,
+        dims: raw.dims,
+        dtype,
+        product,
+    })
+}
+
+/// What a header says, of a matrix.
 #[derive(Debug, PartialEq, Eq)]
 struct Header {
     start: usize,
     shape: Shape,
+    is_vector: bool,
     layout: Layout,
     element: FileElement,
     order: ByteOrder,
 }
 
 fn parse(file: &[u8]) -> Result<Header, String> {
-    let (text, start) = header_text(file)?;
-    let fields = Parser { text, at: 0 }.fields().ok_or_else(|| {
-        format!(
-            "its header is damaged: '{}'; save the array again with np.save",
-            printable(&String::from_utf8_lossy(text))
-        )
-    })?;
-    let (element, order) = element(&fields.descr)?;
-    Ok(Header {
-        start,
-        shape: two_dimensional(&fields.shape)?,
-        layout: if fields.fortran { Layout::ColMajor } else { Layout::RowMajor },
-        element,
-        order,
-    })
+    let raw = raw(file)?;
+    let (element, order) = element(&raw.descr)?;
+    let (shape, is_vector) = sides(&raw.dims)?;
+    let layout = if raw.fortran && !is_vector { Layout::ColMajor } else { Layout::RowMajor };
+    Ok(Header { start: raw.start, shape, is_vector, layout, element, order })
 }
 
-/// The text of the header and where the elements start.
-fn header_text(file: &[u8]) -> Result<(&[u8], usize), String> {
+/// What a header says.
+struct Raw {
+    start: usize,
+    descr: Descr,
+    fortran: bool,
+    dims: Vec<u64>,
+}
+
+fn raw(file: &[u8]) -> Result<Raw, String> {
+    let (text, start, version) = header_text(file)?;
+    let damaged = |why: &str, text: &str| {
+        format!("its header is damaged ({why}): '{}'; save the array again with np.save", printable(text))
+    };
+    let lossy = || String::from_utf8_lossy(text);
+    let text = match version {
+        // Latin-1: a byte is a character.
+        1 | 2 => text.iter().map(|b| char::from(*b)).collect(),
+        _ => String::from_utf8(text.to_vec()).map_err(|_| damaged("it is not UTF-8", &lossy()))?,
+    };
+    let chars = text.chars().count();
+    if chars > HEADER_CHARS_MAX {
+        return Err(format!(
+            "its header has {chars} characters; as in numpy.load, {HEADER_CHARS_MAX} are read; save the array again with np.save"
+        ));
+    }
+    let fields = fields(&text, version < 3).map_err(|why| damaged(why, &text))?;
+    Ok(Raw { start, descr: fields.descr, fortran: fields.fortran, dims: fields.shape })
+}
+
+/// The text of the header, where the elements start, and the format's major version.
+fn header_text(file: &[u8]) -> Result<(&[u8], usize, u8), String> {
     let short = || "is cut short within its header; copy or write it again".to_owned();
     let Some(rest) = file.strip_prefix(MAGIC) else {
         return Err(
@@ -100,99 +149,37 @@ fn header_text(file: &[u8]) -> Result<(&[u8], usize), String> {
     };
     let (version, rest) = rest.split_first_chunk::<2>().ok_or_else(short)?;
     let (len, rest) = match version {
-        [1, _] => {
+        [1, 0] => {
             let (len, rest) = rest.split_first_chunk::<2>().ok_or_else(short)?;
             (usize::from(u16::from_le_bytes(*len)), rest)
         }
-        [2 | 3, _] => {
+        [2 | 3, 0] => {
             let (len, rest) = rest.split_first_chunk::<4>().ok_or_else(short)?;
             (usize::try_from(u32::from_le_bytes(*len)).map_err(|_| short())?, rest)
         }
         [major, minor] => {
-            return Err(format!("is of .npy format {major}.{minor}; formats 1.0, 2.0 and 3.0 are read"));
+            return Err(format!(
+                "is of .npy format {major}.{minor}; formats 1.0, 2.0 and 3.0 are read; save the array again with np.save"
+            ));
         }
     };
     let text = rest.get(..len).ok_or_else(short)?;
-    Ok((text, file.len() - rest.len() + len))
+    Ok((text, file.len() - rest.len() + len, version[0]))
 }
 
-fn two_dimensional(shape: &[u64]) -> Result<Shape, String> {
-    let listed = shape.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
-    match *shape {
-        [rows, cols] => Ok(Shape::new(rows, cols)),
-        [] => Err("is 0-dimensional (shape ()); reshape it: a.reshape(1, 1)".to_owned()),
-        [n] => {
-            Err(format!("is 1-dimensional (shape ({n},)); reshape it: a.reshape(-1, 1) or a.reshape(1, -1)"))
-        }
+/// Rows and columns, and whether that is a vector: n elements of one dimension are 1 x n.
+fn sides(dims: &[u64]) -> Result<(Shape, bool), String> {
+    let listed = dims.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    match *dims {
+        [rows, cols] => Ok((Shape::new(rows, cols), false)),
+        [n] => Ok((Shape::new(1, n), true)),
+        [] => Err("is 0-dimensional (shape ()), a single number; save it as a matrix: np.save(path, a.reshape(1, 1)), or give a factor with --alpha".to_owned()),
         _ => Err(format!(
             "is {}-dimensional (shape ({})); save one 2-dimensional slice, np.save(path, a[0]), or reshape it: a.reshape(-1, a.shape[-1])",
-            shape.len(),
+            dims.len(),
             printable(&listed)
         )),
     }
-}
-
-/// The element type of a `descr`, such as `<f8`.
-fn element(descr: &Descr) -> Result<(FileElement, ByteOrder), String> {
-    use FileElement as E;
-    let text = match descr {
-        Descr::Name(text) => text.as_str(),
-        Descr::Structure => {
-            return Err("holds structures (a dtype with fields); save one field: np.save(path, a['field'])"
-                .to_owned());
-        }
-    };
-    let (order, kind) = match text.as_bytes().first() {
-        Some(b'>') => (ByteOrder::Big, &text[1..]),
-        Some(b'<' | b'=' | b'|') => (ByteOrder::Little, &text[1..]),
-        _ => (ByteOrder::Little, text),
-    };
-    let element = match kind {
-        "f2" => E::F16,
-        "f4" => E::F32,
-        "f8" => E::F64,
-        "i1" => E::I8,
-        "i2" => E::I16,
-        "i4" => E::I32,
-        "i8" => E::I64,
-        "u1" => E::U8,
-        "u2" => E::U16,
-        "u4" => E::U32,
-        "b1" => E::Bool,
-        "u8" => {
-            return Err(format!(
-                "has dtype '{text}' (uint64), which does not fit i64; save it as np.save(path, a.astype('int64')) or a.astype('float64')"
-            ));
-        }
-        _ if kind.starts_with('c') => {
-            return Err(format!(
-                "has dtype '{}' (complex); save the parts: np.save(path, a.real) and np.save(path, a.imag)",
-                printable(text)
-            ));
-        }
-        _ => {
-            let meaning = match kind.as_bytes().first() {
-                Some(b'O') => " (Python objects)",
-                Some(b'U' | b'S') => " (text)",
-                Some(b'm' | b'M') => " (times)",
-                Some(b'V') => " (raw bytes)",
-                Some(b'f') => " (a longer float)",
-                _ => "",
-            };
-            return Err(format!(
-                "has dtype '{}'{meaning}, which cannot be multiplied; save it as np.save(path, a.astype('float64'))",
-                printable(text)
-            ));
-        }
-    };
-    Ok((element, order))
-}
-
-/// The value of `descr`.
-#[derive(Debug, PartialEq, Eq)]
-enum Descr {
-    Name(String),
-    Structure,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -202,120 +189,37 @@ struct Fields {
     shape: Vec<u64>,
 }
 
-/// Reads the Python literal `{'descr': …, 'fortran_order': …, 'shape': …}`. Every step gives `None` where the
-/// text is not what it must be, and never looks past the end.
-struct Parser<'a> {
-    text: &'a [u8],
-    at: usize,
-}
-
-impl Parser<'_> {
-    fn fields(mut self) -> Option<Fields> {
-        let (mut descr, mut fortran, mut shape) = (None, None, None);
-        self.token(b'{')?;
-        while self.peek()? != b'}' {
-            let key = self.string()?;
-            self.token(b':')?;
-            match key.as_str() {
-                "descr" => descr = Some(self.descr()?),
-                "fortran_order" => fortran = Some(self.boolean()?),
-                "shape" => shape = Some(self.tuple()?),
-                _ => return None,
-            }
-            if self.peek()? != b'}' {
-                self.token(b',')?;
-            }
-        }
-        self.token(b'}')?;
-        // Only blanks may follow.
-        self.peek().is_none().then_some(())?;
-        Some(Fields { descr: descr?, fortran: fortran?, shape: shape? })
-    }
-
-    /// The next byte that is not blank.
-    fn peek(&mut self) -> Option<u8> {
-        while self.text.get(self.at)?.is_ascii_whitespace() {
-            self.at += 1;
-        }
-        self.text.get(self.at).copied()
-    }
-
-    fn token(&mut self, want: u8) -> Option<()> {
-        (self.peek()? == want).then(|| self.at += 1)
-    }
-
-    fn string(&mut self) -> Option<String> {
-        let quote = self.peek().filter(|b| matches!(b, b'\'' | b'"'))?;
-        let rest = self.text.get(self.at + 1..)?;
-        let len = rest.iter().position(|&b| b == quote)?;
-        self.at += len + 2;
-        let text = std::str::from_utf8(&rest[..len]).ok()?;
-        // Names that are read need no escapes.
-        (!text.contains('\\')).then(|| text.to_owned())
-    }
-
-    fn descr(&mut self) -> Option<Descr> {
-        match self.peek()? {
-            b'[' | b'(' | b'{' => self.skip_nested().map(|()| Descr::Structure),
-            _ => self.string().map(Descr::Name),
+/// What the dictionary `{'descr': …, 'fortran_order': …, 'shape': …}` says, or what is wrong with it. `longs`: numbers may be
+/// written as Python 2 did.
+fn fields(text: &str, longs: bool) -> Result<Fields, &'static str> {
+    let Some(Value::Dict(pairs)) = literal::evaluate(text, longs) else {
+        return Err("it is not a Python dictionary");
+    };
+    let (mut descr, mut fortran, mut shape) = (None, None, None);
+    for (key, value) in pairs {
+        match key {
+            Value::Text(key) if key == "descr" => descr = Some(value),
+            Value::Text(key) if key == "fortran_order" => fortran = Some(value),
+            Value::Text(key) if key == "shape" => shape = Some(value),
+            _ => return Err("it has other keys than descr, fortran_order and shape"),
         }
     }
-
-    /// Skips a bracketed value with everything inside it.
-    fn skip_nested(&mut self) -> Option<()> {
-        let mut depth = 0u32;
-        loop {
-            match self.peek()? {
-                b'[' | b'(' | b'{' => depth += 1,
-                b']' | b')' | b'}' => depth = depth.checked_sub(1)?,
-                b'\'' | b'"' => {
-                    self.string()?;
-                    continue;
-                }
-                _ => {}
-            }
-            self.at += 1;
-            if depth == 0 {
-                return Some(());
-            }
-        }
-    }
-
-    fn boolean(&mut self) -> Option<bool> {
-        self.peek()?;
-        for (word, value) in [(&b"True"[..], true), (b"False", false)] {
-            if self.text[self.at..].starts_with(word) {
-                self.at += word.len();
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    fn tuple(&mut self) -> Option<Vec<u64>> {
-        let mut numbers = Vec::new();
-        self.token(b'(')?;
-        while self.peek()? != b')' {
-            numbers.push(self.number()?);
-            if self.peek()? != b')' {
-                self.token(b',')?;
-            }
-        }
-        self.token(b')')?;
-        Some(numbers)
-    }
-
-    fn number(&mut self) -> Option<u64> {
-        self.peek()?;
-        let rest = &self.text[self.at..];
-        let len = rest.iter().take_while(|b| b.is_ascii_digit()).count();
-        self.at += len;
-        // Python 2 wrote long integers as 3L.
-        if rest.get(len) == Some(&b'L') {
-            self.at += 1;
-        }
-        std::str::from_utf8(&rest[..len]).ok()?.parse().ok()
-    }
+    let (Some(descr), Some(fortran), Some(shape)) = (descr, fortran, shape) else {
+        return Err("descr, fortran_order or shape is missing");
+    };
+    let descr = match descr {
+        Value::Text(name) => Descr::Name(name),
+        Value::List | Value::Tuple(_) => Descr::Structure,
+        _ => return Err("descr is not the name of a type"),
+    };
+    let Value::Bool(fortran) = fortran else { return Err("fortran_order is neither True nor False") };
+    let Value::Tuple(sides) = shape else { return Err("shape is not a tuple") };
+    let side = |value: &Value| match value {
+        Value::Int(Some(n)) => u64::try_from(*n).ok(),
+        _ => None,
+    };
+    let shape = sides.iter().map(side).collect::<Option<Vec<u64>>>();
+    Ok(Fields { descr, fortran, shape: shape.ok_or("shape holds what is no size of 64 bits")? })
 }
 
 #[cfg(test)]

@@ -6,11 +6,11 @@
 //! bytes whatever make the reader panic.
 //!
 //! Deliberately absent: 8-bit and smaller floats, complex and unsigned 64-bit elements (refused by name),
-//! and tensors that are not two-dimensional.
+//! and tensors of no or more than two dimensions.
 
 use crate::element::{ByteOrder, FileElement};
 use crate::error::printable;
-use crate::file::Contents;
+use crate::file::{Contents, Described, Order, similar};
 use crate::source::Found;
 use crate::{Layout, Matrix, MatrixError, Shape, SharedBytes};
 use safetensors::Dtype;
@@ -46,19 +46,49 @@ pub(crate) fn open(path: &Path, tensor: Option<&str>, contents: Contents) -> Res
     Matrix::from_found(name, found, contents.mapped)
 }
 
-fn find(file: &str, tensor: Option<&str>, owner: SharedBytes) -> Result<Found, String> {
-    let bytes = (*owner).as_ref();
+/// All tensors of a file in the order of their names, or the one that is named, whether they can be multiplied or not.
+pub(crate) fn describe(file: &str, tensor: Option<&str>, bytes: &[u8]) -> Result<Vec<Described>, String> {
+    let (metadata, _) = metadata(bytes)?;
+    let names = match tensor {
+        Some(tensor) if metadata.info(tensor).is_none() => return Err(absent(file, tensor, &metadata)),
+        Some(tensor) => vec![tensor.to_owned()],
+        None => sorted(&metadata),
+    };
+    let described = |name: String| {
+        let info = metadata.info(&name)?;
+        let product = element(info.dtype).and_then(|element| sides(info).map(|_| element.dtype()));
+        Some(Described {
+            format: "safetensors",
+            tensor: Some(name),
+            dims: info.shape.iter().map(|side| *side as u64).collect(),
+            dtype: format!("{:?}", info.dtype),
+            product,
+            order: Order::Rows,
+            bytes: (info.data_offsets.1 as u64).saturating_sub(info.data_offsets.0 as u64),
+        })
+    };
+    Ok(names.into_iter().filter_map(described).collect())
+}
+
+/// What the header says, and where the data start.
+fn metadata(bytes: &[u8]) -> Result<(Metadata, usize), String> {
     let (text, data) =
         header(bytes).ok_or("is not a .safetensors file (no header); copy or write it again")?;
     let metadata: Metadata = serde_json::from_slice(text).map_err(|e| {
         let why = printable(&e.to_string());
         format!("its .safetensors header is damaged ({why}); copy or write it again")
     })?;
+    Ok((metadata, data))
+}
+
+fn find(file: &str, tensor: Option<&str>, owner: SharedBytes) -> Result<Found, String> {
+    let bytes = (*owner).as_ref();
+    let (metadata, data) = metadata(bytes)?;
     let Some(tensor) = tensor else {
-        return Err(format!("names no tensor; write {file}:TENSOR. {}", present(&metadata)));
+        return Err(format!("names no tensor; write {file}:TENSOR. {}", present(file, &metadata)));
     };
-    let info = metadata.info(tensor).ok_or_else(|| format!("has no such tensor. {}", present(&metadata)))?;
-    let shape = two_dimensional(info)?;
+    let info = metadata.info(tensor).ok_or_else(|| absent(file, tensor, &metadata))?;
+    let (shape, is_vector) = sides(info)?;
     let element = element(info.dtype)?;
     let (from, to) = info.data_offsets;
     let held = (bytes.len() - data) as u64;
@@ -67,32 +97,69 @@ fn find(file: &str, tensor: Option<&str>, owner: SharedBytes) -> Result<Found, S
             "needs data bytes {from} to {to}, but the file holds {held}: it is cut short, copy or download it again"
         ));
     }
-    let start = data + from;
-    Ok(Found { owner, start, shape, layout: Layout::RowMajor, element, order: ByteOrder::Little })
+    let (start, layout, order) = (data + from, Layout::RowMajor, ByteOrder::Little);
+    Ok(Found { owner, start, shape, is_vector, layout, element, order })
 }
 
-/// The two-dimensional tensors of a file, for messages.
-fn present(metadata: &Metadata) -> String {
-    let names: Vec<String> = metadata
-        .offset_keys()
-        .into_iter()
-        .filter(|name| metadata.info(name).is_some_and(|info| info.shape.len() == 2))
-        .collect();
+/// All names.
+fn sorted(metadata: &Metadata) -> Vec<String> {
+    let mut names = metadata.offset_keys();
+    names.sort();
+    names
+}
+
+/// That there is no such tensor, with the names that are most like it.
+fn absent(file: &str, tensor: &str, metadata: &Metadata) -> String {
+    let names = sorted(metadata);
+    let like = similar(tensor, &names);
+    if like.is_empty() {
+        return format!("has no such tensor. {}", present(file, metadata));
+    }
+    let like: Vec<String> = like.iter().map(|name| format!("'{}'", printable(name))).collect();
+    format!(
+        "has no such tensor; did you mean {}? 'bramble matrix {file}' lists all {}",
+        like.join(" or "),
+        names.len()
+    )
+}
+
+/// The tensors of a file that can be multiplied, for messages.
+fn present(file: &str, metadata: &Metadata) -> String {
+    let mut names = sorted(metadata);
+    let all = names.len();
+    names.retain(|name| metadata.info(name).is_some_and(|info| matches!(info.shape.len(), 1 | 2)));
     if names.is_empty() {
-        return "It holds no 2-dimensional tensors".to_owned();
+        return "It holds no tensor of one or two dimensions".to_owned();
     }
     let more = names.len().saturating_sub(LISTED);
     let shown: Vec<String> = names[..names.len() - more].iter().map(|name| printable(name)).collect();
     let listed = shown.join(", ");
-    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("Its 2-dimensional tensors: {listed}{rest}")
+    let rest = if more > 0 || all > names.len() {
+        format!(" and {}: 'bramble matrix {file}' lists all {all}", counted(more, all - names.len()))
+    } else {
+        String::new()
+    };
+    format!("Its tensors of one or two dimensions: {listed}{rest}")
 }
 
-fn two_dimensional(info: &TensorInfo) -> Result<Shape, String> {
+/// Those that a list leaves out: `more` of its own kind, and others.
+fn counted(more: usize, others: usize) -> String {
+    match (more, others) {
+        (more, 0) => format!("{more} more"),
+        (0, others) => format!("{others} of other dimensions"),
+        (more, others) => format!("{more} more, {others} of other dimensions"),
+    }
+}
+
+/// Rows and columns, and whether that is a vector: n elements of one dimension are 1 x n.
+fn sides(info: &TensorInfo) -> Result<(Shape, bool), String> {
     match *info.shape.as_slice() {
-        [rows, cols] => Ok(Shape::new(rows as u64, cols as u64)),
+        [rows, cols] => Ok((Shape::new(rows as u64, cols as u64), false)),
+        [n] => Ok((Shape::new(1, n as u64), true)),
+        [] => Err("is 0-dimensional (shape []), a single number; save it as a matrix: tensor.reshape(1, 1)"
+            .to_owned()),
         _ => Err(format!(
-            "is {}-dimensional (shape {}); only 2-dimensional tensors are multiplied, reshape it and save it again",
+            "is {}-dimensional (shape {}); only tensors of one or two dimensions are multiplied, reshape it and save it again",
             info.shape.len(),
             printable(&format!("{:?}", info.shape))
         )),
@@ -114,6 +181,16 @@ fn element(dtype: Dtype) -> Result<FileElement, String> {
         Dtype::U16 => E::U16,
         Dtype::U32 => E::U32,
         Dtype::BOOL => E::Bool,
+        Dtype::U64 => {
+            return Err("has dtype U64, which does not fit i64; save it as I64, as in tensor.to(torch.int64), or as F64"
+                .to_owned());
+        }
+        Dtype::C64 => {
+            return Err(
+                "has dtype C64 (complex); save the parts as two tensors: tensor.real and tensor.imag"
+                    .to_owned(),
+            );
+        }
         other => {
             return Err(format!(
                 "has dtype {other:?}, which cannot be multiplied; save it as F32, as in tensor.to(torch.float32)"

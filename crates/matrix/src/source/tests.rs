@@ -14,6 +14,7 @@ fn pair(shape: Shape, layout: Layout) -> (Matrix, Matrix) {
         owner: Arc::new(foreign),
         start: 0,
         shape,
+        is_vector: false,
         layout,
         element: FileElement::U16,
         order: ByteOrder::Big,

@@ -2,94 +2,213 @@
 //!
 //! Place: between the statistical test (`float`) and the judgement of elements (`judge`).
 //!
-//! Invariants: an alarm alone never fails a product. Work is bounded by sampling wherever a whole matrix
-//! of suspects may be innocent; whatever was only sampled is said in `notes`.
+//! Invariants: an alarm alone never fails a product. Work is bounded wherever a whole matrix of suspects may be innocent.
+//! Elements that nothing was found out about are counted, and why is said.
 
 use super::MatrixError;
 use super::float::Alarm;
-use super::judge::{Conviction, judge_rows};
+use super::judge::{Conviction, Judged, judge_rows};
+use super::pass::Wild;
 use super::random::sample;
 use super::recompute::Problem;
 use super::scalar::Real;
+use super::tile::{Loader, parallel};
+use super::{Effort, Unverified, Verdict};
+use crate::{Matrix, Rect, Shape, Span};
 
-/// Alarmed rows that are recomputed whatever their residual.
+/// Alarmed rows that are recomputed whatever their residual, and the least that full effort recomputes.
 const ARBITRATED: usize = 32;
-/// Rows or columns that are sampled where all would be too many.
-const SAMPLED: u64 = 64;
+/// What may be recomputed where there is reason to recompute everything: `Problem::terms_max`, and one in so many rows. A
+/// term takes about as long as 32 of a good kernel.
+const SHARE: u64 = 32;
+/// The least number of rows or columns that are recomputed.
+const LINES_MIN: u64 = 64;
 /// Streams of the seed for samples: of rows, of columns, of rows that may overflow.
 const STREAMS: [u64; 3] = [1 << 33, 1 << 34, 1 << 35];
+
+/// What was found so far.
+#[derive(Default)]
+pub(super) struct Record {
+    /// What was done, for the verdict's `method`.
+    pub(super) notes: Vec<String>,
+    /// Largest ratio of anything that is right.
+    pub(super) worst_ratio: f64,
+    /// Alarmed rows recomputed so far.
+    pub(super) arbitrated: u64,
+    /// Rows that raised an alarm and were acquitted.
+    acquitted: u64,
+    /// Rows and columns with NaN or infinities that were judged by element.
+    wild: u64,
+    /// A wrong element.
+    pub(super) conviction: Option<Conviction>,
+    /// Elements that nothing is known of.
+    pub(super) unverified: Unverified,
+    /// The first column of C in the part that is looked at now.
+    pub(super) first_col: u64,
+}
+
+impl Record {
+    /// What it comes to.
+    pub(super) fn verdict(mut self, shape: Shape) -> Verdict {
+        if self.wild > 0 {
+            self.notes
+                .push(format!("{} row(s) and column(s) with NaN or infinity judged by element", self.wild));
+        }
+        if self.acquitted > 0 {
+            let rows = self.acquitted;
+            self.notes.push(format!("{rows} row(s) that stood out are within the rigorous bound"));
+        }
+        let excess = self.conviction.as_ref().map(|c| c.excess);
+        self.unverified.elements = self.unverified.elements.min(shape.elements().unwrap_or(u64::MAX));
+        Verdict {
+            method: self.notes.join(", "),
+            passed: self.conviction.is_none(),
+            worst_ratio: excess.unwrap_or(self.worst_ratio),
+            arbitrated_rows: self.arbitrated,
+            unverified: self.unverified,
+            fault: self.conviction.map(Conviction::fault),
+        }
+    }
+
+    fn convict(&mut self, mut conviction: Conviction) {
+        conviction.col += self.first_col;
+        self.conviction = Some(conviction);
+    }
+
+    fn skip(&mut self, elements: u64, why: &'static str) {
+        self.unverified.add(elements, why);
+    }
+}
 
 /// Judges suspects and keeps the record.
 pub(super) struct Court<'a> {
     pub(super) problem: &'a Problem,
     pub(super) seed: u64,
-    /// What was done, for the verdict's `method`.
-    pub(super) notes: Vec<String>,
-    /// Alarmed rows recomputed so far.
-    pub(super) arbitrated: u64,
+    pub(super) effort: Effort,
+    pub(super) record: &'a mut Record,
 }
+
+const NOT_FINITE: &str = "NaN or infinity in the operands";
+const MIXED: &str = "NaN or infinity may reach them through levels of Strassen–Winograd";
+const OVERFLOW: &str = "sums may overflow in one order of summation and not in another";
 
 impl Court<'_> {
     /// Judges rows and columns that the statistical test had to leave out.
-    pub(super) fn wild<T: Real>(
-        &mut self,
-        rows: &[u64],
-        cols: &[u64],
-    ) -> Result<Option<Conviction>, MatrixError> {
+    pub(super) fn wild<T: Real>(&mut self, rows: &Wild, cols: &Wild) -> Result<(), MatrixError> {
+        let shape = self.problem.c.shape();
         if self.problem.levels_most() > 0 {
-            if rows.len() + cols.len() > 0 {
-                let (rows, cols) = (rows.len(), cols.len());
-                self.notes.push(format!(
-                    "{rows} row(s) and {cols} column(s) that NaN or infinity may reach not judged"
-                ));
+            let (rows, cols) = (rows.lines.len() as u64, cols.lines.len() as u64);
+            self.record.skip(rows * shape.cols + cols * (shape.rows - rows), MIXED);
+            return Ok(());
+        }
+        self.record.wild += (rows.lines.len() + cols.lines.len()) as u64;
+        self.wild_rows::<T>(self.problem, rows, STREAMS[0], false)?;
+        if self.record.conviction.is_none() && !cols.lines.is_empty() {
+            self.wild_rows::<T>(&self.problem.transposed(), cols, STREAMS[1], true)?;
+        }
+        Ok(())
+    }
+
+    /// Rows that hold a NaN have to be NaN all over; the others are recomputed, or sampled where that takes too long.
+    fn wild_rows<T: Real>(
+        &mut self,
+        problem: &Problem,
+        rows: &Wild,
+        stream: u64,
+        is_turned: bool,
+    ) -> Result<(), MatrixError> {
+        let others = not_all_nan::<T>(&problem.c, &rows.nans, problem.threads)?;
+        let mut suspects: Vec<u64> = others;
+        suspects.truncate(ARBITRATED);
+        let rest: Vec<u64> =
+            rows.lines.iter().copied().filter(|row| rows.nans.binary_search(row).is_err()).collect();
+        let some = sample(self.seed, stream, rest.len() as u64, self.lines_max(problem));
+        self.record.skip((rest.len() - some.len()) as u64 * problem.c.shape().cols, NOT_FINITE);
+        suspects.extend(some.into_iter().map(|i| rest[i as usize]));
+        let judged = judge_rows::<T>(problem, &suspects)?;
+        if let Some(conviction) = judged.conviction {
+            self.record.convict(if is_turned { conviction.transposed() } else { conviction });
+        } else {
+            self.record.skip(judged.unsure, OVERFLOW);
+        }
+        Ok(())
+    }
+
+    /// How many rows may be recomputed.
+    fn lines_max(&self, problem: &Problem) -> u64 {
+        let shape = problem.c.shape();
+        let row = problem.depth.max(1).saturating_mul(shape.cols.max(1));
+        (problem.terms_max / row).max(shape.rows / SHARE).max(LINES_MIN)
+    }
+
+    /// Judges alarmed rows, worst first: a fixed number of any, then those that no rounding explains, then those that
+    /// could not be tested.
+    pub(super) fn arbitrate<T: Real>(&mut self, alarms: &[Alarm]) -> Result<(), MatrixError> {
+        let (measured, rest): (Vec<&Alarm>, Vec<&Alarm>) =
+            alarms.iter().partition(|alarm| alarm.is_measured());
+        let most = match self.effort {
+            Effort::Full => usize::try_from(self.lines_max(self.problem)).unwrap_or(usize::MAX),
+            Effort::Fast | Effort::Off => ARBITRATED,
+        };
+        let (first, others) = measured.split_at(measured.len().min(most));
+        let rows: Vec<u64> = first.iter().map(|alarm| alarm.row).collect();
+        self.judge_alarms::<T>(&rows)?;
+        let certain: Vec<u64> = others.iter().filter(|a| a.rigorous > 1.0).map(|alarm| alarm.row).collect();
+        self.judge_alarms::<T>(&certain)?;
+        // Below what any order of summation may do, and not worth a look at each element.
+        let explained = others.iter().map(|alarm| alarm.rigorous).filter(|ratio| *ratio <= 1.0);
+        self.record.worst_ratio = explained.fold(self.record.worst_ratio, f64::max);
+        let some = sample(self.seed, STREAMS[2], rest.len() as u64, self.lines_max(self.problem));
+        let skipped = (rest.len() - some.len()) as u64;
+        let rows: Vec<u64> = some.into_iter().map(|i| rest[i as usize].row).collect();
+        self.judge_alarms::<T>(&rows)?;
+        if self.record.conviction.is_none() {
+            self.record.skip(skipped * self.problem.c.shape().cols, OVERFLOW);
+            self.record.acquitted += measured.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn judge_alarms<T: Real>(&mut self, rows: &[u64]) -> Result<(), MatrixError> {
+        if self.record.conviction.is_none() {
+            self.record.arbitrated += rows.len() as u64;
+            self.judge::<T>(rows)?;
+        }
+        Ok(())
+    }
+
+    /// Judges all elements of some rows.
+    pub(super) fn judge<T: Real>(&mut self, rows: &[u64]) -> Result<(), MatrixError> {
+        let Judged { conviction, worst, unsure } = judge_rows::<T>(self.problem, rows)?;
+        if let Some(conviction) = conviction {
+            self.record.convict(conviction);
+        } else {
+            self.record.worst_ratio = self.record.worst_ratio.max(worst);
+            self.record.skip(unsure, OVERFLOW);
+        }
+        Ok(())
+    }
+}
+
+/// Which of these rows hold anything but NaN.
+fn not_all_nan<T: Real>(c: &Matrix, rows: &[u64], threads: usize) -> Result<Vec<u64>, MatrixError> {
+    const TOGETHER: usize = 64;
+    const PIECE: u64 = 1 << 16;
+    let cols = c.shape().cols;
+    let found = parallel(rows.len().div_ceil(TOGETHER), threads, |loader: &mut Loader, part| {
+        let mut found = Vec::new();
+        for row in rows.iter().skip(part * TOGETHER).take(TOGETHER) {
+            for start in (0..cols).step_by(PIECE as usize) {
+                let rect = Rect::new(Span::new(*row, row + 1), Span::new(start, (start + PIECE).min(cols)));
+                let (lines, _) = c.layout().lines(rect.shape());
+                let tile = loader.load::<T>(c, rect, None)?;
+                if (0..lines as usize).any(|i| tile.line::<T>(i).iter().any(|x| !x.to_f64().is_nan())) {
+                    found.push(*row);
+                    break;
+                }
             }
-            return Ok(None);
         }
-        let rows = self.some_of(rows, "row(s) with NaN or infinity", STREAMS[0]);
-        if let Some(conviction) = judge_rows::<T>(self.problem, &rows)? {
-            return Ok(Some(conviction));
-        }
-        let cols = self.some_of(cols, "column(s) with NaN or infinity", STREAMS[1]);
-        if cols.is_empty() {
-            return Ok(None);
-        }
-        Ok(judge_rows::<T>(&self.problem.transposed(), &cols)?.map(Conviction::transposed))
-    }
-
-    /// Judges alarmed rows, worst first: a fixed number of any, then those that no rounding explains.
-    pub(super) fn arbitrate<T: Real>(&mut self, alarms: &[Alarm]) -> Result<Option<Conviction>, MatrixError> {
-        let (first, rest) = alarms.split_at(alarms.len().min(ARBITRATED));
-        let mut rows: Vec<u64> = first.iter().map(|alarm| alarm.row).collect();
-        if let Some(conviction) = self.judge::<T>(&rows)? {
-            return Ok(Some(conviction));
-        }
-        // Where sums may overflow, all of C may rightly be infinite; elsewhere these rows are trouble, and
-        // the first batch that has a fault ends it.
-        let overflowing: Vec<u64> =
-            rest.iter().filter(|alarm| alarm.certain && alarm.may_overflow).map(|alarm| alarm.row).collect();
-        rows =
-            rest.iter().filter(|alarm| alarm.certain && !alarm.may_overflow).map(|alarm| alarm.row).collect();
-        rows.extend(self.some_of(&overflowing, "row(s) that may overflow", STREAMS[2]));
-        let conviction = self.judge::<T>(&rows)?;
-        if conviction.is_none() && !alarms.is_empty() {
-            self.notes.push(format!("{} row(s) that stood out are within the rigorous bound", alarms.len()));
-        }
-        Ok(conviction)
-    }
-
-    fn judge<T: Real>(&mut self, rows: &[u64]) -> Result<Option<Conviction>, MatrixError> {
-        self.arbitrated += rows.len() as u64;
-        judge_rows::<T>(self.problem, rows)
-    }
-
-    /// All of a list, or a random sample of it; says what is done.
-    fn some_of(&mut self, list: &[u64], what: &str, stream: u64) -> Vec<u64> {
-        let all = list.len() as u64;
-        match all {
-            0 => {}
-            1..=SAMPLED => self.notes.push(format!("{all} {what} judged by element")),
-            _ => self.notes.push(format!("{SAMPLED} of {all} {what} judged by element, the others not")),
-        }
-        sample(self.seed, stream, all, SAMPLED).into_iter().map(|i| list[i as usize]).collect()
-    }
+        Ok(found)
+    })?;
+    Ok(found.into_iter().flatten().collect())
 }

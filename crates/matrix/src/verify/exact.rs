@@ -10,7 +10,7 @@ use super::random::{integers, sample};
 use super::recompute::{Problem, recompute};
 use super::scalar::Scalar;
 use super::tile::zeros;
-use super::{Effort, FULL_ROWS, Fault, MatrixError, SAMPLE_STREAM, Verdict};
+use super::{Effort, FULL_ROWS, Fault, MatrixError, SAMPLE_STREAM, Unverified, Verdict};
 use crate::Matrix;
 
 /// A factor as an integer; an error where it is none.
@@ -53,7 +53,15 @@ pub(super) fn verify<T: Scalar<X = i64>>(
         return Err(MatrixError::format(problem.c.name(), what));
     }
     let worst_ratio = if fault.is_some() { f64::INFINITY } else { 0.0 };
-    Ok(Verdict { method, passed: fault.is_none(), worst_ratio, arbitrated_rows: arbitrated, fault })
+    let unverified = Unverified::default();
+    Ok(Verdict {
+        method,
+        passed: fault.is_none(),
+        worst_ratio,
+        arbitrated_rows: arbitrated,
+        unverified,
+        fault,
+    })
 }
 
 /// The rows whose products with some vector differ.

@@ -4,18 +4,19 @@
 //!
 //! Invariants: no product of a correct kernel fails, whatever its order of summation, with or without
 //! fused multiply-add: an alarm of the statistical test is only ever a reason to look at elements. A NaN
-//! anywhere counts as an alarm. Verdict and ratio do not depend on the number of threads.
+//! anywhere counts as an alarm. Verdict and ratio do not depend on the number of threads. Every element is covered, or
+//! counted as not verified.
 
-use super::court::Court;
-use super::judge::{Conviction, judge_rows};
+use super::columns::weights;
+use super::court::{Court, Record};
 use super::mixing::{Mixing, Side};
-use super::pass::{Pass, Rows, Size, wild};
+use super::pass::{Pass, Rows, Size, Wild, wild};
 use super::random::{LARGEST_REAL, reals, sample};
 use super::recompute::Problem;
 use super::scalar::{Real, add_scaled, within};
 use super::tile::zeros;
 use super::{Effort, FULL_ROWS, MatrixError, SAMPLE_STREAM, Verdict};
-use crate::Matrix;
+use crate::{Matrix, Span};
 
 /// The tolerance in units of the modelled residual; the largest measured ratio was 0.83.
 const SAFETY: f64 = 8.0;
@@ -32,11 +33,18 @@ const GROWTH: f64 = 1.5;
 /// What a level adds to the rigorous bound in the same units: 8 / `GROWTH`.
 const GROWTH_MAX: f64 = 16.0 / 3.0;
 
+/// Full effort looks at so many columns together at most: an eighth of the depth, and not fewer than `COLUMNS_MIN`.
+/// A fault of one element must stand out from the rounding of all columns that share its sum.
+const DEPTH_PER_COLUMN: u64 = 8;
+const COLUMNS_MIN: u64 = 32;
+/// Full effort recomputes everything up to this depth: rounding is then too little of an element for sums to show less.
+const DEPTH_RECOMPUTED: u64 = 48;
+
 /// What is taken out of the statistical test, because NaN or infinities lie there.
 #[derive(Default)]
 struct Exempt {
-    rows: Vec<u64>,
-    cols: Vec<u64>,
+    rows: Wild,
+    cols: Wild,
 }
 
 /// The sums of all passes.
@@ -49,66 +57,132 @@ struct Sums {
     c: Rows<f64>,
 }
 
+/// How a product is looked at.
+#[derive(Clone, Copy)]
+struct Look<'a> {
+    /// What each column of C is multiplied by.
+    weights: &'a [f64],
+    vectors: u64,
+    effort: Effort,
+    seed: u64,
+}
+
 /// Checks the product.
 pub(super) fn verify<T: Real>(problem: &Problem, effort: Effort, seed: u64) -> Result<Verdict, MatrixError> {
-    let (sums, exempt) = passes::<T>(problem, effort.vectors(), seed)?;
-    let alarms = Test::of::<T>(problem).alarms(&sums, &exempt.rows);
-    let mut notes = vec![format!("Freivalds, {} random vector(s)", effort.vectors())];
+    let mut record = Record::default();
+    let shape = problem.c.shape();
+    if effort == Effort::Full && problem.levels_most() == 0 && problem.depth <= DEPTH_RECOMPUTED {
+        let rows: Vec<u64> = (0..shape.rows).collect();
+        record.notes.push("all elements recomputed".to_owned());
+        Court { problem, seed, effort, record: &mut record }.judge::<T>(&rows)?;
+        return Ok(record.verdict(shape));
+    }
+    let weights = weights::<T>(problem)?;
+    let vectors = effort.vectors();
+    let slabs = slabs(problem, effort);
+    record.notes.push(match slabs.len() {
+        0 | 1 => format!("Freivalds, {vectors} random vector(s)"),
+        parts => format!("Freivalds, {vectors} random vector(s) for each of {parts} parts of the columns"),
+    });
     if problem.levels > 0 {
-        notes.push(format!("norm-wise bounds for {} level(s) of Strassen–Winograd", problem.levels));
+        record.notes.push(format!("norm-wise bounds for {} level(s) of Strassen–Winograd", problem.levels));
     } else if problem.levels_most() > 0 {
         let levels = problem.levels_most();
-        notes.push(format!("norm-wise bounds for {levels} level(s) of Strassen–Winograd inside tiles"));
+        record
+            .notes
+            .push(format!("norm-wise bounds for {levels} level(s) of Strassen–Winograd inside tiles"));
     }
-    let mut court = Court { problem, seed, notes, arbitrated: 0 };
-    let mut conviction = court.wild::<T>(&exempt.rows, &exempt.cols)?;
-    if conviction.is_none() {
-        conviction = court.arbitrate::<T>(&alarms.rows)?;
+    for (number, cols) in (0u64..).zip(&slabs) {
+        let weights = &weights[cols.start as usize..cols.end as usize];
+        // Each part has vectors of its own.
+        let seed = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let look = Look { weights, vectors, effort, seed };
+        if slabs.len() == 1 {
+            look_at::<T>(problem, look, &mut record)?;
+        } else {
+            record.first_col = cols.start;
+            look_at::<T>(&problem.columns(*cols), look, &mut record)?;
+        }
+        if record.conviction.is_some() {
+            return Ok(record.verdict(shape));
+        }
     }
-    if effort == Effort::Full && conviction.is_none() {
-        let rows = sample(seed, SAMPLE_STREAM, problem.c.shape().rows, FULL_ROWS);
-        court.notes.push(format!("{} rows recomputed", rows.len()));
-        conviction = judge_rows::<T>(problem, &rows)?;
+    record.first_col = 0;
+    if effort == Effort::Full {
+        let rows = sample(seed, SAMPLE_STREAM, shape.rows, FULL_ROWS);
+        record.notes.push(format!("{} rows recomputed", rows.len()));
+        Court { problem, seed, effort, record: &mut record }.judge::<T>(&rows)?;
     }
-    let excess = conviction.as_ref().map_or(0.0, |c| c.excess);
-    Ok(Verdict {
-        method: court.notes.join(", "),
-        passed: conviction.is_none(),
-        worst_ratio: alarms.worst_ratio.max(excess),
-        arbitrated_rows: court.arbitrated,
-        fault: conviction.map(Conviction::fault),
-    })
+    Ok(record.verdict(shape))
+}
+
+/// The columns that are looked at together.
+fn slabs(problem: &Problem, effort: Effort) -> Vec<Span> {
+    let cols = problem.c.shape().cols;
+    let width = if effort == Effort::Full && problem.levels_most() == 0 {
+        (problem.depth / DEPTH_PER_COLUMN).max(COLUMNS_MIN)
+    } else {
+        cols
+    };
+    let count = cols.div_ceil(width.max(1)).max(1);
+    (0..count).map(|i| Span::new(cols * i / count, cols * (i + 1) / count)).collect()
+}
+
+/// The test of all rows, and what follows from it.
+fn look_at<T: Real>(problem: &Problem, look: Look<'_>, record: &mut Record) -> Result<(), MatrixError> {
+    let (sums, exempt) = passes::<T>(problem, look)?;
+    let alarms = Test::of::<T>(problem, look.weights).alarms(&sums, &exempt.rows.lines);
+    drop(sums);
+    record.worst_ratio = record.worst_ratio.max(alarms.worst_ratio);
+    let mut court = Court { problem, seed: look.seed, effort: look.effort, record };
+    court.wild::<T>(&exempt.rows, &exempt.cols)?;
+    if court.record.conviction.is_none() {
+        court.arbitrate::<T>(&alarms.rows)?;
+    }
+    Ok(())
 }
 
 /// Makes the passes over B, C0, A and C; those over B and C0 twice where they hold NaN or infinities.
-fn passes<T: Real>(problem: &Problem, vectors: u64, seed: u64) -> Result<(Sums, Exempt), MatrixError> {
+fn passes<T: Real>(problem: &Problem, look: Look<'_>) -> Result<(Sums, Exempt), MatrixError> {
+    let threads = problem.threads;
     let mut r = Vec::new();
-    for v in 0..vectors {
+    for v in 0..look.vectors {
         let mut vector = zeros(problem.c.shape().cols as usize)?;
-        reals(seed, v, &mut vector);
+        reals(look.seed, v, &mut vector);
+        vector.iter_mut().zip(look.weights).for_each(|(r, weight)| *r *= weight);
         r.push(vector);
     }
-    let threads = problem.threads;
-    let with_r = |matrix: &Matrix, mask: Option<&[bool]>| {
-        Pass { matrix, vectors: &r, size: Size::Norm, mask, threads }.real::<T>()
+    // One large part of the columns has the norm, which holds for whatever is in them; small parts the mean.
+    let size = match look.effort {
+        Effort::Full if problem.levels_most() == 0 => Size::Weighted(look.weights),
+        _ => Size::Norm(look.weights),
+    };
+    let with_r = |matrix: &Matrix, mask: Option<&[bool]>| -> Result<Rows<f64>, MatrixError> {
+        let mut rows = Pass { matrix, vectors: &r, size, mask, threads }.real::<T>()?;
+        if let Size::Weighted(weights) = size {
+            let root = (weights.len().max(1) as f64).sqrt();
+            rows.sizes.iter_mut().for_each(|size| *size /= root);
+        }
+        Ok(rows)
     };
     let with_b = problem.depth > 0;
     let mut b = if with_b { Some(with_r(&problem.b, None)?) } else { None };
     let mut base = problem.c0.as_ref().map(|c0| with_r(c0, None)).transpose()?;
     let mut exempt = Exempt::default();
     if b.as_ref().is_some_and(Rows::any_wild) {
-        exempt.cols = Mixing::of(problem, Side::Cols).touched(&wild::<T>(&problem.b, threads)?.1);
+        let (_, cols) = wild::<T>(&problem.b, threads)?;
+        exempt.cols = cols.spread(&Mixing::of(problem, Side::Cols));
     }
     if let (Some(c0), true) = (&problem.c0, base.as_ref().is_some_and(Rows::any_wild)) {
         // Whichever is less leaves the test; both are judged element by element.
         let (rows, cols) = wild::<T>(c0, threads)?;
-        if cols.len() < rows.len() {
-            exempt.cols.extend(cols);
+        if cols.lines.len() < rows.lines.len() {
+            exempt.cols.add(cols.lines);
         } else {
-            exempt.rows = rows;
+            exempt.rows.add(rows.lines);
         }
     }
-    let mask = mask_of(&mut exempt.cols, problem.c.shape().cols)?;
+    let mask = mask_of(&exempt.cols.lines, problem.c.shape().cols)?;
     let mask = mask.as_deref();
     if mask.is_some() {
         b = if with_b { Some(with_r(&problem.b, mask)?) } else { None };
@@ -120,34 +194,33 @@ fn passes<T: Real>(problem: &Problem, vectors: u64, seed: u64) -> Result<(Sums, 
             let rows = Mixing::of(problem, Side::Rows);
             let y: Vec<Vec<f64>> =
                 b.products.iter().map(|v| v.iter().map(|[hi, lo]| hi + lo).collect()).collect();
-            let weights = weights(problem, b.sizes);
+            let weights = spread(problem, b.sizes);
             let size = Size::Weighted(&weights);
             let mut product =
                 Pass { matrix: &problem.a, vectors: &y, size, mask: None, threads }.real::<T>()?;
             if product.any_wild() {
-                exempt.rows.extend(rows.touched(&wild::<T>(&problem.a, threads)?.0));
+                let (found, _) = wild::<T>(&problem.a, threads)?;
+                let nans = found.nans.clone();
+                exempt.rows.add(found.spread(&rows).lines);
+                exempt.rows.nans = nans;
             }
             rows.spread(&mut product.sizes, GROWTH.powi(problem.levels_most() as i32));
             Some(product)
         }
         None => None,
     };
-    exempt.rows.sort_unstable();
-    exempt.rows.dedup();
     let c = with_r(&problem.c, mask)?;
     Ok((Sums { product, base, c }, exempt))
 }
 
 /// What an element of A weighs: the norm of the row of B that it meets, or with levels of all rows that its sums meet.
-fn weights(problem: &Problem, mut sizes: Vec<f64>) -> Vec<f64> {
+fn spread(problem: &Problem, mut sizes: Vec<f64>) -> Vec<f64> {
     Mixing::of(problem, Side::Depth).spread(&mut sizes, 1.0);
     sizes
 }
 
-/// Sorts the columns and marks them in a mask; `None` where there are none.
-fn mask_of(cols: &mut Vec<u64>, count: u64) -> Result<Option<Vec<bool>>, MatrixError> {
-    cols.sort_unstable();
-    cols.dedup();
+/// Marks columns in a mask; `None` where there are none.
+fn mask_of(cols: &[u64], count: u64) -> Result<Option<Vec<bool>>, MatrixError> {
     if cols.is_empty() {
         return Ok(None);
     }
@@ -163,16 +236,21 @@ pub(super) struct Alarm {
     pub(super) row: u64,
     /// Residual in units of the tolerance; infinite where it could not be computed.
     pub(super) ratio: f64,
-    /// Above what any order of summation can explain.
-    pub(super) certain: bool,
-    /// A partial sum of the row may overflow, so that NaN or infinities may be right.
-    pub(super) may_overflow: bool,
+    /// Residual in units of what any order of summation can explain; above 1 the row is wrong.
+    pub(super) rigorous: f64,
+}
+
+impl Alarm {
+    /// Whether the test says anything of the row: a NaN or an infinity in it leaves nothing to compare.
+    pub(super) fn is_measured(&self) -> bool {
+        self.ratio.is_finite() && self.rigorous.is_finite()
+    }
 }
 
 /// All alarms, worst first.
 struct Alarms {
     rows: Vec<Alarm>,
-    /// Largest ratio of all rows whose residual could be computed.
+    /// Largest ratio of all rows that raised none.
     worst_ratio: f64,
 }
 
@@ -201,17 +279,18 @@ struct Test {
     growth_max: f64,
     /// What underflow may add to a row's residual, in the statistical and in the rigorous bound.
     lost: (f64, f64),
-    overflow: f64,
 }
 
 impl Test {
-    fn of<T: Real>(problem: &Problem) -> Self {
+    fn of<T: Real>(problem: &Problem, weights: &[f64]) -> Self {
         // Without columns all residuals are 0, and the tolerance must not be.
         let (depth, cols) = (problem.depth as f64, problem.c.shape().cols.max(1) as f64);
         let levels = problem.levels_most();
         let (q, steps) = (f64::from(1u32 << levels), problem.tiles.iter().map(|t| t.steps(problem.depth)));
         let steps = steps.max().unwrap_or(1) as f64;
         let element = (2.0 * depth + 4.0) * T::SMALLEST * problem.alpha.abs().max(1.0);
+        let squares: f64 = weights.iter().map(|w| w * w).sum::<f64>().max(1.0);
+        let sum: f64 = weights.iter().sum::<f64>().max(1.0);
         Self {
             alpha: problem.alpha,
             beta: problem.beta,
@@ -220,8 +299,8 @@ impl Test {
             cols,
             roundings: depth + 3.0 + q * 12.0 * f64::from(levels) * steps,
             growth_max: GROWTH_MAX.powi(levels as i32),
-            lost: (SAFETY * cols.sqrt() * element, LARGEST_REAL * cols * element),
-            overflow: T::LARGEST / 4.0,
+            // Gradual underflow; a kernel that flushes to zero may raise an alarm, and is acquitted by elements.
+            lost: (SAFETY * squares.sqrt() * element * 2.0 * T::UNIT, LARGEST_REAL * sum * element),
         }
     }
 
@@ -229,9 +308,10 @@ impl Test {
     fn alarms(&self, sums: &Sums, exempt: &[u64]) -> Alarms {
         let tested = (0..sums.c.sizes.len()).filter(|i| exempt.binary_search(&(*i as u64)).is_err());
         let mut rows: Vec<Alarm> = tested.map(|i| self.row(sums, i)).collect();
-        let finite = || rows.iter().map(|row| row.ratio).filter(|ratio| ratio.is_finite());
-        let worst_ratio = finite().fold(0.0, f64::max);
-        let limit = limit(finite().filter(|ratio| *ratio > 0.0).collect());
+        let finite = rows.iter().map(|row| row.ratio).filter(|ratio| ratio.is_finite());
+        let limit = limit(finite.filter(|ratio| *ratio > 0.0).collect());
+        let quiet = rows.iter().map(|row| row.ratio).filter(|ratio| *ratio <= limit);
+        let worst_ratio = quiet.fold(0.0, f64::max);
         rows.retain(|row| row.ratio > limit);
         rows.sort_by(|a, b| b.ratio.total_cmp(&a.ratio).then(a.row.cmp(&b.row)));
         Alarms { rows, worst_ratio }
@@ -248,13 +328,12 @@ impl Test {
         // ‖r‖₂ is at most this.
         let norm = LARGEST_REAL * self.cols.sqrt();
         let most = self.growth_max * norm * sizes;
-        let rigorous = self.roundings * self.unit * most + self.lost.1;
+        let rigorous = residual / (self.roundings * self.unit * most + self.lost.1);
         Alarm {
             row: i as u64,
             // An infinite tolerance has measured nothing.
             ratio: if ratio.is_finite() && tolerance.is_finite() { ratio } else { f64::INFINITY },
-            certain: !within(residual, rigorous),
-            may_overflow: !within(self.growth_max * norm * sizes.max(product), self.overflow),
+            rigorous: if within(rigorous, f64::MAX) { rigorous } else { f64::INFINITY },
         }
     }
 

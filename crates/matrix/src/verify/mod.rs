@@ -15,6 +15,7 @@
 //!
 //! It repairs nothing (it says which tiles are wrong), and draws no seed: the seed must not be known to who computes C.
 
+mod columns;
 mod court;
 mod exact;
 mod float;
@@ -32,13 +33,15 @@ mod tests;
 mod tile;
 
 pub use locate::{part_is_wrong, wrong_tiles};
-pub use scaling::{Scaling, scaling};
+pub use scaling::{Scaling, largest_element, scaling};
 
 use crate::{DType, Matrix, MatrixError, Shape, Winograd};
 use recompute::Problem;
 
 /// Most levels of Strassen–Winograd that can be checked: 343 products.
 const LEVELS_MAX: u32 = 3;
+/// How many terms are recomputed where there is reason to recompute everything: a second's worth.
+const TERMS_MAX: u64 = 1 << 31;
 /// Rows that full effort recomputes.
 const FULL_ROWS: u64 = 16;
 /// The seed's stream that chooses them.
@@ -52,7 +55,8 @@ pub enum Effort {
     /// One random vector.
     #[default]
     Fast,
-    /// Eight random vectors, and 16 random rows recomputed element by element.
+    /// Eight random vectors for each part of the columns, parts so narrow that a wrong element stands out from the
+    /// rounding of the others; and 16 random rows recomputed element by element. Little depth: everything recomputed.
     Full,
 }
 
@@ -145,15 +149,58 @@ pub struct TileLevels {
 pub struct Verdict {
     /// What was done, in words, including what was only sampled.
     pub method: String,
-    /// Whether C may be used.
+    /// Whether nothing was found wrong. What could not be checked is in `unverified`.
     pub passed: bool,
-    /// Largest residual of a row in units of the statistical tolerance, also where the row was acquitted;
-    /// the fault's own excess where that is larger. 0 for right integers.
+    /// How much of what is allowed was used at most. Of rows that raised no alarm: the residual in units of the
+    /// statistical tolerance. Of elements that were recomputed: the error in units of the rigorous bound. Of other rows
+    /// that raised an alarm: the residual in units of what any order of summation may do. At most 1 where nothing is
+    /// wrong; otherwise the fault's own excess, above 1. 0 for right integers.
     pub worst_ratio: f64,
     /// Rows recomputed because they were above the tolerance or stood out from the others.
     pub arbitrated_rows: u64,
+    /// What could not be checked.
+    pub unverified: Unverified,
     /// A wrong element, where there is one.
     pub fault: Option<Fault>,
+}
+
+impl Verdict {
+    /// Whether all of C was checked, and nothing was found wrong.
+    pub fn is_complete(&self) -> bool {
+        self.passed && self.unverified.elements == 0
+    }
+}
+
+/// Elements that nothing was found out about.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Unverified {
+    /// How many.
+    pub elements: u64,
+    /// Why, each reason once.
+    pub reasons: Vec<&'static str>,
+}
+
+impl Verdict {
+    /// The verdict where no element was tested.
+    fn without_a_test(method: &str) -> Self {
+        Self {
+            method: method.to_owned(),
+            passed: true,
+            worst_ratio: 0.0,
+            arbitrated_rows: 0,
+            unverified: Unverified::default(),
+            fault: None,
+        }
+    }
+}
+
+impl Unverified {
+    fn add(&mut self, elements: u64, why: &'static str) {
+        self.elements = self.elements.saturating_add(elements);
+        if elements > 0 && !self.reasons.contains(&why) {
+            self.reasons.push(why);
+        }
+    }
 }
 
 /// An element of C that is wrong.
@@ -175,10 +222,13 @@ pub struct Fault {
 /// that has not passed.
 pub fn verify(check: &Check<'_>) -> Result<Verdict, MatrixError> {
     if check.effort == Effort::Off {
-        let method = "not verified".to_owned();
-        return Ok(Verdict { method, passed: true, worst_ratio: 0.0, arbitrated_rows: 0, fault: None });
+        return Ok(Verdict::without_a_test("not verified"));
     }
     let problem = problem(check)?;
+    // No vectors in the length of a side, which may be very long: there is nothing that could be wrong.
+    if check.c.shape().elements() == Some(0) {
+        return Ok(Verdict::without_a_test("C has no elements"));
+    }
     match check.c.dtype() {
         DType::F32 => float::verify::<f32>(&problem, check.effort, check.seed),
         DType::F64 => float::verify::<f64>(&problem, check.effort, check.seed),
@@ -190,8 +240,9 @@ pub fn verify(check: &Check<'_>) -> Result<Verdict, MatrixError> {
 /// The check with everything in it known to fit together.
 fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
     let (a, b, c) = (check.a, check.b, check.c);
-    // A kernel holds the factors in the element type; integer types take them as they are.
-    let factor = |x: f64| if c.dtype() == DType::F32 { f64::from(x as f32) } else { x };
+    // A kernel rounds factors to f32 where that holds them.
+    let is_rounded = |x: f64| c.dtype() == DType::F32 && c.dtype().holds_factor(x);
+    let factor = |x: f64| if is_rounded(x) { f64::from(x as f32) } else { x };
     let (alpha, beta) = (factor(check.alpha), factor(check.beta));
     let c0 = check.c0.filter(|_| beta != 0.0);
     fits(b, c.dtype(), Shape::new(a.shape().cols, c.shape().cols))?;
@@ -231,6 +282,7 @@ fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
         levels: if smallest >> check.levels == 0 { 0 } else { check.levels },
         tiles: check.tiles.iter().copied().filter(|t| t.most(c.shape(), depth) > 0).collect(),
         threads: check.threads.max(1),
+        terms_max: TERMS_MAX,
     })
 }
 

@@ -7,14 +7,18 @@
 //! number of threads. A NaN or infinity in a row makes that row's size non-finite and touches no other
 //! row.
 
+use super::mixing::Mixing;
 use super::scalar::{Real, Scalar};
 use super::tile::{Cut, Loader, Tile, parallel, zeros};
-use crate::{Element, Layout, Matrix, MatrixError, Rect};
+use crate::{DType, Element, Layout, Matrix, MatrixError, Rect};
+use pulp::Arch;
 
-/// Independent sums of a row; 8 keep s and c of two-sum in sixteen 128-bit registers.
+/// Independent sums of a row: one or two vector registers each for s and c of two-sum.
 const LANES: usize = 8;
 /// Elements of a row that are used for every vector while they are in the first-level cache.
 const PIECE: usize = 1024;
+/// Lines shorter than this are turned by 90 degrees first.
+const SHORT: u64 = 32;
 /// Scales for squares that leave f64's range, and where the unscaled sum is to be trusted.
 const UP: f64 = f64::from_bits((1023 + 540) << 52);
 const DOWN: f64 = f64::from_bits((1023 - 540) << 52);
@@ -25,9 +29,9 @@ const TRUSTED: std::ops::Range<f64> = f64::from_bits((1023 - 900) << 52)..f64::M
 pub(super) enum Size<'a> {
     /// Nothing (integers).
     None,
-    /// Its 2-norm.
-    Norm,
-    /// Σ_l |m_il| z_l.
+    /// The 2-norm of m_ij w_j.
+    Norm(&'a [f64]),
+    /// Σ_j |m_ij| w_j.
     Weighted(&'a [f64]),
 }
 
@@ -73,8 +77,11 @@ impl Pass<'_, f64> {
     /// Makes the pass for floats; norms that leave f64's range are computed again, scaled.
     pub(super) fn real<T: Real>(&self) -> Result<Rows<f64>, MatrixError> {
         self.run::<T>(|loader, cut, block, sizes| {
-            if let Size::Norm = self.size {
-                if T::SQUARES_OVERFLOW && sizes.iter().any(|size| !TRUSTED.contains(size)) {
+            if let Size::Norm(_) = self.size {
+                if sizes
+                    .iter()
+                    .any(|size| !TRUSTED.contains(size) && (*size != 0.0 || T::DTYPE == DType::F64))
+                {
                     return self.scaled_norms::<T>(loader, cut, block, sizes);
                 }
                 sizes.iter_mut().for_each(|size| *size = size.sqrt());
@@ -103,14 +110,26 @@ impl<X: Element> Pass<'_, X> {
             finish(loader, &cut, block, &mut sizes)?;
             Ok((products, sizes))
         })?;
-        let mut rows = Rows { products: vec![Vec::new(); self.vectors.len()], sizes: Vec::new() };
-        for (products, sizes) in blocks {
-            for (to, from) in rows.products.iter_mut().zip(products) {
-                to.extend(from);
-            }
-            rows.sizes.extend(sizes);
+        let rows = self.matrix.shape().rows as usize;
+        let has_size = !matches!(self.size, Size::None);
+        let mut all = Rows { products: Vec::new(), sizes: zeros(if has_size { rows } else { 0 })? };
+        for _ in self.vectors {
+            all.products.push(zeros(rows)?);
         }
-        Ok(rows)
+        // The blocks of a band are added from left to right, whoever made them.
+        for (block, (products, sizes)) in blocks.into_iter().enumerate() {
+            let start = cut.rows(block).start as usize;
+            for (to, from) in all.products.iter_mut().zip(products) {
+                for ([hi, lo], [s, c]) in to[start..].iter_mut().zip(from) {
+                    T::step(hi, lo, s, X::ONE);
+                    *lo = lo.plus(c);
+                }
+            }
+            for (to, from) in all.sizes.iter_mut().skip(start).zip(sizes) {
+                *to = if let Size::Norm(_) = self.size { to.hypot(from) } else { *to + from };
+            }
+        }
+        Ok(all)
     }
 
     /// The sums of one block.
@@ -121,19 +140,35 @@ impl<X: Element> Pass<'_, X> {
         block: usize,
         scale: f64,
     ) -> Result<Sums<X>, MatrixError> {
-        let layout = self.matrix.layout();
-        let mut sums = Sums::new(cut.rows(block).len() as usize, self.vectors.len(), layout, self.size)?;
+        let (layout, rows) = (self.matrix.layout(), cut.rows(block).len());
+        let line = if layout == Layout::RowMajor { self.matrix.shape().cols } else { rows };
+        let by_rows = (layout == Layout::RowMajor) == (line >= SHORT);
+        let mut sums = Sums::new(rows as usize, self.vectors.len(), by_rows, self.size)?;
         for rect in cut.tiles(block) {
-            let tile = loader.load::<T>(self.matrix, rect, self.mask)?;
-            match layout {
-                Layout::RowMajor => self.add_rows::<T>(&mut sums, &tile, rect, scale),
-                Layout::ColMajor => self.add_columns::<T>(&mut sums, &tile, rect, scale),
+            let tile = if line < SHORT {
+                loader.load_turned::<T>(self.matrix, rect, self.mask)?
+            } else {
+                loader.load::<T>(self.matrix, rect, self.mask)?
+            };
+            let sums = &mut sums;
+            // What the processor has beyond the baseline is used from here on.
+            if by_rows {
+                Arch::new().dispatch(
+                    #[inline(always)]
+                    || self.add_rows::<T>(sums, &tile, rect, scale),
+                );
+            } else {
+                Arch::new().dispatch(
+                    #[inline(always)]
+                    || self.add_columns::<T>(sums, &tile, rect, scale),
+                );
             }
         }
         Ok(sums)
     }
 
     /// Adds a tile of contiguous rows.
+    #[inline(always)]
     fn add_rows<T: Scalar<X = X>>(&self, sums: &mut Sums<X>, tile: &Tile<'_>, rect: Rect, scale: f64) {
         let rows = sums.rows;
         for row in 0..rows {
@@ -147,11 +182,23 @@ impl<X: Element> Pass<'_, X> {
                 let size = sums.size.get_mut(row * LANES..).unwrap_or_default();
                 match self.size {
                     Size::None => {}
-                    Size::Norm => lanes(piece, piece, size, |m, _| {
-                        let m = m.to_f64() * scale;
-                        m * m
-                    }),
-                    Size::Weighted(z) => lanes(piece, &z[span], size, |m, z| m.to_f64().abs() * z),
+                    Size::Norm(w) => lanes(
+                        piece,
+                        &w[span],
+                        size,
+                        #[inline(always)]
+                        |m, w| {
+                            let m = m.to_f64() * w * scale;
+                            m * m
+                        },
+                    ),
+                    Size::Weighted(w) => lanes(
+                        piece,
+                        &w[span],
+                        size,
+                        #[inline(always)]
+                        |m, w| m.to_f64().abs() * w,
+                    ),
                 }
                 col += piece.len();
             }
@@ -159,27 +206,30 @@ impl<X: Element> Pass<'_, X> {
     }
 
     /// Adds a tile of contiguous columns.
+    #[inline(always)]
     fn add_columns<T: Scalar<X = X>>(&self, sums: &mut Sums<X>, tile: &Tile<'_>, rect: Rect, scale: f64) {
         let rows = sums.rows;
         for (i, col) in (rect.cols.start as usize..rect.cols.end as usize).enumerate() {
             let line = tile.line::<T>(i);
             for (v, x) in self.vectors.iter().enumerate() {
+                let x = x[col];
                 let (hi, lo) = (&mut sums.hi[v * rows..][..rows], &mut sums.lo[v * rows..][..rows]);
                 for ((m, hi), lo) in line.iter().zip(hi).zip(lo) {
-                    T::step(hi, lo, m.widen(), x[col]);
+                    T::step(hi, lo, m.widen(), x);
                 }
             }
             match self.size {
                 Size::None => {}
-                Size::Norm => {
+                Size::Norm(w) => {
                     for (m, size) in line.iter().zip(&mut sums.size) {
-                        let m = m.to_f64() * scale;
+                        let m = m.to_f64() * w[col] * scale;
                         *size += m * m;
                     }
                 }
-                Size::Weighted(z) => {
+                Size::Weighted(w) => {
+                    let w = w[col];
                     for (m, size) in line.iter().zip(&mut sums.size) {
-                        *size += m.to_f64().abs() * z[col];
+                        *size += m.to_f64().abs() * w;
                     }
                 }
             }
@@ -209,8 +259,8 @@ impl<X: Element> Pass<'_, X> {
 }
 
 impl<X: Element> Sums<X> {
-    fn new(rows: usize, vectors: usize, layout: Layout, size: Size<'_>) -> Result<Self, MatrixError> {
-        let lanes = if layout == Layout::RowMajor { LANES } else { 1 };
+    fn new(rows: usize, vectors: usize, by_rows: bool, size: Size<'_>) -> Result<Self, MatrixError> {
+        let lanes = if by_rows { LANES } else { 1 };
         let sizes = if matches!(size, Size::None) { 0 } else { rows * lanes };
         let (hi, lo) = (zeros(vectors * rows * lanes)?, zeros(vectors * rows * lanes)?);
         Ok(Self { rows, lanes, hi, lo, size: zeros(sizes)? })
@@ -230,6 +280,7 @@ impl<X: Element> Sums<X> {
 }
 
 /// Adds `Σ m x` to the first `LANES` pairs of `hi + lo`.
+#[inline(always)]
 fn dot<T: Scalar>(m: &[T], x: &[T::X], hi: &mut [T::X], lo: &mut [T::X]) {
     let (mut s, mut c) = ([T::X::ZERO; LANES], [T::X::ZERO; LANES]);
     s.copy_from_slice(&hi[..LANES]);
@@ -264,8 +315,31 @@ fn lanes<T: Copy, Z: Copy>(m: &[T], z: &[Z], sums: &mut [f64], term: impl Fn(T, 
     sums[..LANES].copy_from_slice(&s);
 }
 
-/// Which rows and which columns hold a NaN or an infinity, ascending.
-pub(super) fn wild<T: Real>(matrix: &Matrix, threads: usize) -> Result<(Vec<u64>, Vec<u64>), MatrixError> {
+/// Lines of a matrix that hold a NaN or an infinity.
+#[derive(Default)]
+pub(super) struct Wild {
+    /// Ascending.
+    pub(super) lines: Vec<u64>,
+    /// Those that hold a NaN, so that all that is made of them is NaN; ascending.
+    pub(super) nans: Vec<u64>,
+}
+
+impl Wild {
+    /// These lines, and all that may have been mixed with one of them.
+    pub(super) fn spread(self, mixing: &Mixing) -> Self {
+        Self { lines: mixing.touched(&self.lines), nans: self.nans }
+    }
+
+    /// These lines and others.
+    pub(super) fn add(&mut self, lines: Vec<u64>) {
+        self.lines.extend(lines);
+        self.lines.sort_unstable();
+        self.lines.dedup();
+    }
+}
+
+/// Which rows and which columns hold a NaN or an infinity.
+pub(super) fn wild<T: Real>(matrix: &Matrix, threads: usize) -> Result<(Wild, Wild), MatrixError> {
     let cut = Cut::of(matrix);
     let found = parallel(cut.blocks(), threads, |loader, block| {
         let mut found = Vec::new();
@@ -274,9 +348,10 @@ pub(super) fn wild<T: Real>(matrix: &Matrix, threads: usize) -> Result<(Vec<u64>
             let tile = loader.load::<T>(matrix, rect, None)?;
             for i in 0..lines {
                 for (j, m) in (0u64..).zip(tile.line::<T>(i as usize)) {
-                    if !m.to_f64().is_finite() {
+                    let m = m.to_f64();
+                    if !m.is_finite() {
                         let (row, col) = if matrix.layout() == Layout::RowMajor { (i, j) } else { (j, i) };
-                        found.push((rect.rows.start + row, rect.cols.start + col));
+                        found.push((rect.rows.start + row, rect.cols.start + col, m.is_nan()));
                     }
                 }
             }
@@ -285,20 +360,24 @@ pub(super) fn wild<T: Real>(matrix: &Matrix, threads: usize) -> Result<(Vec<u64>
         }
         Ok(found)
     })?;
-    let mut rows: Vec<u64> = found.iter().flatten().map(|at| at.0).collect();
-    let mut cols: Vec<u64> = found.iter().flatten().map(|at| at.1).collect();
-    for list in [&mut rows, &mut cols] {
-        list.sort_unstable();
-        list.dedup();
-    }
-    Ok((rows, cols))
+    let lines = |side: fn(&(u64, u64, bool)) -> u64| {
+        let of = |nan: bool| {
+            let some = found.iter().flatten().filter(|at| !nan || at.2);
+            let mut list: Vec<u64> = some.map(side).collect();
+            list.sort_unstable();
+            list.dedup();
+            list
+        };
+        Wild { lines: of(false), nans: of(true) }
+    };
+    Ok((lines(|at| at.0), lines(|at| at.1)))
 }
 
-/// Keeps enough positions to name every row and every column among them.
-fn compact(found: &mut Vec<(u64, u64)>) {
+/// Keeps enough positions to name every row and every column among them, and those with a NaN.
+fn compact(found: &mut Vec<(u64, u64, bool)>) {
     let (mut rows, mut cols) = (std::collections::HashSet::new(), std::collections::HashSet::new());
-    found.retain(|&(row, col)| {
-        let (new_row, new_col) = (rows.insert(row), cols.insert(col));
+    found.retain(|&(row, col, nan)| {
+        let (new_row, new_col) = (rows.insert((row, nan)), cols.insert((col, nan)));
         new_row || new_col
     });
 }

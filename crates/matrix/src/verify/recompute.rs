@@ -39,6 +39,8 @@ pub(super) struct Problem {
     /// Levels inside tiles; each has one at least, and then there are none above.
     pub(super) tiles: Vec<TileLevels>,
     pub(super) threads: usize,
+    /// How many terms may be recomputed where there is reason to recompute everything.
+    pub(super) terms_max: u64,
 }
 
 impl Problem {
@@ -57,6 +59,20 @@ impl Problem {
             b: self.a.clone().transposed(),
             c: self.c.clone().transposed(),
             c0: self.c0.clone().map(Matrix::transposed),
+            ..*self
+        }
+    }
+
+    /// The same product of some of B's columns. Of classical products only: levels mix columns that lie far apart.
+    pub(super) fn columns(&self, cols: Span) -> Self {
+        assert_eq!(self.levels_most(), 0, "only classical products are cut by columns");
+        let side = |rows: u64| Rect::new(Span::new(0, rows), cols);
+        Self {
+            a: self.a.clone(),
+            b: self.b.part(side(self.b.shape().rows)),
+            c: self.c.part(side(self.c.shape().rows)),
+            c0: self.c0.as_ref().map(|c0| c0.part(side(c0.shape().rows))),
+            tiles: Vec::new(),
             ..*self
         }
     }
@@ -97,6 +113,28 @@ impl<X: Element> Chunk<'_, X> {
             loader.gather::<T, X>(matrix, rect, T::widen, out)?;
         }
         Ok(values)
+    }
+
+    /// Σ a b as `hi`, `lo`, and Σ |a b|, over finite factors and with every a times `scale`: where sums leave f64's range.
+    pub(super) fn smaller<T: Scalar<X = X>>(
+        &self,
+        problem: &Problem,
+        loader: &mut Loader,
+        scale: X,
+    ) -> Result<[Vec<X>; 3], MatrixError> {
+        let width = self.cols.len() as usize;
+        let len = self.rows.len() * width;
+        let mut sums: [Vec<X>; 3] = [zeros(len)?, zeros(len)?, zeros(len)?];
+        let mut finite: Vec<X> = zeros(width)?;
+        let or_zero = |x: X| if x.to_f64().is_finite() { x } else { X::ZERO };
+        self.for_each_term::<T>(problem, loader, |row, a, b| {
+            finite.iter_mut().zip(b).for_each(|(to, from)| *to = or_zero(*from));
+            let at = row * width..(row + 1) * width;
+            let [hi, lo, mag] = &mut sums;
+            let a = or_zero(a).times(scale);
+            T::axpy(a, &finite, &mut hi[at.clone()], &mut lo[at.clone()], &mut mag[at]);
+        })?;
+        Ok(sums)
     }
 
     /// Calls `term` with (row of the chunk, a_il, part of row l of B) for every l, in order.

@@ -41,22 +41,18 @@ pub(super) trait Real: Scalar<X = f64> {
     const LARGEST: f64;
     /// Smallest normal number: what an operation may lose to underflow, flushed to zero or not.
     const SMALLEST: f64;
-    /// Whether squares of elements can overflow or underflow in f64.
-    const SQUARES_OVERFLOW: bool;
 }
 
 impl Real for f32 {
     const UNIT: f64 = Self::EPSILON as f64 / 2.0;
     const LARGEST: f64 = Self::MAX as f64;
     const SMALLEST: f64 = Self::MIN_POSITIVE as f64;
-    const SQUARES_OVERFLOW: bool = false;
 }
 
 impl Real for f64 {
     const UNIT: Self = Self::EPSILON / 2.0;
     const LARGEST: Self = Self::MAX;
     const SMALLEST: Self = Self::MIN_POSITIVE;
-    const SQUARES_OVERFLOW: bool = true;
 }
 
 impl Scalar for f32 {
@@ -69,6 +65,7 @@ impl Scalar for f32 {
     fn step(s: &mut f64, _: &mut f64, m: f64, x: f64) {
         *s += m * x;
     }
+    #[inline(always)]
     fn axpy(a: f64, b: &[f64], hi: &mut [f64], _: &mut [f64], mag: &mut [f64]) {
         for ((b, hi), mag) in b.iter().zip(hi).zip(mag) {
             let p = a * b;
@@ -91,6 +88,7 @@ impl Scalar for f64 {
         *s = sum;
         *c += error;
     }
+    #[inline(always)]
     fn axpy(a: Self, b: &[Self], hi: &mut [Self], lo: &mut [Self], mag: &mut [Self]) {
         for (((b, hi), lo), mag) in b.iter().zip(hi).zip(lo).zip(mag) {
             let (p, e) = two_product(a, *b);
@@ -114,6 +112,7 @@ macro_rules! integer {
             fn step(s: &mut i64, _: &mut i64, m: i64, x: i64) {
                 *s = s.wrapping_add(m.wrapping_mul(x));
             }
+            #[inline(always)]
             fn axpy(a: i64, b: &[i64], hi: &mut [i64], _: &mut [i64], _: &mut [i64]) {
                 for (b, hi) in b.iter().zip(hi) {
                     *hi = hi.wrapping_add(a.wrapping_mul(*b));

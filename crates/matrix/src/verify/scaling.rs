@@ -22,9 +22,6 @@ const CORNER: u64 = 512;
 const LANES: usize = 16;
 /// Stripes of a matrix for each thread.
 const STRIPES: usize = 4;
-/// What levels of Strassen–Winograd may make of the largest number at most: 18³ and more.
-const GROWTH_MAX: f64 = (1 << 13) as f64;
-
 /// How unevenly the operands of a product are scaled. Each ratio is at least 1; rows and columns of zeros do not count.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scaling {
@@ -34,14 +31,16 @@ pub struct Scaling {
     pub cols: f64,
     /// What the largest elements of A and B would make if they met, over the largest product that may occur.
     pub depth: f64,
-    /// There is a NaN or an infinity, or sums of products may come near the largest number.
-    pub wild: bool,
+    /// Largest absolute values in A and in B.
+    pub largest: [f64; 2],
+    /// There is no NaN and no infinity.
+    pub is_finite: bool,
 }
 
 impl Scaling {
     /// Binary digits that an even product loses at most to a badly scaled one.
     pub const BITS_MAX: f64 = 10.0;
-    const EVEN: Self = Self { rows: 1.0, cols: 1.0, depth: 1.0, wild: false };
+    const EVEN: Self = Self { rows: 1.0, cols: 1.0, depth: 1.0, largest: [0.0; 2], is_finite: true };
 
     /// By how much the norm-wise bound of an element may exceed its elementwise bound because of the scaling, in powers
     /// of two.
@@ -52,14 +51,14 @@ impl Scaling {
 
     /// Whether the product should rather be made classically.
     pub fn is_bad(&self) -> bool {
-        self.wild || self.bits() > Self::BITS_MAX
+        !self.is_finite || self.bits() > Self::BITS_MAX
     }
 }
 
 impl std::fmt::Display for Scaling {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.wild {
-            return f.write_str("NaN, infinity or numbers near the largest");
+        if !self.is_finite {
+            return f.write_str("there is a NaN or an infinity");
         }
         let Self { rows, cols, depth, .. } = self;
         let bits = self.bits();
@@ -80,22 +79,31 @@ pub fn scaling(a: &Matrix, b: &Matrix, threads: usize) -> Result<Scaling, Matrix
     }
 }
 
+/// The largest absolute value in a matrix, and whether it has neither NaN nor infinity. Integers are always in range.
+pub fn largest_element(matrix: &Matrix, threads: usize) -> Result<(f64, bool), MatrixError> {
+    let sizes = match matrix.dtype() {
+        DType::F32 => Sizes::<f64>::of::<f32>(matrix, threads)?,
+        DType::F64 => Sizes::<f64>::of::<f64>(matrix, threads)?,
+        DType::I32 | DType::I64 => return Ok((0.0, true)),
+    };
+    Ok((largest(&sizes.rows), !sizes.wild))
+}
+
 fn of<T: Magnitude>(a: &Matrix, b: &Matrix, threads: usize) -> Result<Scaling, MatrixError> {
     let (left, right) = (Sizes::<f64>::of::<T>(a, threads)?, Sizes::<f64>::of::<T>(b, threads)?);
     let (largest_a, largest_b) = (largest(&left.rows), largest(&right.cols));
+    let all =
+        Scaling { largest: [largest_a, largest_b], is_finite: !(left.wild || right.wild), ..Scaling::EVEN };
     if largest_a == 0.0 || largest_b == 0.0 {
-        return Ok(Scaling { wild: left.wild || right.wild, ..Scaling::EVEN });
+        return Ok(all);
     }
     // In units of the largest elements, so that products stay in range.
     let meet = left.cols.iter().zip(&right.rows).map(|(a, b)| (a / largest_a) * (b / largest_b));
-    let depth = a.shape().cols as f64;
-    let most = largest_a.log2() + largest_b.log2() + depth.log2() + GROWTH_MAX.log2();
-    let near = |x: f64| x > T::LARGEST / GROWTH_MAX;
     Ok(Scaling {
         rows: largest_a / smallest(&left.rows),
         cols: largest_b / smallest(&right.cols),
         depth: 1.0 / meet.fold(0.0, f64::max),
-        wild: left.wild || right.wild || near(largest_a) || near(largest_b) || most > T::LARGEST.log2(),
+        ..all
     })
 }
 

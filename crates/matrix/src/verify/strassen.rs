@@ -24,18 +24,19 @@ const PIECE: u64 = 256;
 /// Additions of a level that a part goes through at most, on each side and in the results: s4, t4 and c12 have three.
 const ADDITIONS: u32 = 3;
 
-/// Of elements that break the bound for classical products, those that break Strassen's too.
+/// Of elements that break the bound for classical products, those that break Strassen's too; of the others the error in
+/// units of what is allowed, infinite where there is no bound.
 pub(super) fn appeal<T: Real>(
     problem: &Problem,
     suspects: &[Conviction],
-) -> Result<Vec<Option<Conviction>>, MatrixError> {
+) -> Result<Vec<Result<Conviction, f64>>, MatrixError> {
     parallel(suspects.len(), problem.threads, |loader, i| {
         let suspect = &suspects[i];
-        let mut left = Some(suspect.clone());
+        let mut left = Ok(suspect.clone());
         // Whoever made the element, it is within the bound of one of the ways in which it may have been made.
         for cells in cells(problem, suspect) {
             left = match allowed::<T>(problem, &cells, loader, suspect)? {
-                None => return Ok(None),
+                None => return Ok(Err(f64::INFINITY)),
                 Some(allowed) => left.and_then(|_| suspect.beyond(allowed)),
             };
         }

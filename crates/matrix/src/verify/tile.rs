@@ -45,6 +45,7 @@ impl Tile<'_> {
 #[derive(Default)]
 pub(super) struct Loader {
     buffer: Option<Buffer>,
+    turned: Option<Buffer>,
 }
 
 impl Loader {
@@ -72,14 +73,30 @@ impl Loader {
         Ok(Tile::Copy { bytes, line_bytes })
     }
 
+    /// The same with lines along the other side: for matrices whose own lines are too short to be worth a loop each.
+    pub(super) fn load_turned<T: Element>(
+        &mut self,
+        matrix: &Matrix,
+        rect: Rect,
+        mask: Option<&[bool]>,
+    ) -> Result<Tile<'_>, MatrixError> {
+        let (lines, len) = matrix.layout().lines(rect.shape());
+        let lines = lines as usize;
+        let mut turned = sized(self.turned.take(), lines * len as usize * size_of::<T>())?;
+        let tile = self.load::<T>(matrix, rect, mask)?;
+        let out: &mut [T] = bytemuck::cast_slice_mut(turned.bytes_mut());
+        for i in 0..lines {
+            for (x, to) in tile.line::<T>(i).iter().zip(out[i..].iter_mut().step_by(lines)) {
+                *to = *x;
+            }
+        }
+        let bytes = self.turned.insert(turned).bytes_mut();
+        Ok(Tile::Copy { bytes, line_bytes: lines * size_of::<T>() })
+    }
+
     /// A buffer of exactly `len` bytes, reused where it is large enough.
     fn room(&mut self, len: usize) -> Result<&mut [u8], MatrixError> {
-        let kept = self.buffer.take().filter(|buffer| buffer.capacity() >= len);
-        let mut buffer = match kept {
-            Some(buffer) => buffer,
-            None => Buffer::zeroed(len)?,
-        };
-        buffer.set_len(len);
+        let buffer = sized(self.buffer.take(), len)?;
         Ok(self.buffer.insert(buffer).bytes_mut())
     }
 
@@ -116,6 +133,16 @@ impl Loader {
     }
 }
 
+/// A buffer of exactly `len` bytes: the one given, where it is large enough.
+fn sized(kept: Option<Buffer>, len: usize) -> Result<Buffer, MatrixError> {
+    let mut buffer = match kept.filter(|buffer| buffer.capacity() >= len) {
+        Some(buffer) => buffer,
+        None => Buffer::zeroed(len)?,
+    };
+    buffer.set_len(len);
+    Ok(buffer)
+}
+
 /// Whether every line of shared memory can be seen as elements of `T`.
 fn usable_in_place<T: Element>(lines: &Lines) -> bool {
     lines.lines > 0
@@ -138,40 +165,60 @@ fn blank<T: Element>(elements: &mut [T], line: usize, layout: Layout, mask: &[bo
     }
 }
 
-/// How a matrix is cut: into blocks of whole rows, and each block into tiles.
+/// Blocks that a matrix is cut into at least, if it has so many tiles: work for all threads.
+const BLOCKS_MIN: u64 = 64;
+
+/// How a matrix is cut: into bands of whole rows, each band into segments of columns where there are few bands, and each
+/// of these blocks into tiles.
 pub(super) struct Cut {
     rows: u64,
     cols: u64,
-    block_rows: u64,
+    band_rows: u64,
     tile_cols: u64,
+    segments: u64,
 }
 
 impl Cut {
     /// The cut that suits the layout: long runs of a line, and few enough rows to keep sums in cache.
     pub(super) fn of(matrix: &Matrix) -> Self {
         let shape = matrix.shape();
-        let block_rows = match matrix.layout() {
+        let band_rows = match matrix.layout() {
             Layout::RowMajor => (TILE_ELEMENTS / shape.cols.max(1)).clamp(16, 512),
             Layout::ColMajor => 512,
         };
-        Self { rows: shape.rows, cols: shape.cols, block_rows, tile_cols: TILE_ELEMENTS / block_rows }
+        let band_rows = band_rows.min(shape.rows.max(1));
+        let tile_cols = TILE_ELEMENTS / band_rows;
+        let bands = shape.rows.div_ceil(band_rows).max(1);
+        let segments = BLOCKS_MIN.div_ceil(bands).clamp(1, shape.cols.div_ceil(tile_cols).max(1));
+        Self { rows: shape.rows, cols: shape.cols, band_rows, tile_cols, segments }
     }
 
-    /// Number of row blocks.
+    /// Number of bands.
+    pub(super) fn bands(&self) -> usize {
+        self.rows.div_ceil(self.band_rows) as usize
+    }
+
+    /// Number of blocks of each band.
+    pub(super) fn segments(&self) -> usize {
+        self.segments as usize
+    }
+
+    /// Number of blocks; those of a band follow each other.
     pub(super) fn blocks(&self) -> usize {
-        self.rows.div_ceil(self.block_rows) as usize
+        self.bands() * self.segments()
     }
 
     /// The rows of a block.
     pub(super) fn rows(&self, block: usize) -> Span {
-        let start = block as u64 * self.block_rows;
-        Span::new(start, (start + self.block_rows).min(self.rows))
+        let start = block as u64 / self.segments * self.band_rows;
+        Span::new(start, (start + self.band_rows).min(self.rows))
     }
 
     /// The tiles of a block, left to right.
     pub(super) fn tiles(&self, block: usize) -> impl Iterator<Item = Rect> + '_ {
         let rows = self.rows(block);
-        (0..self.cols.div_ceil(self.tile_cols)).map(move |t| {
+        let (tiles, segment) = (self.cols.div_ceil(self.tile_cols), block as u64 % self.segments);
+        (segment * tiles / self.segments..(segment + 1) * tiles / self.segments).map(move |t| {
             let start = t * self.tile_cols;
             Rect::new(rows, Span::new(start, (start + self.tile_cols).min(self.cols)))
         })
@@ -214,7 +261,7 @@ pub(super) fn parallel<R: Send>(
 }
 
 /// A zeroed vector, or an error where the machine has not that much memory.
-pub(super) fn zeros<X: Element>(len: usize) -> Result<Vec<X>, MatrixError> {
+pub(super) fn zeros<X: bytemuck::Zeroable>(len: usize) -> Result<Vec<X>, MatrixError> {
     let bytes = (len as u64).saturating_mul(size_of::<X>() as u64);
     bytemuck::allocation::try_zeroed_vec(len).map_err(|()| MatrixError::OutOfMemory { bytes })
 }

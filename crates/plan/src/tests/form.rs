@@ -20,7 +20,7 @@ fn coverage(plan: &Plan) -> BTreeMap<(usize, u64, u64, u64), u32> {
 }
 
 /// Every step of every cell is in one block, and no block is anywhere else.
-fn assert_covers(plan: &Plan) {
+pub(super) fn assert_covers(plan: &Plan) {
     let seen = coverage(plan);
     assert!(seen.values().all(|count| *count == 1), "{seen:?}");
     let work = |r: &Region| r.grid.tiles() * r.steps();
@@ -67,7 +67,7 @@ fn assert_regions(plan: &Plan) {
 }
 
 /// Blocks fit what they are given, and that fits the machine.
-fn assert_fits(plan: &Plan, machines: &[Machine]) {
+pub(super) fn assert_fits(plan: &Plan, machines: &[Machine]) {
     let e = plan.problem.element_bytes();
     for member in &plan.members {
         assert!(member.memory_bytes <= machines[member.machine].memory_bytes);
@@ -323,10 +323,35 @@ fn a_tile_that_fits_nowhere_is_refused_with_the_numbers() {
     let p = problem(4096, 4096, 4096);
     let small = [machine("tiny", 1.0, 1 << 20, 100.0)];
     for strategy in ["reuse", "naive", "row:4", "square:2", "cuboid", "summa:2x2", "strassen:1"] {
-        let error = decide(&p, Cut::default(), &small[0], &small, &by(strategy)).unwrap_err();
+        // A tile that was asked for is kept.
+        let asked = Cut { tile: Some(512), depth: None };
+        let error = decide(&p, asked, &small[0], &small, &by(strategy)).unwrap_err();
         let PlanError::NoRoom { need_bytes, have_bytes, .. } = error else { panic!("{error}") };
         assert!(need_bytes > have_bytes && have_bytes == 1 << 20, "{strategy}: {need_bytes}");
     }
+}
+
+#[test]
+fn smaller_tiles_are_taken_where_the_usual_ones_fit_nowhere() {
+    let p = problem(3000, 3000, 3000);
+    let usual = Grid::new(&p, Cut::default()).unwrap();
+    for mib in [2, 3, 6] {
+        let small = [machine("w", 10.0, mib << 20, 100.0)];
+        for (workers, wish) in [(&small[..], by("reuse")), (&[], Wish::AUTO)] {
+            let decision = decide(&p, Cut::default(), &small[0], workers, &wish).unwrap();
+            let grid = decision.plan.regions[0].grid;
+            assert!(grid.tile_rows < usual.tile_rows && grid.depth == usual.depth, "{grid:?}");
+            assert!(decision.sentence.contains("do not fit the memory"), "{}", decision.sentence);
+            assert_fits(&decision.plan, &[&small[..], workers].concat());
+            // The next larger ones do not fit.
+            let larger = Cut { tile: Some(grid.tile_rows * 2), depth: Some(grid.depth) };
+            assert!(matches!(decide(&p, larger, &small[0], workers, &wish), Err(PlanError::NoRoom { .. })));
+        }
+    }
+    // Bits that shall not depend on the machines do not depend on their memory.
+    let same_bits = Wish { reproducible: true, ..Wish::AUTO };
+    let small = machine("w", 10.0, 2 << 20, 100.0);
+    assert!(matches!(decide(&p, Cut::default(), &small, &[], &same_bits), Err(PlanError::NoRoom { .. })));
 }
 
 #[test]

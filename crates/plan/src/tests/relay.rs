@@ -84,7 +84,7 @@ proptest! {
             speeds.iter().map(|s| machine("w", f64::from(*s), 1 << bits, 100.0)).collect();
         let reproducible = reproducible && strategy.levels == 0;
         let who = Preference::Workers;
-        let wish = Wish { strategy: Some(strategy), who, reproducible, relay: Relay::On, elementwise: false };
+        let wish = Wish { strategy: Some(strategy), who, reproducible, relay: Relay::On, elementwise: false, tiles_early: None };
         let cut = Cut { tile: Some(tile), depth: Some(depth) };
         let Ok(decision) = decide(&p, cut, &workers[0], &workers, &wish) else { return Ok(()) };
         let (plan, t) = (&decision.plan, &decision.plan.predicted);

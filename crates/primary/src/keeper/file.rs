@@ -25,18 +25,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What there is of a run before.
 #[derive(Debug)]
 pub enum Found {
-    /// Nothing that says which tiles are complete.
-    Nothing,
+    /// No such file.
+    Missing,
+    /// A file without a byte: its space was taken, and the run ended before the operands had been digested.
+    Empty,
+    /// A journal of a run that ended before any tile was complete.
+    NoTiles,
     /// A file that cannot be read, and why.
     Unreadable(String),
     /// What it says.
     Journal(Box<Journal>),
 }
 
+impl Found {
+    /// Whether another run could go on from it.
+    pub fn has_tiles(&self) -> bool {
+        matches!(self, Self::Journal(_))
+    }
+}
+
 /// Looks for a journal with tiles of a result.
 pub fn find(path: &Path) -> Result<Found, PrimaryError> {
     Ok(match look(path)? {
-        Found::Journal(journal) if journal.tiles.is_empty() => Found::Nothing,
+        Found::Journal(journal) if journal.tiles.is_empty() => Found::NoTiles,
         found => found,
     })
 }
@@ -45,12 +56,11 @@ pub fn find(path: &Path) -> Result<Found, PrimaryError> {
 pub fn look(path: &Path) -> Result<Found, PrimaryError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Missing),
         Err(e) => return Err(error(path, "cannot read", &e)),
     };
-    // Space was taken, and nothing written.
     if bytes.is_empty() {
-        return Ok(Found::Nothing);
+        return Ok(Found::Empty);
     }
     Ok(match read(&bytes) {
         Ok(journal) => Found::Journal(Box::new(journal)),
@@ -83,6 +93,10 @@ impl JournalFile {
         let is_of_use = Arc::new(AtomicBool::new(valid > 0));
         let this = Self { file, path: path.to_owned(), len: valid, is_of_use, steps };
         this.file.set_len(valid).map_err(|e| this.error("cannot shorten", &e))?;
+        if valid > 0 {
+            // A process that was killed may have left records that the disk does not have yet.
+            this.file.sync_data().map_err(|e| this.error("cannot write", &e))?;
+        }
         this.reserve(bytes)?;
         Ok(this)
     }

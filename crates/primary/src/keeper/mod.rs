@@ -3,6 +3,8 @@
 //! Place in the flow: `run` starts it with the product and tells it of each tile that is complete; it digests the operands, then
 //! tiles, has data and journal synced, and hands the file back when the product is over.
 //!
+//! A tile is in the journal a moment after it was complete, and on the disk with the next interval.
+//!
 //! Invariants: one thread of its own does all that waits for a disk; the event loop never does. A tile is lent to it after it is
 //! complete, and given back before the next. What waits is a bit for each tile. After an error nothing more
 //! is written: what is in the journal stays valid.
@@ -27,8 +29,8 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// How long the thread sleeps at most.
-const LOOK: Duration = Duration::from_millis(250);
+/// How long the thread sleeps at most: a tile that is complete waits no longer for it.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Where the journal of a product is, and what is known of a run before.
 #[derive(Debug)]
@@ -198,8 +200,9 @@ impl Keeper {
         };
         bits.resize(words, 0);
         let Journaling { path, before, every, steps } = what;
+        // Each tile may have an end of its own, and a mark.
         let records =
-            numbers.count().saturating_mul(2).saturating_add(1).saturating_mul(to_u64(RECORD_BYTES));
+            numbers.count().saturating_mul(3).saturating_add(2).saturating_mul(to_u64(RECORD_BYTES));
         let head = before.as_ref().map_or_else(|| head_bytes(&subject), |_| 0);
         let valid = before.as_ref().map_or(0, |journal| journal.valid_bytes);
         let file = JournalFile::open(&path, valid, head.saturating_add(records), steps)?;
@@ -330,9 +333,12 @@ impl Work {
 
     /// Digests the operands and writes the head; `None` where the product was over before.
     fn begin(&mut self, subject: &Subject) -> Result<Option<Log>, PrimaryError> {
-        // A product that is over before an interval needs no journal, and pays nothing for one, unless it reads the old C.
-        while self.began.elapsed() < self.every / 2 && !self.shared.is_ending(Ending::Complete) {
-            std::thread::park_timeout((self.every / 2).saturating_sub(self.began.elapsed()));
+        // A product that is over before an interval needs no journal, and pays nothing for one, unless it reads the old C. One
+        // that is expected to take longer has its journal as soon as it can be.
+        let is_long = subject.plan.predicted.seconds >= self.every.as_secs_f64();
+        let wait = if is_long { Duration::ZERO } else { self.every / 2 };
+        while self.began.elapsed() < wait && !self.shared.is_ending(Ending::Complete) {
+            std::thread::park_timeout(wait.saturating_sub(self.began.elapsed()));
             if self.shared.needs_no_head() {
                 return Ok(None);
             }
@@ -366,12 +372,12 @@ impl Work {
                     }
                     Action::Append(bytes) => {
                         self.file.append(&bytes)?;
+                        self.file.is_of_use_now();
+                        self.output.keep(true);
                         continue;
                     }
                     Action::SyncLog => {
                         self.file.sync()?;
-                        self.file.is_of_use_now();
-                        self.output.keep(true);
                         Event::LogSynced
                     }
                 };

@@ -129,9 +129,12 @@ fn a_full_disk_is_named_with_the_file_and_the_way_out() {
 fn bytes_that_are_no_journal_are_nothing_or_said_to_be_none() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("c.npy.journal");
-    assert!(matches!(find(&path).unwrap(), Found::Nothing));
+    assert!(matches!(find(&path).unwrap(), Found::Missing));
     fs::write(&path, "").unwrap();
-    assert!(matches!(find(&path).unwrap(), Found::Nothing));
+    assert!(matches!(find(&path).unwrap(), Found::Empty));
+    let none = Digest128::default();
+    fs::write(&path, head(&subject(), none, none, None).encode()).unwrap();
+    assert!(matches!(find(&path).unwrap(), Found::NoTiles));
     fs::write(&path, "a letter, not a journal").unwrap();
     assert!(matches!(find(&path).unwrap(), Found::Unreadable(why) if why.contains("no journal")));
 }

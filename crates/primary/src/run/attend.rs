@@ -63,7 +63,7 @@ pub(super) async fn supervise(core: &Rc<RefCell<Core>>, with: &mut Attendants<'_
             biased;
             why = with.tasks.fault() => core.borrow_mut().fail(why),
             Some(came) = with.came.recv() => with.welcome(core, came),
-            is_wrong = with.looking.over() => core.borrow_mut().happened(Event::Looked(is_wrong)),
+            is_wrong = with.looking.over() => core.borrow_mut().looked(is_wrong, &with.inspector),
             _ = tokio::time::timeout(TICK, with.changed.notified()) => {}
         }
         let mut core = core.borrow_mut();

@@ -7,6 +7,8 @@
 //! C then passed; where kernels differ, so that right tiles have other bits too, the check has shown that very tile to be wrong.
 //! Where others make the same, or cannot make it, or nobody else is here, C stays wrong and is not kept. Rounds are counted.
 //!
+//! The files of the operands are compared with their state at the opening before a machine is accused or C is accepted.
+//!
 //! Deliberately absent: looking at parts of C while the product runs.
 
 use super::Core;
@@ -58,6 +60,7 @@ pub(super) async fn inspect(
     let rounds = to_u64(core.borrow().machines.len()).saturating_add(MORE_ROUNDS);
     for round in 1..=rounds {
         let Some(fault) = verify.verdict.fault.clone().filter(|_| !verify.verdict.passed) else { break };
+        inspector.unchanged("when C was found to be wrong", true)?;
         suspect = core.borrow().maker_of(&fault);
         let Some(next) = accuse(core, with, inspector, (&fault, round), &accused).await? else { break };
         let tiles: Vec<(usize, u64)> = next.before.keys().copied().collect();
@@ -76,6 +79,7 @@ pub(super) async fn inspect(
         }
         verify = look(core, with, inspector, round).await?;
     }
+    inspector.unchanged("when C was complete", !verify.verdict.passed)?;
     let wrong = if verify.verdict.passed { judged(core, with, accused).await? } else { Vec::new() };
     verify.seconds = began.elapsed().saturating_sub(making).as_secs_f64();
     Ok(Some(Inspected { suspect: suspect.filter(|_| !verify.verdict.passed), verify, wrong }))

@@ -11,6 +11,7 @@
 use super::Core;
 use crate::inspector::Inspector;
 use bramble_matrix::{Buffer, Layout, Matrix, Rect, Shape};
+use bramble_schedule::primary::Event;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -61,6 +62,17 @@ impl Looking {
 }
 
 impl Core {
+    /// A look is over. A tile is not taken for wrong where the file of an operand has changed: nothing that is made now is right.
+    pub(super) fn looked(&mut self, is_wrong: Option<bool>, inspector: &Inspector) {
+        if is_wrong == Some(true)
+            && let Err(e) = inspector.unchanged("when a tile was found to be wrong", true)
+        {
+            self.is_changed = true;
+            return self.fail(e.to_string());
+        }
+        self.happened(Event::Looked(is_wrong));
+    }
+
     /// Copies a tile that is to be looked at.
     pub(super) fn take_look(&mut self, rect: Rect) {
         let lent = self.output.lend(rect);

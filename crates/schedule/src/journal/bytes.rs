@@ -1,7 +1,7 @@
 //! The bytes of a journal (docs/journal.md).
 //!
 //! Invariants: whatever the bytes are, `read` does not panic and takes memory in proportion to them. The head counts only with
-//! its digest, records only up to the last end of an interval that has the digest of all before it. What is read was
+//! its digest, records only up to the last end or mark that has the digest of all before it. What is read was
 //! checked: the plan, and that each tile is one of it. One journal has one encoding.
 
 use crate::ProtocolError;
@@ -9,12 +9,14 @@ use crate::message::wire::{Reader, Writer};
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Digest128, Digester};
 use bramble_plan::Plan;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the file begins with.
 const MAGIC: [u8; 8] = *b"BRMBJRNL";
 /// Of these bytes. Another one is another program's.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+/// The one before had no marks: its records were appended after their data had been synced.
+const VERSION_WITHOUT_MARKS: u16 = 1;
 /// Magic, version, bytes of the head.
 const START_BYTES: usize = 14;
 /// Bytes of a digest.
@@ -26,6 +28,7 @@ pub const RECORD_BYTES: usize = 32;
 const TILE: u8 = 1;
 const END: u8 = 2;
 const COMPLETE: u8 = 3;
+const MARK: u8 = 4;
 
 /// What a product is: who goes on with it has to have the same.
 #[derive(Clone, Debug, PartialEq)]
@@ -106,24 +109,33 @@ pub(super) struct Record {
     pub(super) digest: Digest128,
 }
 
-fn encode(kind: u8, interval: u32, record: &Record) -> [u8; RECORD_BYTES] {
+fn encode(kind: u8, ends: u32, record: &Record) -> [u8; RECORD_BYTES] {
     let mut bytes = [0; RECORD_BYTES];
     bytes[0] = kind;
     bytes[1] = record.region;
-    bytes[4..8].copy_from_slice(&interval.to_le_bytes());
+    bytes[4..8].copy_from_slice(&ends.to_le_bytes());
     bytes[8..16].copy_from_slice(&record.tile.to_le_bytes());
     bytes[16..].copy_from_slice(&record.digest.0);
     bytes
 }
 
-/// The bytes of one interval; `records` counts those of all intervals with this one.
-pub(super) fn append(digester: &mut Digester, tiles: &[Record], interval: u32, records: u64) -> Vec<u8> {
-    let mut bytes: Vec<u8> = tiles.iter().flat_map(|tile| encode(TILE, interval, tile)).collect();
+/// Records of tiles with their end, after so many ends and marks; `records` counts all with these.
+pub(super) fn append(digester: &mut Digester, tiles: &[Record], ends: u32, records: u64) -> Vec<u8> {
+    let mut bytes: Vec<u8> = tiles.iter().flat_map(|tile| encode(TILE, ends, tile)).collect();
     digester.update(&bytes);
-    let end = Record { region: 0, tile: records, digest: digester.digest() };
-    let end = encode(END, interval, &end);
-    digester.update(&end);
-    bytes.extend(end);
+    bytes.extend(end(digester, END, ends, records));
+    bytes
+}
+
+/// Says that the data of so many records, the first ones, are on the disk.
+pub(super) fn mark(digester: &mut Digester, ends: u32, records: u64) -> Vec<u8> {
+    end(digester, MARK, ends, records).to_vec()
+}
+
+fn end(digester: &mut Digester, kind: u8, ends: u32, records: u64) -> [u8; RECORD_BYTES] {
+    let record = Record { region: 0, tile: records, digest: digester.digest() };
+    let bytes = encode(kind, ends, &record);
+    digester.update(&bytes);
     bytes
 }
 
@@ -145,13 +157,18 @@ pub struct Journal {
     pub head: Head,
     /// Tiles that are complete, by region and number, with the digest of their elements.
     pub tiles: BTreeMap<(usize, u64), Digest128>,
+    /// Those of them that may not have come to the disk, if the machine went down.
+    pub unsynced: BTreeSet<(usize, u64)>,
+    /// Recorded tiles that whoever goes on has not found as they were: it makes them again.
+    pub missing: BTreeSet<(usize, u64)>,
     /// Of all of C, where that was complete and about to get its name.
     pub c: Option<Digest128>,
     /// Bytes of the file that count for a run that goes on: it cuts off the rest.
     pub valid_bytes: u64,
     pub(super) digester: Digester,
-    pub(super) intervals: u32,
+    pub(super) ends: u32,
     pub(super) records: u64,
+    pub(super) durable: u64,
 }
 
 /// A journal from the bytes of its file. An error where the head is not one.
@@ -163,7 +180,7 @@ pub fn read(bytes: &[u8]) -> Result<Journal, ProtocolError> {
         return Err(ProtocolError::new("it is no journal of bramble"));
     }
     let version = r.u16()?;
-    if version != VERSION {
+    if ![VERSION, VERSION_WITHOUT_MARKS].contains(&version) {
         return Err(ProtocolError::new(format!("it is of version {version}, not {VERSION}")));
     }
     let len = to_usize(r.u32()?);
@@ -178,57 +195,82 @@ pub fn read(bytes: &[u8]) -> Result<Journal, ProtocolError> {
     let mut journal = Journal {
         head: Head::decode(head)?,
         tiles: BTreeMap::new(),
+        unsynced: BTreeSet::new(),
+        missing: BTreeSet::new(),
         c: None,
         valid_bytes: to_u64(begins.len()),
         digester,
-        intervals: 0,
+        ends: 0,
         records: 0,
+        durable: 0,
     };
-    journal.take(records);
+    let said = journal.take(records);
+    if version == VERSION_WITHOUT_MARKS {
+        journal.durable = journal.records;
+    }
+    // Of two records of one tile the later counts, for this as for all else.
+    for (number, tile) in (0..).zip(said) {
+        if number < journal.durable {
+            journal.unsynced.remove(&tile)
+        } else {
+            journal.unsynced.insert(tile)
+        };
+    }
     Ok(journal)
 }
 
 impl Journal {
-    /// Takes intervals as long as they are valid.
-    fn take(&mut self, records: &[u8]) {
+    /// Takes records as long as they are valid: the tiles in their order.
+    fn take(&mut self, records: &[u8]) -> Vec<(usize, u64)> {
         let (records, _) = records.as_chunks::<RECORD_BYTES>();
         let mut digester = self.digester.clone();
-        let mut tiles = Vec::new();
+        let (mut tiles, mut said) = (Vec::new(), Vec::new());
         for bytes in records {
             let count = to_u64(tiles.len());
             let Some((kind, record)) = self.record(bytes) else {
                 self.c = completed(bytes).filter(|_| count == 0);
-                return;
+                return said;
             };
-            if kind == TILE {
-                tiles.push(((usize::from(record.region), record.tile), record.digest));
-            } else if record.digest != digester.digest() || record.tile != self.records + count {
-                return;
+            let is_right = match kind {
+                TILE => true,
+                END => record.tile == self.records + count,
+                _ => count == 0 && (self.durable..=self.records).contains(&record.tile),
+            };
+            if !is_right || (kind != TILE && record.digest != digester.digest()) {
+                return said;
             }
             digester.update(bytes);
-            if kind == END {
-                self.digester = digester.clone();
-                self.tiles.extend(tiles.drain(..));
-                self.records = record.tile;
-                self.intervals += 1;
-                self.valid_bytes += (count + 1) * to_u64(RECORD_BYTES);
+            if kind == TILE {
+                tiles.push(((usize::from(record.region), record.tile), record.digest));
+                continue;
             }
+            self.digester = digester.clone();
+            said.extend(tiles.iter().map(|(tile, _)| *tile));
+            self.tiles.extend(tiles.drain(..));
+            if kind == END {
+                self.records = record.tile
+            } else {
+                self.durable = record.tile
+            }
+            self.ends += 1;
+            self.valid_bytes += (count + 1) * to_u64(RECORD_BYTES);
         }
+        said
     }
 
-    /// A record of the next interval.
+    /// A record that may come next.
     fn record(&self, bytes: &[u8; RECORD_BYTES]) -> Option<(u8, Record)> {
         let mut r = Reader::new(bytes);
         let (kind, region, zero) = (r.u8().ok()?, r.u8().ok()?, r.u16().ok()?);
-        let (interval, tile, digest) = (r.u32().ok()?, r.u64().ok()?, Digest128(r.array().ok()?));
+        let (ends, tile, digest) = (r.u32().ok()?, r.u64().ok()?, Digest128(r.array().ok()?));
         let is_tile = || self.head.plan.regions.get(usize::from(region)).is_some_and(|r| tile < r.tiles());
         let is_one = match kind {
             TILE => is_tile(),
-            END => region == 0,
+            END | MARK => region == 0,
             _ => false,
         };
-        // More intervals than can be counted are no journal's.
-        let is_next = interval == self.intervals && interval < u32::MAX;
+        // More ends than can be counted are no journal's.
+        let is_next = ends == self.ends && ends < u32::MAX;
         (is_one && is_next && zero == 0).then_some((kind, Record { region, tile, digest }))
     }
 }

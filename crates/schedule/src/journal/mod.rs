@@ -1,12 +1,13 @@
-//! The journal of a product: which tiles of C are on the disk for certain, so that another run can go on from there.
+//! The journal of a product: which tiles of C are complete, so that another run can go on from there.
 //!
-//! Place in the flow: the primary's keeper says which tiles are complete and does what comes out: sync the data, append to
-//! the journal, sync that (docs/journal.md). `read` is where a run that goes on begins.
+//! Place in the flow: the primary's keeper says which tiles are complete and does what comes out: append to the journal, and once
+//! an interval sync the data and then the journal (docs/journal.md). `read` is where a run that goes on begins.
 //!
-//! Invariants: a tile is in an interval only if it was complete, and its digest taken, before the sync of the data began; the
-//! records of an interval are appended only after that sync, its end with them. So what comes before the last valid end is
-//! on the disk and right, however the run ends: what was not synced of either file may be there or not. At most one interval
-//! is under way. What waits is one record a tile.
+//! Invariants: a tile is recorded only when it was complete, with the digest of its elements. Records are appended soon after
+//! that, so a process that is killed leaves nearly all of its tiles to the next one. A mark says how many of the first records
+//! have their data on the disk; it is appended only after a sync of the data that began when they were in the journal. So a
+//! machine that goes down loses at most an interval, and whoever goes on finds by the digests what is missing. At most one
+//! interval is under way.
 //!
 //! Deliberately absent: files, clocks, elements, and taking back what was said: a tile that was damaged later is made again, and
 //! then has the digest that it had.
@@ -17,13 +18,16 @@ pub use bytes::{Head, Journal, RECORD_BYTES, complete, read, seal};
 
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Digest128, Digester};
-use bytes::{Record, append};
+use bytes::{Record, append, mark};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How long an interval is at least.
 pub const INTERVAL_MIN: Duration = Duration::from_secs(2);
 /// How many times the last sync it is at least: so syncing takes 5 % of the time at most.
 pub const SYNCS: u32 = 20;
+/// How long a tile waits for others before it is recorded.
+pub const APPEND_EVERY: Duration = Duration::from_millis(50);
 
 /// What happened. The one who says it does one action after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +47,7 @@ pub enum Event {
     LogSynced,
     /// Time has passed.
     Tick,
-    /// There will be no more tiles: the last interval ends as soon as it can.
+    /// There will be no more tiles: all is recorded and synced as soon as it can be.
     Stop,
 }
 
@@ -71,20 +75,26 @@ enum Phase {
 pub struct Log {
     /// Of all that was appended.
     digester: Digester,
-    /// Intervals, and records of tiles, that were appended.
-    intervals: u32,
+    /// Ends of intervals and marks, and records of tiles, that were appended.
+    ends: u32,
     records: u64,
-    /// Records that are on the disk.
+    /// Records whose data are on the disk.
     durable: u64,
-    /// Tiles that are complete and in no interval yet.
+    /// Records whose data are being synced, with those before.
+    pending: u64,
+    /// What the next mark says. It does not grow while tiles are missing: one of the first records is then not true.
+    marked: u64,
+    /// Tiles that are recorded, and were not found on the disk; they are made again.
+    missing: BTreeSet<(usize, u64)>,
+    /// Tiles that are complete and not recorded yet.
     fresh: Vec<Record>,
-    /// Tiles of the interval whose data are being synced.
-    pending: Vec<Record>,
     phase: Phase,
     /// When this interval was begun to be written, and when the next may be.
     began: Duration,
     next: Duration,
     least: Duration,
+    /// When the next records may be appended.
+    appends: Duration,
     stops: bool,
 }
 
@@ -94,12 +104,13 @@ impl Log {
         let bytes = head.encode();
         let mut digester = Digester::default();
         digester.update(&bytes);
-        (Self::of(digester, 0, 0, now), bytes)
+        (Self::of(digester, (0, 0, 0), now), bytes)
     }
 
     /// One that goes on after what was read; what comes after that in the file has been cut off.
     pub fn resumed(journal: &Journal, now: Duration) -> Self {
-        Self::of(journal.digester.clone(), journal.intervals, journal.records, now)
+        let log = Self::of(journal.digester.clone(), (journal.ends, journal.records, journal.durable), now);
+        Self { missing: journal.missing.clone(), ..log }
     }
 
     /// The same with intervals of another least length.
@@ -109,18 +120,21 @@ impl Log {
         self
     }
 
-    fn of(digester: Digester, intervals: u32, records: u64, now: Duration) -> Self {
+    fn of(digester: Digester, (ends, records, durable): (u32, u64, u64), now: Duration) -> Self {
         Self {
             digester,
-            intervals,
+            ends,
             records,
-            durable: records,
+            durable,
+            pending: durable,
+            marked: durable,
+            missing: BTreeSet::new(),
             fresh: Vec::new(),
-            pending: Vec::new(),
             phase: Phase::Idle,
             began: now,
             next: now + INTERVAL_MIN,
             least: INTERVAL_MIN,
+            appends: now,
             stops: false,
         }
     }
@@ -129,34 +143,47 @@ impl Log {
     pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Action> {
         match event {
             Event::Committed { region, tile, digest } => {
+                self.missing.remove(&(region, tile));
                 let Ok(region) = u8::try_from(region) else { panic!("a plan with {region} regions") };
                 self.fresh.push(Record { region, tile, digest });
             }
             Event::DataSynced => {
                 assert_eq!(self.phase, Phase::SyncsData, "data that nobody asked for were synced");
                 self.phase = Phase::SyncsLog;
-                self.records += to_u64(self.pending.len());
-                let bytes = append(&mut self.digester, &self.pending, self.intervals, self.records);
-                self.pending.clear();
-                self.intervals += 1;
+                let bytes = mark(&mut self.digester, self.ends, self.marked);
+                self.ends += 1;
                 return vec![Action::Append(bytes), Action::SyncLog];
             }
             Event::LogSynced => {
                 assert_eq!(self.phase, Phase::SyncsLog, "a journal that nobody wrote was synced");
                 self.phase = Phase::Idle;
-                self.durable = self.records;
+                self.durable = self.pending;
                 self.next = now + self.least.max(now.saturating_sub(self.began) * SYNCS);
             }
             Event::Tick => {}
             Event::Stop => self.stops = true,
         }
-        if self.phase == Phase::Idle && !self.fresh.is_empty() && (self.stops || now >= self.next) {
-            self.phase = Phase::SyncsData;
-            self.began = now;
-            std::mem::swap(&mut self.fresh, &mut self.pending);
-            return vec![Action::SyncData];
+        if self.phase == Phase::Idle { self.written(now) } else { Vec::new() }
+    }
+
+    /// Records what is complete, and begins to sync, where it is time for that.
+    fn written(&mut self, now: Duration) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let is_due = self.stops || now >= self.next;
+        if !self.fresh.is_empty() && (is_due || now >= self.appends) {
+            self.records += to_u64(self.fresh.len());
+            actions.push(Action::Append(append(&mut self.digester, &self.fresh, self.ends, self.records)));
+            self.fresh.clear();
+            self.ends += 1;
+            self.appends = now + APPEND_EVERY;
         }
-        Vec::new()
+        if is_due && self.records > self.durable {
+            self.phase = Phase::SyncsData;
+            (self.began, self.pending) = (now, self.records);
+            self.marked = if self.missing.is_empty() { self.records } else { self.marked };
+            actions.push(Action::SyncData);
+        }
+        actions
     }
 
     /// Records of tiles that are on the disk with their data; more than tiles where some were made again.
@@ -166,12 +193,16 @@ impl Log {
 
     /// Whether all that it was told is on the disk.
     pub fn is_quiet(&self) -> bool {
-        self.phase == Phase::Idle && self.fresh.is_empty()
+        self.phase == Phase::Idle && self.fresh.is_empty() && self.durable == self.records
     }
 
     /// When it next wants to be told that time has passed; never while it waits for a tile or a sync.
     pub fn wakes(&self) -> Option<Duration> {
-        (self.phase == Phase::Idle && !self.fresh.is_empty()).then_some(self.next)
+        match self.phase {
+            Phase::Idle if !self.fresh.is_empty() => Some(self.next.min(self.appends)),
+            Phase::Idle if self.records > self.durable => Some(self.next),
+            _ => None,
+        }
     }
 }
 

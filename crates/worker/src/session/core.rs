@@ -10,7 +10,7 @@ use crate::ledger::Grant;
 use crate::memory::{Operand, Parts, Returning, Store, Tile};
 use crate::pool::{Length, Pool, Task};
 use crate::record::{Recorder, io_report};
-use bramble_kernel::{Kernel, KernelElement, Product, Sign, combine};
+use bramble_kernel::{Kernel, KernelElement, Sign, factors};
 use bramble_link::{Arrived, ArrivedBody, Body, Frame, Meter, Section};
 use bramble_matrix::{Buffer, DType, Generator, Lent, Rect, Span};
 use bramble_schedule::ProtocolError;
@@ -376,10 +376,9 @@ fn compute<T: KernelElement>(
     target: &mut Tile,
 ) {
     let (a, b, c) = (a.view(), b.view(), target.view_mut());
-    let (alpha, beta) = (T::from_f64(alpha), T::from_f64(beta));
     match operation {
-        Operation::Multiply => kernel.multiply(T::any(Product::new(alpha, a, b, beta, c))),
-        Operation::Add => combine(a, Sign::Plus, b, beta, c),
-        Operation::Subtract => combine(a, Sign::Minus, b, beta, c),
+        Operation::Multiply => factors::multiply::<T>(kernel, alpha, [a, b], beta, c),
+        Operation::Add => factors::sum::<T>([a, b], Sign::Plus, beta, c),
+        Operation::Subtract => factors::sum::<T>([a, b], Sign::Minus, beta, c),
     }
 }

@@ -11,7 +11,7 @@ use bramble_kernel::{Choice, KernelError, KernelName, Pick};
 use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven, Slot};
 use bramble_matrix::DType;
 use bramble_schedule::ProtocolError;
-use bramble_schedule::limits::{HANDSHAKE_DEADLINE, HELLO_PATIENCE};
+use bramble_schedule::limits::{DIALLED_HELLO_PATIENCE, HANDSHAKE_DEADLINE};
 use bramble_schedule::message::{Hello, Join, Kind, Welcome};
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub(super) async fn greet(
     link.receiver.set_limits(Limits::STRANGER);
     let Some(slot) = slot else {
         // This end has dialled, or is in the same process.
-        return match within(HELLO_PATIENCE, first(link)).await? {
+        return match within(DIALLED_HELLO_PATIENCE, first(link)).await? {
             First::Hello(hello) => equipped(hello, &link.peer, config, ledger).await,
             First::Join(_) => Err(not_a_hello()),
         };

@@ -131,10 +131,7 @@ pub(crate) fn run(args: &BenchAccumulateArgs) -> Result<Exit, Failure> {
         crate::out((show::table(&points).join("\n") + "\n").as_bytes())?;
     }
     show::warnings(&points).iter().for_each(|line| crate::say(line));
-    if let Some(path) = &args.form.plot {
-        let written = std::fs::write(path, chart::drawing(&show::charts(&points), chart::Ground::White));
-        written.map_err(|e| Failure::failed(format!("--plot {}: {e}", path.display())))?;
-    }
+    args.form.write_plot(|| chart::drawing(&show::charts(&points), chart::Ground::White))?;
     Ok(Exit::Done)
 }
 

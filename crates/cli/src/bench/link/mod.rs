@@ -51,10 +51,7 @@ pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
         return Ok(exit);
     }
     show::warnings(&told.points).iter().for_each(|line| crate::say(line));
-    if let Some(path) = &args.form.plot {
-        let written = std::fs::write(path, plot::svg(&told.points));
-        written.map_err(|e| Failure::failed(format!("--plot {}: {e}", path.display())))?;
-    }
+    args.form.write_plot(|| plot::svg(&told.points))?;
     Ok(Exit::Done)
 }
 

@@ -17,9 +17,8 @@ mod schema;
 
 use crate::args::BenchReportArgs;
 use crate::exit::{Exit, Failure};
-use crate::part_file::PartFile;
 use read::{Source, source};
-use std::io::Write;
+use std::ffi::OsStr;
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchReportArgs) -> Result<Exit, Failure> {
@@ -42,10 +41,10 @@ pub(crate) fn run(args: &BenchReportArgs) -> Result<Exit, Failure> {
         (page::of_one(&one), vec![one])
     };
     sources.iter().flat_map(|source| &source.notes).for_each(|note| crate::say(&format!("bramble: {note}")));
-    let file = PartFile::create("-o", &args.output)?;
-    let written = file.file().write_all(page.as_bytes()).and_then(|()| file.file().sync_all());
-    let kept = written.and_then(|()| file.keep());
-    kept.map_err(|e| Failure::failed(format!("-o {}: {e}", args.output.display())))?;
+    if args.output.as_os_str() == OsStr::new("-") {
+        return crate::out(page.as_bytes());
+    }
+    crate::out_file::write("-o", &args.output, page.as_bytes())?;
     Ok(Exit::Done)
 }
 

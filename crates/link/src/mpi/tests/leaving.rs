@@ -108,6 +108,7 @@ fn leaves(rank: usize, stand_still: &[c_int], fails: bool) -> (bool, Rc<Told>) {
         portion: Portion { ranks: 4, sharers: 4, place: rank },
         links: RefCell::new(vec![0; 4]),
         order: RefCell::default(),
+        when_late: |late| panic!("{late:?}"),
     };
     (world.leave_within(Duration::from_millis(20), 3).is_ok(), told)
 }

@@ -26,6 +26,29 @@ fn arrays_are_column_by_column() {
 }
 
 #[test]
+fn numbers_of_fortran_and_unsigned_integers_are_read() {
+    let text = "%%MatrixMarket matrix array real general\n1 5\n5.0D+00\n-1d-3\n.5D1\n1.e2\n2.d0\n";
+    assert_eq!(rows::<f64>(&parsed(text).unwrap()), [5.0, -1e-3, 5.0, 100.0, 2.0]);
+    for bad in ["D+00", "1D", "nand1", "1D5D5", "1f5"] {
+        let text = format!("%%MatrixMarket matrix array real general\n1 1\n{bad}\n");
+        assert!(parsed(&text).unwrap_err().contains("is not a number"), "{bad}");
+    }
+    let unsigned =
+        |n: &str| parsed(&format!("%%MatrixMarket matrix array unsigned-integer general\n1 1\n{n}\n"));
+    assert_eq!(rows::<i64>(&unsigned("9223372036854775807").unwrap()), [i64::MAX]);
+    let large = unsigned("9223372036854775808").unwrap_err();
+    assert!(large.contains("a.mtx:3: ") && large.contains("-2^63 to 2^63-1"), "{large}");
+}
+
+#[test]
+fn what_cannot_be_is_not_offered() {
+    let skew = parsed("%%MatrixMarket matrix coordinate pattern skew-symmetric\n2 2 1\n2 1\n").unwrap_err();
+    assert!(skew.contains("a pattern has no signs"), "{skew}");
+    let long = parsed("%%MatrixMarket matrix array real general\n0 1000000000000\n").unwrap_err();
+    assert!(long.contains("a side is 4294967296 at most"), "{long}");
+}
+
+#[test]
 fn symmetric_arrays_give_the_lower_triangle() {
     let head = "%%MATRIXMARKET MATRIX ARRAY INTEGER";
     let matrix = parsed(&format!("{head} symmetric\n3 3\n1\n2\n3\n4\n5\n6\n")).unwrap();

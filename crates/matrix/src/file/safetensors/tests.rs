@@ -77,17 +77,23 @@ fn missing_and_unknown_names_list_what_is_there() {
     let bytes = file(&tensors);
     let none = opened(&bytes, "").unwrap_err();
     assert!(
-        none.contains("names no tensor; write ") && none.contains("w00, w01") && none.contains("and 2 more"),
+        none.contains("names no tensor; write ")
+            && none.contains("bias, w00, w01")
+            && none.contains("and 3 more"),
         "{none}"
     );
-    assert!(!none.contains("bias"));
+    assert!(none.contains("w00") && none.contains("'bramble matrix "), "{none}");
     let unknown = opened(&bytes, ":w99").unwrap_err();
     assert!(
-        unknown.contains("m.safetensors:w99: has no such tensor") && unknown.contains("w00"),
+        unknown.contains("m.safetensors:w99: has no such tensor; did you mean 'w09'? 'bramble matrix "),
         "{unknown}"
     );
-    let one = opened(&bytes, ":bias").unwrap_err();
-    assert!(one.contains("is 1-dimensional (shape [2])"), "{one}");
+    let one = opened(&bytes, ":bias").unwrap();
+    assert_eq!((one.shape(), one.is_vector()), (Shape::new(1, 2), true));
+    let listed = describe("m", None, &bytes).unwrap();
+    let names: Vec<&str> = listed.iter().filter_map(|one| one.tensor.as_deref()).collect();
+    assert_eq!((names[0], names[12], names.is_sorted()), ("bias", "w11", true));
+    assert_eq!((&listed[0].dims[..], listed[0].dtype.as_str(), listed[0].bytes), (&[2][..], "U8", 2));
 }
 
 #[test]
@@ -95,7 +101,7 @@ fn what_a_file_says_is_shown_short_and_without_control_characters() {
     let long = "y".repeat(100_000);
     let bytes = file(&[("\u{1b}[2Jx\n", Dtype::U8, &[1, 1], &[0]), (&long, Dtype::U8, &[1, 1], &[0])]);
     let listed = opened(&bytes, "").unwrap_err();
-    assert!(listed.contains("tensors: ?[2Jx?, yyy") && listed.len() < 500, "{listed}");
+    assert!(listed.contains("dimensions: ?[2Jx?, yyy") && listed.len() < 500, "{listed}");
     let header = r#"{"w":{"dtype":"F\u001b[2J","shape":[1,1],"data_offsets":[0,4]}}"#;
     let unknown = opened(&with_header(header), ":w").unwrap_err();
     assert!(unknown.contains("damaged") && unknown.contains("F?[2J"), "{unknown}");

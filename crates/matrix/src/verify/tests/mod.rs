@@ -2,6 +2,7 @@
 
 mod detection;
 mod false_alarms;
+mod faults;
 mod integers;
 mod locate;
 mod scaling;
@@ -9,6 +10,7 @@ mod strassen;
 mod wild;
 
 use super::random::Random;
+use super::scalar::Real;
 use super::*;
 use crate::{Buffer, Element, Generator, Layout, SharedBytes};
 use std::sync::Arc;
@@ -112,6 +114,31 @@ impl<T: Element> Case<T> {
         .unwrap()
     }
 
+    /// The check where so many terms may be recomputed.
+    fn verify_within(&self, terms_max: u64, effort: Effort) -> Verdict
+    where
+        T: Real,
+    {
+        let of = |rows, cols, data: &[T]| matrix(rows, cols, data, Layout::RowMajor);
+        let (a, b) = (of(self.m, self.k, &self.a), of(self.k, self.n, &self.b));
+        let c = of(self.m, self.n, &self.c);
+        let check = Check {
+            a: &a,
+            b: &b,
+            c: &c,
+            c0: None,
+            alpha: self.alpha,
+            beta: self.beta,
+            levels: self.levels,
+            tiles: &self.tiles,
+            effort,
+            seed: 7,
+            threads: 1,
+        };
+        let problem = Problem { terms_max, ..problem(&check).unwrap() };
+        float::verify::<T>(&problem, effort, 7).unwrap()
+    }
+
     fn verify(&self, effort: Effort, seed: u64) -> Verdict {
         self.verify_as([Layout::RowMajor; 3], effort, seed, 1)
     }
@@ -203,7 +230,7 @@ fn what_does_not_fit_is_an_error() {
         Check { c: &wide, ..good },
         Check { c0: Some(&a), beta: 1.0, ..good },
         Check { alpha: f64::NAN, ..good },
-        Check { alpha: 1e300, ..good },
+        Check { beta: f64::INFINITY, ..good },
     ] {
         assert!(verify(&bad).is_err());
     }

@@ -67,23 +67,37 @@ fn zeros_and_one_large_column_are_harmless() {
 }
 
 #[test]
-fn wild_numbers_and_what_may_overflow_are_bad() {
-    for wild in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e36] {
+fn nan_and_infinity_are_bad_and_the_largest_elements_are_told() {
+    for wild in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         for at in [0, 17, 30 * 37 - 1] {
             let mut case = uniform::<f32>((30, 37, 30), 1);
             case.a[at] = wild;
             assert!(measured(&case).is_bad(), "{wild}");
             let mut case = uniform::<f32>((30, 37, 30), 1);
             case.b[at] = wild;
-            assert!(measured(&case).wild, "{wild}");
+            assert!(!measured(&case).is_finite, "{wild}");
         }
     }
     let mut case = uniform::<f32>((30, 37, 30), 1);
-    case.a.iter_mut().chain(&mut case.b).for_each(|x| *x *= 1e18);
-    assert!(measured(&case).wild);
+    (case.a[700], case.b[900]) = (-2e38, 1e36);
+    let found = measured(&case);
+    assert_eq!((found.largest, found.is_finite), ([f64::from(2e38f32), f64::from(1e36f32)], true));
+    case.a.fill(0.0);
+    assert_eq!(
+        measured(&case).largest,
+        [0.0, f64::from(1e36f32)],
+        "one matrix is measured though the other is 0"
+    );
     let mut case = uniform::<f64>((30, 37, 30), 1);
     case.a.iter_mut().chain(&mut case.b).for_each(|x| *x *= 1e-200);
     assert!(!measured(&case).is_bad());
+    case.a[3] = f64::NEG_INFINITY;
+    for layout in [Layout::RowMajor, Layout::ColMajor] {
+        let a = matrix(30, 37, &case.a, layout);
+        assert_eq!(largest_element(&a, 2).unwrap(), (f64::INFINITY, false));
+        let b = matrix(37, 30, &vec![-7f32; 30 * 37], layout);
+        assert_eq!(largest_element(&b, 2).unwrap(), (7.0, true));
+    }
 }
 
 #[test]

@@ -187,7 +187,11 @@ fn no_strassen_product_fails<T: Element>(seeds: u64) -> (u32, u32, f64) {
                     assert!(verdict.passed, "{kind} {size:?} {levels} levels, seed {seed}: {verdict:?}");
                     products += 1;
                     arbitrated += u32::from(verdict.arbitrated_rows > 0);
-                    worst = worst.max(if kind == "random" { verdict.worst_ratio } else { 0.0 });
+                    assert!(verdict.worst_ratio <= 1.0, "{verdict:?}");
+                    // Rows that are recomputed are told in units of the classical bound first.
+                    let is_of_rows =
+                        kind == "random" && effort == Effort::Fast && verdict.arbitrated_rows == 0;
+                    worst = worst.max(if is_of_rows { verdict.worst_ratio } else { 0.0 });
                 }
             }
         }
@@ -276,7 +280,10 @@ fn wild_numbers_may_spread_through_a_cell_and_no_further() {
             }
             let mut case = case.by_strassen(levels, false);
             let verdict = case.verify(Effort::Full, 4);
-            assert!(verdict.passed && verdict.method.contains("not judged"), "{wild} {levels} {verdict:?}");
+            assert!(
+                verdict.passed && !verdict.is_complete() && verdict.unverified.elements > 0,
+                "{wild} {levels} {verdict:?}"
+            );
             case.c[10 * 60 + 10] += 30.0;
             let fault = case.verify(Effort::Fast, 4).fault.unwrap();
             assert_eq!((fault.row, fault.col), (10, 10));
@@ -291,7 +298,10 @@ fn wild_numbers_in_c0_stay_where_they_are() {
         case.c0.as_mut().unwrap()[9 * 60 + 9] = wild;
         let mut case = case.by_strassen(2, false);
         let verdict = case.verify(Effort::Full, 4);
-        assert!(verdict.passed && verdict.method.contains("not judged"), "{wild} {verdict:?}");
+        assert!(
+            verdict.passed && !verdict.is_complete() && verdict.unverified.elements > 0,
+            "{wild} {verdict:?}"
+        );
         case.c[21 * 60 + 10] += 30.0;
         assert!(!case.verify(Effort::Fast, 4).passed);
     }

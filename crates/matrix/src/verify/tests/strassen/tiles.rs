@@ -158,7 +158,10 @@ fn wild_numbers_spread_through_their_tile_and_no_further() {
         }
         let mut case = case.by_tiles((16, 16, 4), false);
         let verdict = case.verify(Effort::Full, 4);
-        assert!(verdict.passed && verdict.method.contains("not judged"), "{wild} {verdict:?}");
+        assert!(
+            verdict.passed && !verdict.is_complete() && verdict.unverified.elements > 0,
+            "{wild} {verdict:?}"
+        );
         for (row, col) in [(30, 30), (10, 10)] {
             let right = case.c[row * 60 + col];
             case.c[row * 60 + col] += 30.0;

@@ -1,0 +1,117 @@
+"""What a run keeps that is killed, and what keeping it costs.
+
+Kills default runs of one product when they have taken so many percent of the processor time of an undisturbed one, which others
+on the machine do not change, counts the tiles in the journal, goes on with --resume, and compares the digests. Then
+undisturbed runs of this binary and of another (--other) in turns.
+"""
+
+import os
+import signal
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+from common import Side, arguments, bramble, parse, ratio, record, scratch, spread, table
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_s(pid):
+    """Processor seconds of a process, its ended children left out."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) * TICK_S
+
+
+def watched(command, until_s=float("inf")):
+    """Runs it until it has taken so much processor time, and kills it then. Gives what it had taken."""
+    process, taken = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL), 0.0
+    while process.poll() is None and taken < until_s:
+        taken = max(taken, cpu_s(process.pid))
+        time.sleep(0.005)
+    if process.poll() is None:
+        process.send_signal(signal.SIGKILL)
+    process.wait()
+    return taken
+
+
+def kept(journal):
+    """Tiles that the journal names (docs/journal.md)."""
+    data = journal.read_bytes() if journal.exists() else b""
+    if len(data) < 14:
+        return 0
+    first = 14 + int.from_bytes(data[10:14], "little") + 16
+    records = [data[at : at + 32] for at in range(first, len(data) - 31, 32)]
+    return len({record[1:2] + record[8:16] for record in records if record[0] == 1})
+
+
+def killed(args, folder, words):
+    """Kills and goes on at each part of the work; gives table rows."""
+    target, rows = folder / "C.npy", []
+    whole = bramble(args, *words)
+    rows_of, cols_of = whole["grid"]["tile_rows"], whole["grid"]["tile_cols"]
+    tiles = -(-whole["m"] // rows_of) * -(-whole["n"] // cols_of)
+    command = [args.bramble, *words, "-q", "--verify", "off"]
+    target.unlink()
+    all_s = statistics.median(watched(command) for _ in range(max(1, args.rounds // 2)))
+    target.unlink()
+    for percent in args.percent:
+        for _ in range(args.rounds):
+            done = watched(command, all_s * percent / 100) / all_s
+            there = kept(folder / "C.npy.journal") / tiles
+            resumed = bramble(args, *words, "--resume")
+            same = resumed["digest"] == whole["digest"]
+            target.unlink()
+            rows.append([f"{percent} %", f"{done:.1%}", f"{there:.1%}", f"{there / done:.0%}", "same" if same else "OTHER"])
+            record(args, "resume_kept", f"killed at {percent} %", {"done": done, "kept": there, "same": same}, tiles=tiles)
+    return rows
+
+
+def undisturbed(args, folder, words, name):
+    """Both binaries in turns; gives table rows."""
+    target, taken = folder / "C.npy", {"this": [], "other": []}
+
+    def one(binary):
+        target.unlink(missing_ok=True)
+        args.bramble, before = binary, args.bramble
+        try:
+            return bramble(args, *words)["wall_s"]
+        finally:
+            args.bramble = before
+
+    for turn in range(args.rounds + 1):
+        for who, binary in (("this", args.bramble), ("other", args.other)):
+            seconds = one(binary)
+            if turn:
+                taken[who].append(seconds)
+    target.unlink()
+    record(args, "resume_kept", f"undisturbed, {name}", taken, other=str(args.other))
+    longer = 1 / ratio(taken["this"], taken["other"]) - 1
+    return [[name, spread(taken["this"]), spread(taken["other"]), f"{longer:+.1%}"]]
+
+
+def main():
+    parser = arguments(__doc__, rounds=3)
+    parser.add_argument("--size", type=int, default=8000, help="rows and columns of all matrices (8000)")
+    parser.add_argument("--percent", type=int, nargs="*", default=[10, 30, 50, 70, 90], help="when to kill")
+    parser.add_argument("--other", type=Path, help="another binary, to compare undisturbed runs with")
+    args = parse(parser)
+    if not args.bramble:
+        raise SystemExit("build it first: make build")
+    n = 1500 if args.quick else args.size
+    with scratch(args) as folder, Side("numpy_side.py", args.threads) as side:
+        side.ask(do="make", n=n, dtype="f64", folder=folder)
+        words = ["multiply", folder / "A.npy", folder / "B.npy", "-o", folder / "C.npy"]
+        rows = killed(args, folder, words)
+        table(f"Killed and gone on with, f64 n={n}", ["killed at", "work done", "kept", "kept of done", "digest"], rows)
+        if args.other:
+            rows = undisturbed(args, folder, words, "in process")
+            rows += undisturbed(args, folder, [*words, "--local", "2"], "--local 2")
+            table("Undisturbed, seconds", ["case", "this binary", "the other", "this takes longer by"], rows)
+
+
+if __name__ == "__main__":
+    main()

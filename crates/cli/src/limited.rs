@@ -1,0 +1,60 @@
+//! How often something is said that others can cause: at once a few times, and then ever so often, with the number of those
+//! that were not said. So strangers fill no disk and no terminal with lines.
+//!
+//! Invariant: the time is an argument, so that tests need no clock.
+
+use std::time::{Duration, Instant};
+
+/// Says when a line may be written.
+pub(crate) struct Limited {
+    at_once: u32,
+    every: Duration,
+    /// When there was, or will be, room for all of `at_once` again.
+    calm: Option<Instant>,
+    unsaid: u64,
+}
+
+impl Limited {
+    /// `at_once` lines, and then one in each `every`.
+    pub(crate) fn new(at_once: u32, every: Duration) -> Self {
+        Self { at_once, every, calm: None, unsaid: 0 }
+    }
+
+    /// Whether a line may be written now, and how many were not since the last one.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<u64> {
+        let calm = self.calm.unwrap_or(now).max(now) + self.every;
+        if calm > now + self.every * self.at_once {
+            self.unsaid += 1;
+            return None;
+        }
+        self.calm = Some(calm);
+        Some(std::mem::take(&mut self.unsaid))
+    }
+}
+
+/// How many were not told of, for the end of a line.
+pub(crate) fn before(unsaid: u64) -> String {
+    match unsaid {
+        0 => String::new(),
+        1 => " (and one more before)".to_owned(),
+        more => format!(" (and {more} more before)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_are_said_at_once_and_then_one_in_each_interval_with_the_number_of_the_others() {
+        let every = Duration::from_secs(10);
+        let mut limited = Limited::new(3, every);
+        let start = Instant::now();
+        let said: Vec<_> = (0..1000).map(|_| limited.next(start)).collect();
+        assert_eq!(said[..4], [Some(0), Some(0), Some(0), None]);
+        assert!(said[3..].iter().all(Option::is_none));
+        assert_eq!(limited.next(start + every), Some(997));
+        assert_eq!(limited.next(start + every), None);
+        assert_eq!(limited.next(start + every * 100), Some(1));
+    }
+}

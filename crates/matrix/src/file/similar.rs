@@ -1,0 +1,69 @@
+//! Names that are most like one that was mistyped.
+//!
+//! Place in the flow: below the messages about tensors that are not there.
+
+/// How many are named at most.
+const NAMED_MAX: usize = 3;
+
+/// Longer names are not compared: nobody types them.
+const CHARS_MAX: usize = 200;
+
+/// The names that `typed` may have been meant for, the most likely first; none where nothing is like it. Those that differ in
+/// a few letters only come before those that it is a part of.
+pub(crate) fn similar(typed: &str, names: &[String]) -> Vec<String> {
+    let lower = |text: &str| text.to_lowercase().chars().collect::<Vec<char>>();
+    let wanted = lower(typed);
+    if wanted.is_empty() || wanted.len() > CHARS_MAX {
+        return Vec::new();
+    }
+    let allowed = (wanted.len() / 4).max(1);
+    let mut found: Vec<(usize, &String)> = Vec::new();
+    for name in names.iter().filter(|name| name.len() <= 4 * CHARS_MAX) {
+        let chars = lower(name);
+        if chars.len().abs_diff(wanted.len()) <= allowed {
+            let changes = changes(&wanted, &chars);
+            if changes <= allowed {
+                found.push((changes, name));
+                continue;
+            }
+        }
+        let is_part = wanted.len() >= 3 && chars.windows(wanted.len()).any(|part| part == wanted);
+        if is_part {
+            found.push((allowed + chars.len() - wanted.len(), name));
+        }
+    }
+    found.sort();
+    found.into_iter().take(NAMED_MAX).map(|(_, name)| name.clone()).collect()
+}
+
+/// Letters that have to be put in, left out or replaced to make one of the other (Levenshtein).
+fn changes(one: &[char], other: &[char]) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in other.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_names_come_first() {
+        let names = ["layers.0.weight", "layers.1.weight", "layers.10.weight", "lm_head", "bias"];
+        let names = names.map(str::to_owned);
+        let like = |typed: &str| similar(typed, &names).join(" ");
+        assert_eq!(like("layer.1.weight"), "layers.1.weight layers.0.weight layers.10.weight");
+        assert_eq!(like("LM_HEAD"), "lm_head");
+        assert_eq!(like("head"), "lm_head");
+        assert_eq!((like("embedding"), like(""), like("x")), (String::new(), String::new(), String::new()));
+        assert_eq!(changes(&['a', 'b', 'c'], &['b', 'c', 'd']), 2);
+    }
+}

@@ -1,0 +1,312 @@
+//! How large the columns of C are, told from A, B and C0, so that the check can weigh them alike.
+//!
+//! Place: before the passes of the check. An element of the random vector is divided by the size of its column; without
+//! that, one large column of B raises the tolerance of every row until all other columns may hold anything.
+//!
+//! Invariants: sizes are powers of two, so that scaling rounds nothing. They come from the operands and never from C, which
+//! may be wrong. They do not depend on the number of threads. NaN and infinities count as zeros here.
+//!
+//! It only weighs: a size that is off makes the check blunter, and never convicts. docs/verification.md says for which
+//! operands one size for each column is not enough.
+
+use super::MatrixError;
+use super::mixing::{Mixing, Side};
+use super::recompute::Problem;
+use super::scalar::Real;
+use super::tile::{Cut, Loader, Tile, parallel, zeros};
+use crate::{Layout, Matrix, Rect, Span};
+use pulp::Arch;
+
+/// Independent maxima of a line.
+const LANES: usize = 8;
+/// Elements whose maxima stay in the first-level cache while the lines of a tile go by.
+const PIECE: usize = 1024;
+/// Parts of a matrix for each thread, each with its own maxima.
+const PARTS: usize = 2;
+/// Fewer bands of rows than these are shared out by columns.
+const BANDS_MIN: usize = 16;
+
+/// What each column of C is multiplied by, so that all weigh alike: one over the largest |c_ij| that the operands may
+/// make, each in units of its row.
+pub(super) fn weights<T: Real>(problem: &Problem) -> Result<Vec<f64>, MatrixError> {
+    let cols = problem.c.shape().cols as usize;
+    let generated = |m: &Matrix| m.generator().is_some();
+    let is_alike = generated(&problem.a) && generated(&problem.b);
+    let mut sizes: Vec<f64> = zeros(cols)?;
+    // A single column weighs what it weighs.
+    if cols > 1 && !(is_alike && problem.c0.is_none()) {
+        measure::<T>(problem, &mut sizes)?;
+    }
+    Ok(as_weights(problem, sizes))
+}
+
+fn measure<T: Real>(problem: &Problem, sizes: &mut [f64]) -> Result<(), MatrixError> {
+    let threads = problem.threads;
+    let mut rows: Vec<f64> = zeros(problem.c.shape().rows as usize)?;
+    let (alpha, beta) = (problem.alpha.abs(), problem.beta.abs());
+    if problem.depth > 0 {
+        let mut depth: Vec<f64> = zeros(problem.depth as usize)?;
+        Scan { matrix: &problem.a, rows: None, threads }.run::<T>(&mut rows, &mut depth)?;
+        Mixing::of(problem, Side::Depth).spread(&mut depth, 1.0);
+        Scan { matrix: &problem.b, rows: Some(&depth), threads }.run::<T>(&mut [], sizes)?;
+        // Where results are below the smallest normal number, their errors are those of underflow, not relative.
+        let floor = T::SMALLEST / (rows.iter().copied().fold(0.0, larger) * alpha);
+        sizes.iter_mut().filter(|size| **size > 0.0).for_each(|size| *size = larger(floor, *size));
+    }
+    let Some(c0) = &problem.c0 else { return Ok(()) };
+    let mut base: Vec<f64> = zeros(sizes.len())?;
+    let mut base_rows: Vec<f64> = zeros(rows.len())?;
+    Scan { matrix: c0, rows: None, threads }.run::<T>(&mut base_rows, &mut base)?;
+    // Each part in units of the larger one of its row, where it is largest.
+    let most = alpha * sizes.iter().copied().fold(0.0, f64::max);
+    let (mut product_part, mut base_part) = (0.0f64, 0.0f64);
+    for (row, base) in rows.iter().zip(&base_rows) {
+        let (product, base) = (row * most, base * beta);
+        let largest = product.max(base);
+        if largest > 0.0 && largest.is_finite() {
+            product_part = product_part.max(product / largest);
+            base_part = base_part.max(base / largest);
+        }
+    }
+    for (size, base) in sizes.iter_mut().zip(base) {
+        let product = if most > 0.0 { *size * alpha / most } else { 0.0 };
+        *size = (product * product_part).max(base * base_part);
+    }
+    Ok(())
+}
+
+/// Turns sizes into weights. Columns of zeros weigh as much as the heaviest.
+fn as_weights(problem: &Problem, mut sizes: Vec<f64>) -> Vec<f64> {
+    Mixing::of(problem, Side::Cols).spread(&mut sizes, 1.0);
+    let largest = sizes.iter().copied().filter(|x| x.is_finite()).fold(0.0, f64::max);
+    let smallest = sizes.iter().copied().filter(|x| *x > 0.0).fold(largest, f64::min);
+    let units = |size: f64| {
+        let size = if size > 0.0 && size.is_finite() { size } else { smallest };
+        if size > 0.0 { power_below_reciprocal(size / largest) } else { 1.0 }
+    };
+    sizes.into_iter().map(units).collect()
+}
+
+/// The power of two next below 1 / x; within the range in which the check's sums stay.
+fn power_below_reciprocal(x: f64) -> f64 {
+    const BIAS: i64 = 1023;
+    let exponent = (x.to_bits() >> 52 & 0x7ff) as i64 - BIAS;
+    f64::from_bits(((BIAS - exponent.clamp(-400, 400)) as u64) << 52)
+}
+
+/// A look at the sizes of a matrix's elements.
+struct Scan<'a> {
+    matrix: &'a Matrix,
+    /// What each row counts; absent where rows count as one over their largest element.
+    rows: Option<&'a [f64]>,
+    threads: usize,
+}
+
+impl Scan<'_> {
+    /// The largest of each column, in units of the rows; and the largest of each row, where rows have no units yet.
+    fn run<T: Real>(&self, rows: &mut [f64], cols: &mut [f64]) -> Result<(), MatrixError> {
+        let cut = Cut::of(self.matrix);
+        if cut.bands() >= BANDS_MIN {
+            self.by_bands::<T>(&cut, rows, cols)
+        } else {
+            self.by_blocks::<T>(&cut, rows, cols)
+        }
+    }
+
+    /// Band by band, so that what the rows' sizes were read for is still in cache when the columns' are.
+    fn by_bands<T: Real>(&self, cut: &Cut, rows: &mut [f64], cols: &mut [f64]) -> Result<(), MatrixError> {
+        let bands = cut.bands();
+        let parts = bands.min(PARTS * self.threads);
+        let found = parallel(parts, self.threads, |loader, part| {
+            let mut most: Vec<f64> = zeros(cols.len())?;
+            let mut sizes = Vec::new();
+            for band in part * bands / parts..(part + 1) * bands / parts {
+                let blocks = band * cut.segments()..(band + 1) * cut.segments();
+                let tiles: Vec<Rect> = blocks.flat_map(|block| cut.tiles(block)).collect();
+                let span = cut.rows(band * cut.segments());
+                let units = match self.rows {
+                    Some(rows) => rows[span.start as usize..span.end as usize].to_vec(),
+                    None => {
+                        let found = self.largest_of_rows::<T>(loader, &tiles, span)?;
+                        let units = found.iter().copied().map(reciprocal).collect();
+                        sizes.extend(found);
+                        units
+                    }
+                };
+                self.largest_of_columns::<T>(loader, &tiles, &units, &mut most)?;
+            }
+            Ok((sizes, most))
+        })?;
+        let mut start = 0;
+        for (sizes, most) in found {
+            rows.iter_mut().skip(start).zip(&sizes).for_each(|(to, from)| *to = *from);
+            start += sizes.len();
+            cols.iter_mut().zip(most).for_each(|(to, from)| *to = larger(from, *to));
+        }
+        Ok(())
+    }
+
+    /// Of few rows: each block has columns of its own. Rows' sizes, which are long, come from some of their elements.
+    fn by_blocks<T: Real>(&self, cut: &Cut, rows: &mut [f64], cols: &mut [f64]) -> Result<(), MatrixError> {
+        let tiles_of = |block: usize| -> Vec<Rect> { cut.tiles(block).collect() };
+        let mut units = self.rows.unwrap_or_default().to_vec();
+        if self.rows.is_none() {
+            let found = parallel(cut.blocks(), self.threads, |loader, block| {
+                let some: Vec<Rect> = cut.tiles(block).map(first_columns).collect();
+                self.largest_of_rows::<T>(loader, &some, cut.rows(block))
+            })?;
+            for (block, sizes) in found.into_iter().enumerate() {
+                let rows = rows.iter_mut().skip(cut.rows(block).start as usize);
+                rows.zip(sizes).for_each(|(to, from)| *to = larger(from, *to));
+            }
+            let most = rows.iter().copied().fold(0.0, larger);
+            rows.iter_mut().filter(|size| **size == 0.0).for_each(|size| *size = most);
+            units = rows.iter().copied().map(reciprocal).collect();
+        }
+        let found = parallel(cut.blocks(), self.threads, |loader, block| {
+            let (tiles, span) = (tiles_of(block), cut.rows(block));
+            let (Some(first), Some(last)) = (tiles.first(), tiles.last()) else { return Ok((0, Vec::new())) };
+            let start = first.cols.start;
+            let mut most: Vec<f64> = zeros((last.cols.end - start) as usize)?;
+            let units = &units[span.start as usize..span.end as usize];
+            for rect in &tiles {
+                let own = Span::new(rect.cols.start - start, rect.cols.end - start);
+                let most = &mut most[own.start as usize..own.end as usize];
+                self.raise::<T>(loader, *rect, units, most)?;
+            }
+            Ok((start as usize, most))
+        })?;
+        for (start, most) in found {
+            cols.iter_mut().skip(start).zip(most).for_each(|(to, from)| *to = larger(from, *to));
+        }
+        Ok(())
+    }
+
+    /// The largest element of each row in some tiles.
+    fn largest_of_rows<T: Real>(
+        &self,
+        loader: &mut Loader,
+        tiles: &[Rect],
+        span: Span,
+    ) -> Result<Vec<f64>, MatrixError> {
+        let by_rows = self.matrix.layout() == Layout::RowMajor;
+        let mut sizes: Vec<f64> = zeros(span.len() as usize)?;
+        for rect in tiles {
+            let tile = loader.load::<T>(self.matrix, *rect, None)?;
+            let sizes = &mut sizes;
+            Arch::new().dispatch(
+                #[inline(always)]
+                || largest_of_rows::<T>(&tile, by_rows, *rect, sizes),
+            );
+        }
+        Ok(sizes)
+    }
+
+    /// Raises `most`, which is as long as a row, by some tiles.
+    fn largest_of_columns<T: Real>(
+        &self,
+        loader: &mut Loader,
+        tiles: &[Rect],
+        units: &[f64],
+        most: &mut [f64],
+    ) -> Result<(), MatrixError> {
+        for rect in tiles {
+            let most = &mut most[rect.cols.start as usize..rect.cols.end as usize];
+            self.raise::<T>(loader, *rect, units, most)?;
+        }
+        Ok(())
+    }
+
+    /// Raises `most`, which is as long as a row of the tile, by a tile.
+    fn raise<T: Real>(
+        &self,
+        loader: &mut Loader,
+        rect: Rect,
+        units: &[f64],
+        most: &mut [f64],
+    ) -> Result<(), MatrixError> {
+        let by_rows = self.matrix.layout() == Layout::RowMajor;
+        let tile = loader.load::<T>(self.matrix, rect, None)?;
+        Arch::new().dispatch(
+            #[inline(always)]
+            || largest_of_columns::<T>(&tile, by_rows, units, most),
+        );
+        Ok(())
+    }
+}
+
+/// An eighth of a tile.
+fn first_columns(rect: Rect) -> Rect {
+    let some = rect.cols.len().div_ceil(8);
+    Rect::new(rect.rows, Span::new(rect.cols.start, rect.cols.start + some))
+}
+
+/// One over x as near as f64 has it; nothing for nothing.
+fn reciprocal(x: f64) -> f64 {
+    if x > 0.0 { (1.0 / x).min(f64::MAX) } else { 0.0 }
+}
+
+/// `a` if it is larger, else `b`: one instruction, which a NaN as `a` passes by.
+#[inline(always)]
+fn larger(a: f64, b: f64) -> f64 {
+    if a > b { a } else { b }
+}
+
+/// The size of an element; NaN where it is infinite.
+#[inline(always)]
+fn size<T: Real>(x: T) -> f64 {
+    let x = x.to_f64().abs();
+    if x < f64::INFINITY { x } else { 0.0 }
+}
+
+#[inline(always)]
+fn largest_of_rows<T: Real>(tile: &Tile<'_>, by_rows: bool, rect: Rect, sizes: &mut [f64]) {
+    if !by_rows {
+        for col in 0..rect.cols.len() as usize {
+            for (x, most) in tile.line::<T>(col).iter().zip(sizes.iter_mut()) {
+                *most = larger(size(*x), *most);
+            }
+        }
+        return;
+    }
+    for (row, most) in sizes.iter_mut().enumerate() {
+        let (chunks, rest) = tile.line::<T>(row).as_chunks::<{ 4 * LANES }>();
+        let mut lanes = [0.0; 4 * LANES];
+        for chunk in chunks {
+            for i in 0..4 * LANES {
+                lanes[i] = larger(size(chunk[i]), lanes[i]);
+            }
+        }
+        let rest = rest.iter().fold(*most, |most, x| larger(size(*x), most));
+        *most = lanes.into_iter().fold(rest, larger);
+    }
+}
+
+#[inline(always)]
+fn largest_of_columns<T: Real>(tile: &Tile<'_>, by_rows: bool, units: &[f64], most: &mut [f64]) {
+    if by_rows {
+        let width = most.len();
+        for start in (0..width).step_by(PIECE) {
+            let span = start..(start + PIECE).min(width);
+            let most = &mut most[span.clone()];
+            for (row, unit) in units.iter().enumerate() {
+                for (x, most) in tile.line::<T>(row)[span.clone()].iter().zip(most.iter_mut()) {
+                    *most = larger(size(*x) * unit, *most);
+                }
+            }
+        }
+        return;
+    }
+    for (col, most) in most.iter_mut().enumerate() {
+        let ((x, x_rest), (units, units_rest)) =
+            (tile.line::<T>(col).as_chunks::<LANES>(), units.as_chunks::<LANES>());
+        let mut lanes = [0.0; LANES];
+        for (x, units) in x.iter().zip(units) {
+            for i in 0..LANES {
+                lanes[i] = larger(size(x[i]) * units[i], lanes[i]);
+            }
+        }
+        let rest = x_rest.iter().zip(units_rest).fold(*most, |most, (x, unit)| larger(size(*x) * unit, most));
+        *most = lanes.into_iter().fold(rest, larger);
+    }
+}

@@ -1,0 +1,64 @@
+"""What a machine may lack, and whether a test may be left out for it.
+
+A test that cannot run here is skipped with `lacks(NAME)` in its reason. Where the variable BRAMBLE_TEST_MAY_LACK is set, it is
+the list of the names for which that may be, and every other skip, with or without a name, is a failure: `.ci/run` sets it.
+"""
+
+import os
+
+import pytest
+
+NAMES = {
+    "aarch64": "a worker for 64-bit ARM and its emulator",
+    "armv7": "a worker for 32-bit ARM and its emulator",
+    "attacker": "the example program that attacks a worker",
+    "blas": "the library of a kernel",
+    "capture": "tshark, and the right to capture packets",
+    "clock": "faketime",
+    "dask": "Dask and mpi4py",
+    "deny": "cargo-deny",
+    "glibc": "the C library whose memory use is known",
+    "lab": "root, and a kernel with network namespaces and control groups",
+    "macos": "Rust's standard library for macOS",
+    "man": "man",
+    "mpi": "an MPI library and its launcher",
+    "root": "root",
+    "shell": "a shell whose completions are checked",
+    "slow-disk": "a kernel with loop devices and limits of block devices",
+    "systemd": "systemd-analyze",
+}
+VARIABLE = "BRAMBLE_TEST_MAY_LACK"
+
+
+def lacks(name, why):
+    """The reason for which a test is skipped."""
+    assert name in NAMES, f"{name} is not among the names in {__file__}"
+    return f"lacks {name}: {why}"
+
+
+def skip(name, why):
+    """Leaves the running test out."""
+    pytest.skip(lacks(name, why))
+
+
+def unless(why, name):
+    """A mark for tests that are left out where there is a reason why."""
+    return pytest.mark.skipif(bool(why), reason=lacks(name, why))
+
+
+def may_be_skipped(reason, listed):
+    """Whether a test may be skipped for that reason, where the variable has this value (None: it is not set)."""
+    if listed is None:
+        return True
+    return any(reason.startswith(f"lacks {name}: ") for name in listed.replace(",", " ").split())
+
+
+def checked(report):
+    """The report of a test, which has failed if it was skipped and may not be."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        # What pytest gives of a skip: file, line, reason.
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if not may_be_skipped(reason, os.environ.get(VARIABLE)):
+            report.outcome = "failed"
+            report.longrepr = f"skipped, which {VARIABLE}={os.environ[VARIABLE]!r} does not allow: {reason}"
+    return report
