@@ -183,9 +183,7 @@ pub fn decide(
 ) -> Result<Decision, PlanError> {
     let with = |cut: Cut| decide_with(problem, cut, primary, workers, wish);
     let (decision, cut) = match with(cut) {
-        Err(PlanError::NoRoom { .. }) if cut.tile.is_none() && !wish.reproducible => {
-            with_smaller_tiles(problem, cut, with)?
-        }
+        Err(PlanError::NoRoom { .. }) if !wish.reproducible => with_less_at_once(problem, cut, with)?,
         decided => (decided?, cut),
     };
     let decision = match finer(cut, &decision.plan, wish).map(with) {
@@ -201,6 +199,30 @@ pub fn decide(
     let Some(making) = wish.tiles_early else { return Ok(decision) };
     let plan = with_early_tiles(decision.plan, &machines_of(primary, workers), wish, making);
     Ok(Decision { plan, ..decision })
+}
+
+/// The decision with shallower steps, where those of a thin product fit no machine, or else with smaller tiles.
+fn with_less_at_once(
+    problem: &Problem,
+    cut: Cut,
+    with: impl Fn(Cut) -> Result<Decision, PlanError>,
+) -> Result<(Decision, Cut), PlanError> {
+    let usual = Grid::new(problem, cut)?;
+    let shallower = usual.shallower(cut).unwrap_or(cut);
+    if shallower != cut
+        && let Ok(mut decision) = with(shallower)
+    {
+        decision.sentence += &format!(
+            "; with steps of {} along k, since those of {} do not fit the memory",
+            shallower.depth.unwrap_or(usual.depth),
+            usual.depth
+        );
+        return Ok((decision, shallower));
+    }
+    match shallower.tile {
+        None => with_smaller_tiles(problem, shallower, with),
+        Some(_) => with(cut).map(|decision| (decision, cut)),
+    }
 }
 
 /// The decision with the largest tiles that some machine has room for, where those that are usual fit none, and the cut that says

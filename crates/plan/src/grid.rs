@@ -142,7 +142,8 @@ impl Grid {
                 return Err(GridError::Option { option: "panel", value: depth, max: DEPTH_MAX });
             }
             Some(depth) => depth,
-            None => default_depth(tile_rows.min(m.max(1)), tile_cols.min(n.max(1)), tile_rows.min(tile_cols)),
+            None => thin_depth([m, n], tile_rows, tile_cols)
+                .unwrap_or_else(|| default_depth(tile_rows.min(tile_cols))),
         };
         let grid = Self {
             m,
@@ -164,6 +165,12 @@ impl Grid {
             return Ok(self);
         }
         Self::of(self.m, self.n, self.k, Cut { tile: Some(edge), depth: Some(self.depth) })
+    }
+
+    /// The cut with the steps of square products, where those of this grid are deeper because C is thin.
+    pub(crate) fn shallower(&self, cut: Cut) -> Option<Cut> {
+        let usual = default_depth(self.tile_rows.min(self.tile_cols));
+        (cut.depth.is_none() && self.depth > usual).then_some(Cut { depth: Some(usual), ..cut })
     }
 
     /// A grid as another time has made it; `None` where none like that can be made.
@@ -275,15 +282,20 @@ impl Grid {
 }
 
 /// Small tiles have deep panels, so that a job stays worth sending; beyond 512, where kernels cut k by themselves, depth
-/// gains nothing, and two steps of panels take memory from the block of C. Tiles of a C with a short side have deeper panels
-/// still: as many elements as those of a 256 x 256 tile.
-fn default_depth(rows: u64, cols: u64, edge: u64) -> u64 {
-    let least = if edge <= EDGE_MIN { 1024 } else { 512 };
-    if rows.min(cols) >= EDGE_MIN {
-        return least;
+/// gains nothing, and two steps of panels take memory from the block of C.
+fn default_depth(edge: u64) -> u64 {
+    if edge <= EDGE_MIN { 1024 } else { 512 }
+}
+
+/// The depth of a step of a C with a side below 256: its panels have as many elements as those of a 256 x 256 tile. Slices of 512
+/// stay whole.
+fn thin_depth([m, n]: [u64; 2], tile_rows: u64, tile_cols: u64) -> Option<u64> {
+    if m.min(n) >= EDGE_MIN {
+        return None;
     }
-    let by_area = STEP_ELEMENTS / (rows + cols).max(1) / 512 * 512;
-    by_area.clamp(least, DEPTH_MAX)
+    let sides = tile_rows.min(m.max(1)) + tile_cols.min(n.max(1));
+    let least = default_depth(tile_rows.min(tile_cols));
+    Some((STEP_ELEMENTS / sides / 512 * 512).clamp(least, DEPTH_MAX))
 }
 
 /// The largest square tile that still leaves enough tiles; a flat or tall C gets longer tiles of about the

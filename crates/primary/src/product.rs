@@ -169,9 +169,8 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let kernel = resume::fitting_kernel(&mut gathered, before, &problem)?;
     let Gathered { local, workers, nic_bytes_per_s, missing, mut lost, comers, rules, .. } = gathered;
     recorder.phase(Phase::Planning);
-    let own_threads = usize::from(local.welcome.threads);
-    let operands = (&request.a, &request.b);
-    let memory_bytes_per_s = bandwidth(&problem, operands, &request.output, own_threads, before.is_none());
+    let memory_bytes_per_s =
+        bandwidth(&problem, (&request.a, &request.b), usize::from(local.welcome.threads));
     let primary = Machine { nic_bytes_per_s, memory_bytes_per_s, ..local.machine(None, false) };
     let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits, alike)).collect();
     if alike {

@@ -354,6 +354,26 @@ fn smaller_tiles_are_taken_where_the_usual_ones_fit_nowhere() {
     assert!(matches!(decide(&p, Cut::default(), &small, &[], &same_bits), Err(PlanError::NoRoom { .. })));
 }
 
+/// Deep steps are for thin products only, and where they do not fit the memory, those of other products do.
+#[test]
+fn deeper_steps_change_no_square_grid_and_refuse_no_small_memory() {
+    let depth = |m, n, tile| Grid::new(&problem(m, n, 1 << 24), Cut { tile, depth: None }).unwrap().depth;
+    assert_eq!(depth(1, 1, None), 1 << 16);
+    assert_eq!(depth(8, 8, None), 1 << 15);
+    for (m, n, tile, same) in [(256, 256, None, 1024), (4096, 4096, Some(64), 1024), (8192, 8192, None, 512)]
+    {
+        assert_eq!(depth(m, n, tile), same, "{m} x {n}");
+    }
+    for (m, n, tile, mib) in [(1, 1, None, 2), (8, 8, None, 2), (8, 8, Some(256), 2), (64, 64, None, 3)] {
+        let (p, cut) = (problem(m, n, 2_000_000), Cut { tile, depth: None });
+        let small = machine("w", 10.0, mib << 20, 100.0);
+        let decision = decide(&p, cut, &small, &[], &Wish::AUTO).unwrap();
+        assert_eq!(decision.plan.regions[0].grid.depth, 1024, "{m} x {n}");
+        assert!(decision.sentence.contains("steps of 1024 along k"), "{}", decision.sentence);
+        assert_fits(&decision.plan, std::slice::from_ref(&small));
+    }
+}
+
 #[test]
 fn a_worker_without_room_is_left_out_and_does_not_spoil_the_others() {
     let p = problem(4096, 4096, 4096);
