@@ -169,8 +169,9 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let kernel = resume::fitting_kernel(&mut gathered, before, &problem)?;
     let Gathered { local, workers, nic_bytes_per_s, missing, mut lost, comers, rules, .. } = gathered;
     recorder.phase(Phase::Planning);
-    let memory_bytes_per_s =
-        bandwidth(&problem, (&request.a, &request.b), usize::from(local.welcome.threads));
+    let threads = usize::from(local.welcome.threads);
+    let measure = || bandwidth(&problem, (&request.a, &request.b), &request.output, threads);
+    let memory_bytes_per_s = if before.is_none() { measure() } else { None };
     let primary = Machine { nic_bytes_per_s, memory_bytes_per_s, ..local.machine(None, false) };
     let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits, alike)).collect();
     if alike {
