@@ -1,7 +1,5 @@
 """C = AB against NumPy: element types, shapes, transposes, layouts."""
 
-import json
-
 import numpy as np
 import pytest
 from helpers import DTYPES, assert_product, matrix, multiply, save, succeed
@@ -123,6 +121,6 @@ def test_thin_products_have_the_same_bits_on_any_number_of_threads(tmp_path, sha
 def test_memory_is_what_limits_a_dot_product(tmp_path):
     row, column = save(tmp_path, "row.npy", matrix(1, 4_000_000, "f64", 1)), save(
         tmp_path, "column.npy", matrix(4_000_000, 1, "f64", 2))
-    report = json.loads(succeed("multiply", row, column, "--json").stdout)
+    report = succeed("multiply", row, column, "--json").report
     assert report["predicted"]["by"] == "memory" and report["bound"]["by"] == "memory", report["predicted"]
     assert 0 < report["bound"]["seconds"] <= report["predicted"]["seconds"]
