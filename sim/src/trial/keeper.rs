@@ -230,7 +230,10 @@ impl Trial {
             let is_unsynced = journal.is_some_and(|journal| journal.unsynced.contains(tile))
                 && !keeper.promised.contains(tile);
             let is = digest(c, rect_of(plan, *tile), self.matter.p.n);
-            assert!(is_again || is_unsynced || is == *was, "the journal says that tile {tile:?} is there, and it is not");
+            assert!(
+                is_again || is_unsynced || is == *was,
+                "the journal says that tile {tile:?} is there, and it is not"
+            );
         }
     }
 }
