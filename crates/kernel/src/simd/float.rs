@@ -17,6 +17,7 @@ use std::ops::Range;
 
 use bramble_matrix::{Element, View, ViewMut};
 
+use super::inner::{self, Fused};
 use crate::Product;
 use crate::parts::{part, part_mut, pieces, scale};
 use crate::reference;
@@ -36,7 +37,7 @@ const SMALL: usize = 256;
 pub(super) const SCRATCH_BYTES: usize = (8 + 4 + 1) << 20;
 
 /// Does a product of floats.
-pub(super) fn multiply<T: Element>(product: Product<'_, T>) {
+pub(super) fn multiply<T: Fused>(product: Product<'_, T>) {
     let Some(mut p) = product.settle() else { return };
     if p.k() <= 2 {
         return reference::multiply(p);
@@ -48,7 +49,7 @@ pub(super) fn multiply<T: Element>(product: Product<'_, T>) {
     // One row and one column are the same thing through a mirror.
     let mut p = if p.n() == 1 { p.transposed() } else { p };
     if p.m() == 1 {
-        return line(p);
+        return if along_depth(&p) { inner::multiply(p) } else { line(p) };
     }
     let (m, n, k) = (p.m(), p.n(), p.k());
     for rows in pieces_from_2(m, SIDE) {
@@ -65,6 +66,11 @@ pub(super) fn multiply<T: Element>(product: Product<'_, T>) {
     }
 }
 
+/// Whether a product with one row has both operands contiguous along k.
+fn along_depth<T: Element>(p: &Product<'_, T>) -> bool {
+    p.a.col_stride() == 1 && p.b.row_stride() == 1
+}
+
 /// Pieces of `0..len`, each of 2 to `step + 1`, for `len >= 2`: a piece of 1 would take another way.
 fn pieces_from_2(len: usize, step: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     let lonely = len % step == 1;
@@ -76,7 +82,7 @@ fn pieces_from_2(len: usize, step: usize) -> impl Iterator<Item = Range<usize>> 
 
 /// Slices of `0..k` of 3 to 512 for `k >= 3`, a function of k alone. Where a remainder of 1 or 2 would be
 /// left, the slice before it is shorter.
-fn slices(k: usize) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn slices(k: usize) -> impl Iterator<Item = Range<usize>> {
     let mut start = 0;
     std::iter::from_fn(move || {
         let rest = k - start;

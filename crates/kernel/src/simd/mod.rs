@@ -8,6 +8,7 @@
 //! a product may be cut anywhere across rows and columns, and shared among machines, without a changed bit.
 
 mod float;
+mod inner;
 mod integer;
 mod tile;
 
