@@ -376,11 +376,13 @@ def run(case, effort, folder, shared_object, *options):
 
 def is_due(case, truth, right, wrong):
     """Whether the fault is above 16 rounding bounds of some element that has terms other than 0."""
-    if -(-case.k // case.panel) == 1:
+    is_sign = abs(case.alpha) == 1
+    if is_sign and -(-case.k // case.panel) == 1:
         return bool((truth.is_wrong(wrong, FACTOR) & truth.has_terms).any())
-    # What later steps add is right: the error stays what it is.
+    # What later steps add is right: the error stays what it is. The library is given no alpha but 1 and -1; the program
+    # multiplies its product by any other.
     with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(wrong.astype(Wide) - right.astype(Wide))
+        error = np.abs(wrong.astype(Wide) - right.astype(Wide)) * (1 if is_sign else abs(Wide(case.alpha)))
     return bool((~(error <= FACTOR * truth.bound) & (wrong != right) & truth.has_terms).any())
 
 

@@ -133,8 +133,8 @@ def assert_gone(tag, deadline_s=3):
 
 
 def assert_refused(result, codes, culprits, begun=False):
-    """One line on stderr that starts with `bramble:` and names every culprit; nothing on stdout. A run that
-    had `begun` to compute may have said before how."""
+    """One line on stderr that starts with `bramble:` and names every culprit; nothing on stdout, or with `--json` the error
+    as an object. A run that had `begun` to compute may have said before how."""
     codes = {codes} if isinstance(codes, int) else set(codes)
     assert result.code in codes, result
     lines = result.err.splitlines()
@@ -144,8 +144,16 @@ def assert_refused(result, codes, culprits, begun=False):
     assert lines[0].startswith("bramble: "), result
     for culprit in culprits:
         assert re.search(culprit, lines[0], re.IGNORECASE), f"/{culprit}/ is not named\n{result}"
-    assert result.out == "", result
+    assert_no_result(result)
     assert_gone(result.tag)
+
+
+def assert_no_result(result):
+    """Nothing on stdout, or with `--json` an object that says how the run failed."""
+    if "--json" not in result.command:
+        assert result.out == "", result
+        return
+    assert result.report["schema"] == "bramble.error/1" and result.report["error"]["exit_code"] == result.code, result
 
 
 def assert_nothing_written(folder):

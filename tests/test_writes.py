@@ -164,13 +164,14 @@ def test_c_streams_to_standard_output_and_an_operand_from_standard_input(tmp_pat
 def test_what_standard_streams_cannot_be_is_refused(tmp_path):
     for words in (["--json"], ["--beta", "1"], ["--resume"], ["--restart"]):
         result = run("multiply", *SMALL, "-o", "-", *words, cwd=tmp_path)
-        assert result.returncode == 2 and result.stdout == b"" and result.stderr.count(b"\n") == 1, result
+        assert result.returncode == 2 and result.stderr.count(b"\n") == 1, result
+        assert result.stdout == b"" or "--json" in words and b"bramble.error/1" in result.stdout, result
     both = run("multiply", "-", "-", stdin=b"")
     assert both.returncode == 2 and b"one matrix" in both.stderr, both
     empty = run("multiply", "-", SMALL[1], stdin=b"")
     assert empty.returncode == 1 and b"is empty" in empty.stderr, empty
-    a = save(tmp_path, "A.npy", matrix(300, 200, "f64", 1))
-    large = run("multiply", "-", "random:200x2", "--memory", "64K", stdin=a.read_bytes())
+    a = save(tmp_path, "A.npy", matrix(2300, 2300, "f64", 1))
+    large = run("multiply", "-", "random:2300x2", "--memory", "33M", stdin=a.read_bytes())
     assert large.returncode == 1 and b"save it as a file" in large.stderr, large
     assert not (tmp_path / "-").exists()
 

@@ -51,31 +51,39 @@ fn intervals(mut bytes: &[u8]) {
         }
         for tile in front.iter().map(|byte| u64::from(byte % 35)) {
             let tile = Event::Committed { region: 0, tile, digest: Digest128([*how; 16]) };
-            // Never when an interval is due: that is what the next look does.
-            assert!(log.handle(tile, Duration::ZERO).is_empty());
+            file.extend(appended(log.handle(tile, Duration::ZERO)));
         }
         file.extend(interval(&mut log, now));
     }
     whole(&file);
 }
 
-/// What an interval appends; nothing where there are no tiles.
+/// What an interval appends: records that waited, and the mark.
 fn interval(log: &mut Log, now: Duration) -> Vec<u8> {
-    if log.handle(Event::Tick, now).is_empty() {
-        return Vec::new();
+    let actions = log.handle(Event::Tick, now);
+    let syncs = actions.contains(&Action::SyncData);
+    let mut bytes = appended(actions);
+    if syncs {
+        bytes.extend(appended(log.handle(Event::DataSynced, now)));
+        bytes.extend(appended(log.handle(Event::LogSynced, now)));
     }
-    let appended = log.handle(Event::DataSynced, now);
-    log.handle(Event::LogSynced, now);
-    let bytes = appended.into_iter().find_map(|action| match action {
+    bytes
+}
+
+/// The bytes that these actions append.
+fn appended(actions: Vec<Action>) -> Vec<u8> {
+    let bytes = actions.into_iter().filter_map(|action| match action {
         Action::Append(bytes) => Some(bytes),
         Action::SyncData | Action::SyncLog => None,
     });
-    bytes.unwrap_or_default()
+    bytes.flatten().collect()
 }
 
 fn check(journal: &Journal, bytes: &[u8]) {
     let head = journal.head.encode();
-    assert_eq!(head, bytes[..head.len()], "one head has one encoding");
+    // Version 1 is read and no longer written: its head has another version and so another digest.
+    let is_former = bytes[8..10] == [1, 0];
+    assert!(is_former || head == bytes[..head.len()], "one head has one encoding");
     let valid = usize::try_from(journal.valid_bytes).unwrap_or(usize::MAX);
     assert!(valid <= bytes.len() && (valid - head.len()).is_multiple_of(RECORD_BYTES));
     assert!(journal.tiles.len() <= (valid - head.len()) / RECORD_BYTES);
@@ -84,11 +92,11 @@ fn check(journal: &Journal, bytes: &[u8]) {
     let Some(region) = regions.iter().position(|r| r.tiles() > 0) else { return };
     let mut log = Log::resumed(journal, Duration::ZERO);
     let (digest, now) = (Digest128([7; 16]), Duration::from_secs(9));
-    log.handle(Event::Committed { region, tile: 0, digest }, Duration::ZERO);
-    let longer = [&bytes[..valid], &interval(&mut log, now)].concat();
-    let Ok(longer) = read(&longer) else { panic!("a journal that went on is not read") };
+    let records = appended(log.handle(Event::Committed { region, tile: 0, digest }, Duration::ZERO));
+    let file = [&bytes[..valid], &records, &interval(&mut log, now)].concat();
+    let Ok(longer) = read(&file) else { panic!("a journal that went on is not read") };
     assert_eq!(longer.tiles.get(&(region, 0)), Some(&digest));
-    assert_eq!(longer.valid_bytes, journal.valid_bytes + 2 * RECORD_BYTES as u64);
+    assert_eq!(longer.valid_bytes, file.len() as u64);
 }
 
 fn head() -> Head {
@@ -126,7 +134,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     for at in 1..4 {
         let now = Duration::from_secs(100 * at);
         let tile = Event::Committed { region: 0, tile: at, digest: Digest128([5; 16]) };
-        log.handle(tile, Duration::ZERO);
+        file.extend(appended(log.handle(tile, Duration::ZERO)));
         file.extend(interval(&mut log, now));
     }
     let intervals = [&[5, 3, 4], &[1u8; 70][..], &[10, 9, 1]].concat();

@@ -2,9 +2,10 @@
 //!
 //! Place in the flow: from the command line to the one session of such a worker.
 //!
-//! Invariants: a cause that may go away by itself (no listener yet, a network or a name that is not there yet) is tried again, ever less
-//! often, and said once; one that does not (another key, another protocol, a wrong address) ends the process, and so does the end of
-//! a session. A worker that a product has started (`--local`) tries once: it must not outlive that product.
+//! Invariants: a cause that may go away by itself (no listener yet, a network or a name that is not there yet) is
+//! tried again, ever less often, and said once; one that does not (another key, another protocol, a wrong address)
+//! ends the process, and so does the end of a session. A worker that a product has started (`--local`) tries
+//! once: it must not outlive that product.
 //!
 //! Deliberately absent: a limit to the tries. The program `timeout` sets one.
 

@@ -2,9 +2,9 @@
 //!
 //! Place in the flow: under `progress`, which draws it.
 //!
-//! Invariants: nothing is shown before something is known. The bar is full when all tiles are there and not before. The time that
-//! is left comes from the pace of this run: what another run has left counts as done and not as pace. Rates of links are shown from
-//! the first megabyte each way on, and not at all where none moves bytes.
+//! Invariants: nothing is shown before something is known. The bar is full when all tiles are there and not before.
+//! The remaining time comes from the pace of this run: tiles of an earlier run count as done and not as pace. Rates of
+//! links are shown from the first megabyte each way on, and not at all where none moves bytes.
 
 use crate::quantity::{bytes, seconds};
 use bramble_primary::Progress;

@@ -119,7 +119,7 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     tokio::select! {
         result = work => match result {
             Ok(()) => Ok(Exit::Done),
-            Err(_) if is_of_a_product => Ok(Exit::Failed),
+            Err(e) if is_of_a_product && !matches!(e, WorkerError::Here(_)) => Ok(Exit::Failed),
             Err(e @ (WorkerError::Link(_) | WorkerError::Protocol(_))) => {
                 let primary = args.join.as_deref().unwrap_or("the primary");
                 Err(Failure::failed(format!("the session with {primary} ended: {e}")))

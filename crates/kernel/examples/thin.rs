@@ -69,7 +69,8 @@ fn one<T: KernelElement>(
     let bytes = ((m * k + k * n + m * n) * size_of::<T>()) as f64;
     let gflops = 2.0 * m as f64 * n as f64 * k as f64 / best / 1e9;
     println!(
-        "{{\"what\": \"{what}\", \"dtype\": \"{}\", \"m\": {m}, \"n\": {n}, \"k\": {k}, \"gb_per_s\": {:.2}, \"gflops\": {gflops:.2}}}",
+        "{{\"what\": \"{what}\", \"dtype\": \"{}\", \"m\": {m}, \"n\": {n}, \"k\": {k}, \
+         \"gb_per_s\": {:.2}, \"gflops\": {gflops:.2}}}",
         T::DTYPE,
         bytes / best / 1e9
     );

@@ -4,7 +4,7 @@
 //!
 //! Invariants: a factor that the element type holds as a normal number goes to the kernel, rounded to that type. Any other
 //! (`f32` only: smaller than 2^-126 or larger than its largest number) is applied in `f64` to finished elements of A B, or of
-//! C, and rounded once. Memory beside the operands is one square of [`EDGE`].
+//! C, and rounded once. Memory beside the operands is one square of 512 elements a side.
 //!
 //! Deliberately absent: integers' factors are exact already, and those of `f64` are what the user typed.
 

@@ -31,7 +31,8 @@ const PARTS: [f64; 5] = [0.02, 0.04, 0.08, 0.16, 0.32];
 const SECONDS_MIN: f64 = 0.1;
 /// Products at once for each thread in one block: with fewer, threads would wait for the next block's panels.
 const PRODUCTS_A_THREAD: u64 = 2;
-/// Blocks that a share has at least where another order than by steps is introduced and others could take over what was not begun.
+/// Blocks that a share has at least where another order than by steps is introduced and other machines could take over
+/// blocks that were not begun.
 const BLOCKS_MIN: u64 = 4;
 /// Seconds to make a byte of a panel on one thread. Measured for random doubles on a server; conversions take less.
 const MAKING_S_PER_BYTE: f64 = 1e-9;

@@ -39,6 +39,7 @@ impl Setting {
         };
         let cut = Cut { tile: Some(large(1 + cut % 8)), depth: Some(large(1 + cut / 8 % 8)) };
         let wish = Wish {
+            tiles_early: None,
             strategy: strategy(bytes),
             who: if flag(4) { Preference::Fastest } else { Preference::Workers },
             reproducible: flag(5),

@@ -148,6 +148,7 @@ impl Trial {
                 journal.tiles.iter().filter(|(tile, was)| !is_there(tile, **was)).map(|(tile, _)| *tile),
             );
             journal.tiles.retain(|tile, _| !damaged.contains(tile));
+            journal.missing.clone_from(&damaged);
             journal
         });
         let wrong = journal.iter().flat_map(|journal| journal.tiles.keys()).filter_map(|tile| {

@@ -13,6 +13,7 @@ use crate::replace::{Destination, Replacement};
 use memmap2::{MmapOptions, MmapRaw};
 #[cfg(target_os = "linux")]
 use rustix::fs::FallocateFlags;
+#[cfg(target_os = "linux")]
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;

@@ -9,13 +9,13 @@
 //! It only weighs: a size that is off makes the check blunter, and never convicts. docs/verification.md says for which
 //! operands one size for each column is not enough.
 
-use super::MatrixError;
 use super::mixing::{Mixing, Side};
+use super::random::sample;
 use super::recompute::Problem;
-use super::scalar::Real;
+use super::scalar::{Real, with_widest_vectors};
 use super::tile::{Cut, Loader, Tile, parallel, zeros};
+use super::{Effort, MatrixError, SAMPLE_STREAM};
 use crate::{Layout, Matrix, Rect, Span};
-use pulp::Arch;
 
 /// Independent maxima of a line.
 const LANES: usize = 8;
@@ -25,28 +25,62 @@ const PIECE: usize = 1024;
 const PARTS: usize = 2;
 /// Fewer bands of rows than these are shared out by columns.
 const BANDS_MIN: usize = 16;
+/// Fast effort reads one in so many bands of A.
+const SAMPLED: u64 = 8;
+/// Where there are not so many bands to choose, it reads all of A.
+const SAMPLED_MIN: u64 = 8;
 
 /// What each column of C is multiplied by, so that all weigh alike: one over the largest |c_ij| that the operands may
 /// make, each in units of its row.
-pub(super) fn weights<T: Real>(problem: &Problem) -> Result<Vec<f64>, MatrixError> {
+pub(super) fn weights<T: Real>(
+    problem: &Problem,
+    effort: Effort,
+    seed: u64,
+) -> Result<Vec<f64>, MatrixError> {
     let cols = problem.c.shape().cols as usize;
     let generated = |m: &Matrix| m.generator().is_some();
     let is_alike = generated(&problem.a) && generated(&problem.b);
     let mut sizes: Vec<f64> = zeros(cols)?;
     // A single column weighs what it weighs.
     if cols > 1 && !(is_alike && problem.c0.is_none()) {
-        measure::<T>(problem, &mut sizes)?;
+        // With C0 each row's size is needed.
+        let is_sampled = effort == Effort::Fast && problem.c0.is_none();
+        let bands = if is_sampled { sampled_bands(&problem.a, seed) } else { None };
+        measure::<T>(problem, bands.as_deref(), &mut sizes)?;
     }
     Ok(as_weights(problem, sizes))
 }
 
-fn measure<T: Real>(problem: &Problem, sizes: &mut [f64]) -> Result<(), MatrixError> {
+/// Some bands of rows, chosen by the check's seed; `None` where the matrix is too small for that to be worth anything.
+fn sampled_bands(matrix: &Matrix, seed: u64) -> Option<Vec<Span>> {
+    let rows = matrix.shape().rows;
+    // Long enough runs of memory.
+    let height = if matrix.layout() == Layout::RowMajor { 32 } else { 64 };
+    let count = rows.div_ceil(height);
+    if count < SAMPLED * SAMPLED_MIN {
+        return None;
+    }
+    let chosen = sample(seed, SAMPLE_STREAM + 1, count, count / SAMPLED);
+    Some(chosen.into_iter().map(|i| Span::new(i * height, ((i + 1) * height).min(rows))).collect())
+}
+
+/// Measures the columns of C. Of A only these bands are read, if there are any.
+fn measure<T: Real>(problem: &Problem, bands: Option<&[Span]>, sizes: &mut [f64]) -> Result<(), MatrixError> {
     let threads = problem.threads;
     let mut rows: Vec<f64> = zeros(problem.c.shape().rows as usize)?;
     let (alpha, beta) = (problem.alpha.abs(), problem.beta.abs());
     if problem.depth > 0 {
         let mut depth: Vec<f64> = zeros(problem.depth as usize)?;
-        Scan { matrix: &problem.a, rows: None, threads }.run::<T>(&mut rows, &mut depth)?;
+        let a = Scan { matrix: &problem.a, rows: None, threads };
+        if let Some(bands) = bands {
+            a.by_bands::<T>(bands, &mut rows, &mut depth)?;
+        }
+        if bands.is_some() && rows.iter().any(|size| *size > 0.0) {
+            // What no sampled row has may be the largest of another row.
+            depth.iter_mut().filter(|size| **size == 0.0).for_each(|size| *size = 1.0);
+        } else {
+            a.run::<T>(&mut rows, &mut depth)?;
+        }
         Mixing::of(problem, Side::Depth).spread(&mut depth, 1.0);
         Scan { matrix: &problem.b, rows: Some(&depth), threads }.run::<T>(&mut [], sizes)?;
         // Where results are below the smallest normal number, their errors are those of underflow, not relative.
@@ -107,29 +141,32 @@ impl Scan<'_> {
     fn run<T: Real>(&self, rows: &mut [f64], cols: &mut [f64]) -> Result<(), MatrixError> {
         let cut = Cut::of(self.matrix);
         if cut.bands() >= BANDS_MIN {
-            self.by_bands::<T>(&cut, rows, cols)
+            let bands: Vec<Span> = (0..cut.bands()).map(|band| cut.rows(band * cut.segments())).collect();
+            self.by_bands::<T>(&bands, rows, cols)
         } else {
             self.by_blocks::<T>(&cut, rows, cols)
         }
     }
 
     /// Band by band, so that what the rows' sizes were read for is still in cache when the columns' are.
-    fn by_bands<T: Real>(&self, cut: &Cut, rows: &mut [f64], cols: &mut [f64]) -> Result<(), MatrixError> {
-        let bands = cut.bands();
-        let parts = bands.min(PARTS * self.threads);
+    fn by_bands<T: Real>(
+        &self,
+        bands: &[Span],
+        rows: &mut [f64],
+        cols: &mut [f64],
+    ) -> Result<(), MatrixError> {
+        let parts = bands.len().min(PARTS * self.threads);
         let found = parallel(parts, self.threads, |loader, part| {
             let mut most: Vec<f64> = zeros(cols.len())?;
             let mut sizes = Vec::new();
-            for band in part * bands / parts..(part + 1) * bands / parts {
-                let blocks = band * cut.segments()..(band + 1) * cut.segments();
-                let tiles: Vec<Rect> = blocks.flat_map(|block| cut.tiles(block)).collect();
-                let span = cut.rows(band * cut.segments());
+            for band in &bands[part * bands.len() / parts..(part + 1) * bands.len() / parts] {
+                let tiles: Vec<Rect> = Cut::across(self.matrix, *band).collect();
                 let units = match self.rows {
-                    Some(rows) => rows[span.start as usize..span.end as usize].to_vec(),
+                    Some(rows) => rows[band.start as usize..band.end as usize].to_vec(),
                     None => {
-                        let found = self.largest_of_rows::<T>(loader, &tiles, span)?;
+                        let found = self.largest_of_rows::<T>(loader, &tiles, *band)?;
                         let units = found.iter().copied().map(reciprocal).collect();
-                        sizes.extend(found);
+                        sizes.push((band.start as usize, found));
                         units
                     }
                 };
@@ -137,10 +174,10 @@ impl Scan<'_> {
             }
             Ok((sizes, most))
         })?;
-        let mut start = 0;
         for (sizes, most) in found {
-            rows.iter_mut().skip(start).zip(&sizes).for_each(|(to, from)| *to = *from);
-            start += sizes.len();
+            for (start, sizes) in sizes {
+                rows.iter_mut().skip(start).zip(sizes).for_each(|(to, from)| *to = from);
+            }
             cols.iter_mut().zip(most).for_each(|(to, from)| *to = larger(from, *to));
         }
         Ok(())
@@ -194,7 +231,7 @@ impl Scan<'_> {
         for rect in tiles {
             let tile = loader.load::<T>(self.matrix, *rect, None)?;
             let sizes = &mut sizes;
-            Arch::new().dispatch(
+            with_widest_vectors(
                 #[inline(always)]
                 || largest_of_rows::<T>(&tile, by_rows, *rect, sizes),
             );
@@ -227,7 +264,7 @@ impl Scan<'_> {
     ) -> Result<(), MatrixError> {
         let by_rows = self.matrix.layout() == Layout::RowMajor;
         let tile = loader.load::<T>(self.matrix, rect, None)?;
-        Arch::new().dispatch(
+        with_widest_vectors(
             #[inline(always)]
             || largest_of_columns::<T>(&tile, by_rows, units, most),
         );
@@ -289,8 +326,19 @@ fn largest_of_columns<T: Real>(tile: &Tile<'_>, by_rows: bool, units: &[f64], mo
         for start in (0..width).step_by(PIECE) {
             let span = start..(start + PIECE).min(width);
             let most = &mut most[span.clone()];
-            for (row, unit) in units.iter().enumerate() {
-                for (x, most) in tile.line::<T>(row)[span.clone()].iter().zip(most.iter_mut()) {
+            let line = |row: usize| &tile.line::<T>(row)[span.clone()];
+            // Four rows for each time that a maximum is loaded and stored.
+            let (fours, rest) = units.as_chunks::<4>();
+            for (i, units) in fours.iter().enumerate() {
+                let (a, b, c, d) = (line(4 * i), line(4 * i + 1), line(4 * i + 2), line(4 * i + 3));
+                for ((((most, a), b), c), d) in most.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+                    let first = larger(size(*a) * units[0], size(*b) * units[1]);
+                    let last = larger(size(*c) * units[2], size(*d) * units[3]);
+                    *most = larger(larger(first, last), *most);
+                }
+            }
+            for (row, unit) in (4 * fours.len()..).zip(rest) {
+                for (x, most) in line(row).iter().zip(most.iter_mut()) {
                     *most = larger(size(*x) * unit, *most);
                 }
             }

@@ -77,7 +77,7 @@ pub(super) fn verify<T: Real>(problem: &Problem, effort: Effort, seed: u64) -> R
         Court { problem, seed, effort, record: &mut record }.judge::<T>(&rows)?;
         return Ok(record.verdict(shape));
     }
-    let weights = weights::<T>(problem)?;
+    let weights = weights::<T>(problem, effort, seed)?;
     let vectors = effort.vectors();
     let slabs = slabs(problem, effort);
     record.notes.push(match slabs.len() {

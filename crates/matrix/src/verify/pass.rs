@@ -8,10 +8,9 @@
 //! row.
 
 use super::mixing::Mixing;
-use super::scalar::{Real, Scalar};
+use super::scalar::{Real, Scalar, with_widest_vectors};
 use super::tile::{Cut, Loader, Tile, parallel, zeros};
 use crate::{DType, Element, Layout, Matrix, MatrixError, Rect};
-use pulp::Arch;
 
 /// Independent sums of a row: one or two vector registers each for s and c of two-sum.
 const LANES: usize = 8;
@@ -153,12 +152,12 @@ impl<X: Element> Pass<'_, X> {
             let sums = &mut sums;
             // What the processor has beyond the baseline is used from here on.
             if by_rows {
-                Arch::new().dispatch(
+                with_widest_vectors(
                     #[inline(always)]
                     || self.add_rows::<T>(sums, &tile, rect, scale),
                 );
             } else {
-                Arch::new().dispatch(
+                with_widest_vectors(
                     #[inline(always)]
                     || self.add_columns::<T>(sums, &tile, rect, scale),
                 );

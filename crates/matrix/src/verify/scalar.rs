@@ -9,6 +9,7 @@
 //! none and would call a library for it).
 
 use crate::Element;
+use pulp::{Arch, NullaryFnOnce};
 
 /// An element type that can be checked.
 pub(super) trait Scalar: Element {
@@ -123,6 +124,21 @@ macro_rules! integer {
 }
 integer!(i32);
 integer!(i64);
+
+/// Runs `work` compiled for the widest vectors that this processor has. All that it calls must be `#[inline(always)]`, and so
+/// must the closure be.
+pub(super) fn with_widest_vectors(work: impl FnMut()) {
+    /// Called as `FnMut`: as `FnOnce` a closure is called through a function that is compiled for the baseline.
+    struct Work<F>(F);
+    impl<F: FnMut()> NullaryFnOnce for Work<F> {
+        type Output = ();
+        #[inline(always)]
+        fn call(mut self) {
+            (self.0)();
+        }
+    }
+    Arch::new().dispatch(Work(work));
+}
 
 /// Whether `x` is known to be at most `limit`: a NaN is not.
 #[inline(always)]

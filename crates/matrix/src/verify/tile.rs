@@ -193,6 +193,14 @@ impl Cut {
         Self { rows: shape.rows, cols: shape.cols, band_rows, tile_cols, segments }
     }
 
+    /// Tiles over all columns of a band of rows, left to right.
+    pub(super) fn across(matrix: &Matrix, band: Span) -> impl Iterator<Item = Rect> {
+        let cols = matrix.shape().cols;
+        let width = (TILE_ELEMENTS / band.len().max(1)).max(1);
+        let starts = (0..cols).step_by(width as usize);
+        starts.map(move |start| Rect::new(band, Span::new(start, (start + width).min(cols))))
+    }
+
     /// Number of bands.
     pub(super) fn bands(&self) -> usize {
         self.rows.div_ceil(self.band_rows) as usize

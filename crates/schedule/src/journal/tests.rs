@@ -81,18 +81,16 @@ impl Disk {
     }
 }
 
-/// One run, until its tiles are done or it is over with it. True when all tiles are in the journal.
-fn live(
+/// The journal at the start of a run: what follows it, the tiles that the run need not make, and those that may not be lost,
+/// since their interval had ended. `None` where the machine goes down at once.
+fn opened(
     disk: &mut Disk,
     head: &Head,
-    tiles: &[Tile],
     choose: &mut impl FnMut(usize) -> usize,
     dies: bool,
-) -> bool {
-    let mut now = Duration::ZERO;
-    // Tiles that this life need not make; and what was promised: those of ended intervals may not be lost.
+) -> Option<(Log, BTreeSet<Tile>, BTreeSet<Tile>)> {
     let (mut has, mut there): (BTreeSet<Tile>, BTreeSet<Tile>) = Default::default();
-    let mut log = match read(&disk.log) {
+    let log = match read(&disk.log) {
         Ok(mut journal) => {
             for (tile, digest) in &journal.tiles {
                 let is_there = digest_of(&disk.pages(*tile)) == *digest;
@@ -107,19 +105,32 @@ fn live(
             }
             disk.log.truncate(usize::try_from(journal.valid_bytes).unwrap());
             journal.missing = journal.tiles.keys().filter(|tile| !has.contains(*tile)).copied().collect();
-            Log::resumed(&journal, now)
+            Log::resumed(&journal, Duration::ZERO)
         }
         Err(_) => {
-            let (log, bytes) = Log::new(head, now);
+            let (log, bytes) = Log::new(head, Duration::ZERO);
             disk.log = bytes;
             if dies && choose(8) == 0 {
                 disk.log_synced = 0;
                 disk.crash(choose);
-                return false;
+                return None;
             }
             log
         }
     };
+    Some((log, has, there))
+}
+
+/// One run, until its tiles are done or it is over with it. True when all tiles are in the journal.
+fn live(
+    disk: &mut Disk,
+    head: &Head,
+    tiles: &[Tile],
+    choose: &mut impl FnMut(usize) -> usize,
+    dies: bool,
+) -> bool {
+    let Some((mut log, has, mut there)) = opened(disk, head, choose, dies) else { return false };
+    let mut now = Duration::ZERO;
     disk.log_synced = disk.log.len();
     let mut left: VecDeque<Tile> = tiles.iter().copied().filter(|tile| !has.contains(tile)).collect();
     // Tiles of this life in the order in which they were said.

@@ -150,6 +150,28 @@ fn what_meets_zeros_has_no_weight() {
     assert!(!case.passes());
 }
 
+/// Fast effort reads the sizes of a sample of A: what is in none of its rows must not count as nothing.
+#[test]
+fn what_only_rows_beyond_the_sample_meet_has_weight() {
+    let mut case = uniform::<f32>((4096, 2, 64), 4);
+    // Only the last rows meet the second row of B, which has one large element.
+    for (i, row) in case.a.chunks_mut(2).enumerate() {
+        row[usize::from(i < 4064)] = 0.0;
+    }
+    case.b[64 + 5] = 1e10;
+    let right = case.multiplied();
+    let mut wrong = right.clone();
+    wrong.c[4064 * 64..].iter_mut().step_by(2).for_each(|x| *x = 0.0);
+    for layouts in ALL_LAYOUTS {
+        for seed in 0..12 {
+            let one = right.verify_as(layouts, Effort::Fast, seed, 1);
+            assert!(one.is_complete(), "{one:?}");
+            assert_eq!(one, right.verify_as(layouts, Effort::Fast, seed, 3));
+            assert!(!wrong.verify_as(layouts, Effort::Fast, seed, 2).passed, "{layouts:?}, {seed}");
+        }
+    }
+}
+
 #[test]
 #[ignore = "a measurement: minutes"]
 fn table_of_rates() {
