@@ -170,6 +170,8 @@ impl Output {
         let (start, end) = (from.next_multiple_of(WHOLE_PAGES), (from + bytes) / WHOLE_PAGES * WHOLE_PAGES);
         let bytes = end.saturating_sub(start);
         if let Some(part) = self.part.as_ref().filter(|_| bytes >= WRITEBACK_LEAST) {
+            // Both lie inside the map, which is `usize` long.
+            self.shared.unmap_pages(start as usize, bytes as usize);
             part.start_writeback(start, bytes);
         }
     }

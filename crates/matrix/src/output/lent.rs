@@ -40,9 +40,26 @@ impl Shared {
     pub(super) fn lent(&self) -> usize {
         self.ledger().count()
     }
-    /// Waits until the disk has everything that was written before.
+    /// Waits until the disk has everything that was written before. Of a file's map only.
     pub(super) fn flush(&self) -> std::io::Result<()> {
+        self.unmap_pages(0, self.map.len());
         self.map.flush()
+    }
+
+    /// Takes pages out of this process's page table, in one step; their content stays in the system's cache of the file, and the
+    /// next access maps them again. Before pages are written to a disk the system has to make each of them read-only, which
+    /// interrupts every core that computes, page by page; it does not have to where none is mapped. Of a file's map only:
+    /// the pages of an anonymous one would be lost.
+    pub(super) fn unmap_pages(&self, from: usize, bytes: usize) {
+        #[cfg(target_os = "linux")]
+        {
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: the map is shared with a file (`MmapOptions::map_raw` in `part.rs`), of which the system keeps what was written;
+            // whoever reads or writes meanwhile sees the same bytes. A refusal changes nothing.
+            let _ = unsafe { self.map.unchecked_advise_range(advice, from, bytes) };
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (from, bytes);
     }
 
     /// (offset in the file, bytes) of whole rows. Panics where they are outside.
