@@ -110,7 +110,7 @@ fn head() -> Head {
         link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
         shares_cores: false,
         nic_bytes_per_s: None,
-        memory_bytes_per_s: None,
+        memory_rate: None,
     };
     let cut = Cut { tile: Some(8), depth: Some(8) };
     let Ok(decision) = decide(&p, cut, &machine, std::slice::from_ref(&machine), &Wish::AUTO) else {

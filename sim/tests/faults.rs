@@ -19,7 +19,7 @@ fn machines(primary_gflops: f64, workers: usize) -> Vec<Machine> {
         link,
         shares_cores: false,
         nic_bytes_per_s: None,
-        memory_bytes_per_s: None,
+        memory_rate: None,
     };
     let link = Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 });
     let mut all = vec![machine("primary".into(), primary_gflops, None)];

@@ -16,7 +16,7 @@ fn machine(name: &str, threads: u32, gflops: f64, bytes_per_s: Option<f64>) -> M
         link: bytes_per_s.map(|bytes_per_s| LinkRate { bytes_per_s, round_trip_s: 1e-4 }),
         shares_cores: false,
         nic_bytes_per_s: None,
-        memory_bytes_per_s: None,
+        memory_rate: None,
     }
 }
 

@@ -10,7 +10,7 @@
 use crate::hosts::parse_list;
 use crate::toml_keys::{self, Keys, all_differ, number, shown};
 use bramble_matrix::DType;
-use bramble_plan::{LinkRate, Machine};
+use bramble_plan::{LinkRate, Machine, MemoryRate};
 use std::path::Path;
 use toml::Table;
 
@@ -40,7 +40,7 @@ pub(crate) struct Described {
     peak_gflops: Speeds,
     link_bytes_per_s: Option<f64>,
     /// What all cores together read from memory and write there; without limit where it is left out.
-    memory_bytes_per_s: Option<f64>,
+    memory_rate: Option<MemoryRate>,
     round_trip_s: f64,
     /// Power while it computes.
     pub(crate) watts: Option<f64>,
@@ -62,7 +62,7 @@ impl Described {
             link: Some(LinkRate { bytes_per_s: own.min(most), round_trip_s: self.round_trip_s }),
             shares_cores: false,
             nic_bytes_per_s: self.link_bytes_per_s,
-            memory_bytes_per_s: self.memory_bytes_per_s,
+            memory_rate: self.memory_rate,
         }
     }
 }
@@ -146,7 +146,7 @@ fn machine(keys: &Keys<'_>, name: String) -> Result<Described, String> {
         memory_bytes: keys.size("memory")?.ok_or_else(missing("memory", "is missing, as in \"4G\""))?,
         peak_gflops: speeds(keys, "peak_gflops")?.unwrap_or_default(),
         link_bytes_per_s: keys.number("link_mb_s", 1e-3, 1e6)?.map(|mb| mb * 1e6),
-        memory_bytes_per_s: keys.number("memory_gb_s", 1e-3, 1e6)?.map(|gb| gb * 1e9),
+        memory_rate: keys.number("memory_gb_s", 1e-3, 1e6)?.map(|gb| MemoryRate::stated(gb * 1e9)),
         round_trip_s: keys.number("latency_us", 0.0, 1e7)?.unwrap_or(LATENCY_US) / 1e6,
         watts: keys.number("watts", 0.0, 1e6)?,
     })

@@ -24,7 +24,7 @@ fn machines(count: usize, alike: bool) -> Vec<Machine> {
             }),
             shares_cores: false,
             nic_bytes_per_s: None,
-            memory_bytes_per_s: None,
+            memory_rate: None,
         }
     };
     (0..count).map(one).collect()
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         link: None,
         shares_cores: false,
         nic_bytes_per_s: None,
-        memory_bytes_per_s: None,
+        memory_rate: None,
     };
     for (side, count, alike) in [
         (20_000u64, 4, true),

@@ -13,7 +13,7 @@ use crate::{Machine, Member, Problem};
 pub enum Binding {
     /// Operations over the summed peak of the cores.
     Compute,
-    /// A, B and C once over the memory of the one machine that computes, as fast as it was measured.
+    /// A, B and C once over the memory of the one machine that computes, at the highest rate that was measured.
     Memory,
     /// Operands once over the primary's link.
     Egress,
@@ -132,10 +132,8 @@ pub(crate) fn bound(problem: &Problem, machines: &[Machine], members: &[Member],
 /// Where one machine computes alone: each element of A, B and C passes its memory once.
 fn memory_s(problem: &Problem, machines: &[Machine], members: &[Member]) -> f64 {
     let [only] = members else { return 0.0 };
-    match machines[only.machine].memory_bytes_per_s {
-        Some(rate) if rate > 0.0 => (problem.operand_bytes() + problem.result_bytes()) / rate,
-        _ => 0.0,
-    }
+    let bytes = problem.operand_bytes() + problem.result_bytes();
+    machines[only.machine].memory_rate.map_or(0.0, |rate| bytes / rate.most_bytes_per_s.max(1.0))
 }
 
 impl Limits {

@@ -112,6 +112,8 @@ const PART_EDGE_MIN: u64 = 64;
 const STEP_ELEMENTS: u64 = 1 << 19;
 /// A product of fewer tiles is cut along k where one machine computes it alone.
 const FEW_TILES: u64 = 16;
+/// The depth up to which writing C takes longer than computing it: B then fits a cache for every row of tiles, too.
+const SHALLOW: u64 = 64;
 /// How much deeper a part of k is than it is wide: its sum is then at most a sixty-fourth of the elements that it is made from.
 const PART_DEPTH: u64 = 64;
 /// The least of the default edges.
@@ -135,7 +137,7 @@ impl Grid {
                 return Err(GridError::Option { option: "tile", value: edge, max: TILE_MAX });
             }
             Some(edge) => (edge, edge),
-            None => default_tile(m, n),
+            None => default_tile(m, n, k),
         };
         let depth = match cut.depth {
             Some(depth) if depth == 0 || depth > DEPTH_MAX => {
@@ -299,8 +301,9 @@ fn thin_depth([m, n]: [u64; 2], tile_rows: u64, tile_cols: u64) -> Option<u64> {
 }
 
 /// The largest square tile that still leaves enough tiles; a flat or tall C gets longer tiles of about the
-/// same area, so that a job stays worth sending.
-fn default_tile(m: u64, n: u64) -> (u64, u64) {
+/// same area, so that a job stays worth sending. With a shallow k a product is as fast as C is written: then tiles are whole rows of C,
+/// as far as those may be long, so that memory and file are written in order.
+fn default_tile(m: u64, n: u64, k: u64) -> (u64, u64) {
     let edge = EDGES
         .into_iter()
         .find(|(e, wanted)| m.div_ceil(*e).saturating_mul(n.div_ceil(*e)) >= *wanted)
@@ -309,6 +312,9 @@ fn default_tile(m: u64, n: u64) -> (u64, u64) {
         (stretched(edge, n, m), edge)
     } else if m < edge {
         (edge, stretched(edge, m, n))
+    } else if k <= SHALLOW {
+        let cols = n.min(TILE_MAX);
+        ((edge * edge / cols).clamp(1, edge), cols)
     } else {
         (edge, edge)
     }

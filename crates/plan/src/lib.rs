@@ -38,7 +38,7 @@ pub use extent::{Extent, Objection};
 pub use form::{Block, BlockSize, Member, NoPlan, Order, Plan, Share, Sums};
 pub use grid::{Cut, Grid, GridError};
 pub use memory::memory_wanted;
-pub use problem::{LinkRate, Machine, Problem};
+pub use problem::{LinkRate, Machine, MemoryRate, Problem};
 pub use region::Region;
 pub use strategy::{Base, LEVELS_MAX, Strategy};
 pub use winograd::{Part, Recipe, Results, Side, Sum, Term};

@@ -62,6 +62,22 @@ pub struct LinkRate {
     pub round_trip_s: f64,
 }
 
+/// Bytes a second that all threads of a machine together read from memory and write there, as measured or stated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryRate {
+    /// What a product will see: the mean, with the system's work for pages that are touched for the first time.
+    pub bytes_per_s: f64,
+    /// The most: the rate of the fastest piece that was measured, on every thread.
+    pub most_bytes_per_s: f64,
+}
+
+impl MemoryRate {
+    /// A rate that a user states.
+    pub fn stated(bytes_per_s: f64) -> Self {
+        Self { bytes_per_s, most_bytes_per_s: bytes_per_s }
+    }
+}
+
 /// A machine that may compute, as it described and measured itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
@@ -82,6 +98,6 @@ pub struct Machine {
     /// Of the primary: what it can send, and receive, over all its links together, bytes a second. Where it is not known,
     /// as much as the fastest link.
     pub nic_bytes_per_s: Option<f64>,
-    /// Bytes a second that its threads together read from memory and write there; where it is not known, without limit.
-    pub memory_bytes_per_s: Option<f64>,
+    /// What its memory gives to all its threads together; where it is not known, without limit.
+    pub memory_rate: Option<MemoryRate>,
 }

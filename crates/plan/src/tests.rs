@@ -33,7 +33,7 @@ fn machine(name: &str, gflops: f64, memory_bytes: u64, mb_per_s: f64) -> Machine
         link: Some(LinkRate { bytes_per_s: mb_per_s * 1e6, round_trip_s: 2e-4 }),
         shares_cores: false,
         nic_bytes_per_s: None,
-        memory_bytes_per_s: None,
+        memory_rate: None,
     }
 }
 

@@ -1,16 +1,16 @@
-//! How fast the elements of a thin product pass memory: measured at the largest of A, B and C themselves.
+//! The rate at which memory gives the elements of a thin product to all threads: measured at the largest of A, B and C.
 //!
-//! Place in the flow: before a product is planned, where it has so little work for each byte that memory may bind it.
+//! Place in the flow: before a product is planned, where it has so few operations for each byte that memory may bind it.
 //!
-//! Invariants: operands are only read; of a C that is larger than both, and still zero, zeros are written over zeros. No more
-//! than `PROBE_BYTES` are touched, in pieces from all over, by as many threads as will compute, and no thread begins another
-//! piece after `PROBE_TIME`. So what is measured has the first touch of mapped pages in it, as the product has, and little of
-//! what a cache still holds.
+//! Invariants: operands are only read; of a C that is larger than both, zeros are written over the zeros that it has before
+//! anything is computed. At most `PROBE_BYTES` are touched, by as many threads as will compute, each in a place of its own and
+//! there one piece after another, as the product walks along rows; no thread begins a piece after `PROBE_TIME`.
+//! So the mean contains the first touch of mapped pages, which the product pays for, too, and little of what a cache still holds.
 //!
-//! Deliberately absent: products with much work for each byte, and generated operands, which no memory is read for.
+//! Deliberately absent: products with many operations for each byte, and generated operands, which are not in memory.
 
 use bramble_matrix::{Matrix, Output, Rect, Span};
-use bramble_plan::Problem;
+use bramble_plan::{MemoryRate, Problem};
 use std::hint::black_box;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -19,21 +19,21 @@ use std::time::{Duration, Instant};
 const OPERATIONS_A_BYTE: f64 = 64.0;
 /// Smaller products are over before anything could be measured.
 const BYTES_LEAST: f64 = 32e6;
-/// Bytes that the probe touches in all.
+/// Bytes that all threads together touch.
 const PROBE_BYTES: u64 = 16 << 20;
 /// How long a thread goes on: files that are not in memory yet would take seconds for that many bytes.
 const PROBE_TIME: Duration = Duration::from_millis(20);
-/// Bytes that a thread touches between two looks at the clock, about.
+/// Bytes that a thread touches between two readings of the clock, about.
 const PIECE_BYTES: u64 = 1 << 16;
 
-/// Bytes of A, B and C a second, or nothing where memory does not bind the product. A and B of one file count twice and are
+/// The rate for bytes of A, B and C, or nothing where memory does not bind the product. A and B of one file count twice and are
 /// read once. Nothing may have been written into C before.
-pub(crate) fn bandwidth(
+pub(crate) fn memory_rate(
     problem: &Problem,
     (a, b): (&Matrix, &Matrix),
     output: &Output,
     threads: usize,
-) -> Option<f64> {
+) -> Option<MemoryRate> {
     let bytes = problem.operand_bytes() + problem.result_bytes();
     if bytes < BYTES_LEAST || problem.flops() / bytes > OPERATIONS_A_BYTE {
         return None;
@@ -41,12 +41,16 @@ pub(crate) fn bandwidth(
     let size = problem.element_bytes() as f64;
     let (in_a, in_b) =
         (problem.m as f64 * problem.k as f64 * size, problem.k as f64 * problem.n as f64 * size);
-    let bytes_per_s = match problem.result_bytes() > in_a.max(in_b) {
+    let rate = match problem.result_bytes() > in_a.max(in_b) {
         true => written(output, threads),
         false => read(if in_a >= in_b { a } else { b }, threads),
     }?;
     let once = if is_one_file(a, b) { bytes - in_a.min(in_b) } else { bytes };
-    Some(bytes / once * bytes_per_s)
+    let times = bytes / once;
+    Some(MemoryRate {
+        bytes_per_s: rate.bytes_per_s * times,
+        most_bytes_per_s: rate.most_bytes_per_s * times,
+    })
 }
 
 /// Whether both are read from one file.
@@ -55,56 +59,100 @@ fn is_one_file(a: &Matrix, b: &Matrix) -> bool {
     place(a).is_some_and(|at| Some(at) == place(b))
 }
 
-/// Bytes a second of so many threads, which share some of the `places` for a piece of so many bytes. `touch` touches one of them.
-fn timed(places: u64, piece_bytes: u64, threads: usize, touch: impl Fn(u64) + Sync) -> Option<f64> {
-    let threads = threads.max(1) as u64;
-    let each = places.min(PROBE_BYTES / PIECE_BYTES) / threads;
-    let apart = places / (each * threads).max(1);
-    let own = |thread: u64| {
-        let began = Instant::now();
-        let mut done = 0;
-        while done < each && began.elapsed() < PROBE_TIME {
-            touch((thread * each + done) * apart);
-            done += 1;
-        }
-        (done * piece_bytes) as f64 / began.elapsed().as_secs_f64().max(1e-9)
-    };
-    let own = &own;
-    let all: f64 = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || own(thread))).collect();
-        running.into_iter().filter_map(|thread| thread.join().ok()).sum()
-    });
-    (all > 0.0).then_some(all)
+/// A matrix as pieces of about `PIECE_BYTES`: parts of long lines, or some short lines together.
+#[derive(Clone, Copy)]
+struct Pieces {
+    line_bytes: u64,
+    lines_each: u64,
+    parts_of_a_line: u64,
+    count: u64,
 }
 
-fn read(matrix: &Matrix, threads: usize) -> Option<f64> {
+impl Pieces {
+    fn of(lines: u64, line_bytes: u64) -> Self {
+        let line_bytes = line_bytes.max(1);
+        let parts_of_a_line = (line_bytes / PIECE_BYTES).max(1);
+        let lines_each = (PIECE_BYTES / line_bytes).clamp(1, lines.max(1));
+        Self { line_bytes, lines_each, parts_of_a_line, count: lines / lines_each * parts_of_a_line }
+    }
+
+    /// The lines of a piece, and the bytes of each.
+    fn at(&self, piece: u64) -> (Span, Span) {
+        let first = piece / self.parts_of_a_line * self.lines_each;
+        let lines = Span::new(first, first + self.lines_each);
+        if self.parts_of_a_line == 1 {
+            return (lines, Span::new(0, self.line_bytes));
+        }
+        let start = piece % self.parts_of_a_line * PIECE_BYTES;
+        (lines, Span::new(start, start + PIECE_BYTES))
+    }
+
+    fn bytes_each(&self) -> u64 {
+        if self.parts_of_a_line == 1 { self.lines_each * self.line_bytes } else { PIECE_BYTES }
+    }
+
+    /// The pieces of each thread: neighbours, and none of another thread's.
+    fn shared_by(&self, threads: u64) -> impl Iterator<Item = std::ops::Range<u64>> + use<> {
+        let apart = self.count / threads;
+        let each = apart.min(PROBE_BYTES / PIECE_BYTES / threads);
+        (0..threads).map(move |thread| thread * apart..thread * apart + each)
+    }
+}
+
+/// The rate at which threads touch pieces; `touch` touches one. The mean is over the last of `parts` equal parts of each thread's
+/// pieces.
+fn timed(pieces: Pieces, threads: usize, parts: usize, touch: impl Fn(u64) + Sync) -> Option<MemoryRate> {
+    let bytes = pieces.bytes_each() as f64;
+    let one_thread = |own: std::ops::Range<u64>| {
+        let began = Instant::now();
+        let seconds: Vec<f64> = own
+            .take_while(|_| began.elapsed() < PROBE_TIME)
+            .map(|piece| {
+                let before = Instant::now();
+                touch(piece);
+                before.elapsed().as_secs_f64().max(1e-9)
+            })
+            .collect();
+        let last = &seconds[seconds.len() - seconds.len().div_ceil(parts)..];
+        let best_s = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        MemoryRate {
+            bytes_per_s: bytes * last.len() as f64 / last.iter().sum::<f64>().max(1e-9),
+            most_bytes_per_s: bytes / best_s,
+        }
+    };
+    let one_thread = &one_thread;
+    let rates: Option<Vec<MemoryRate>> = std::thread::scope(|scope| {
+        let spawn = |own| std::thread::Builder::new().spawn_scoped(scope, move || one_thread(own)).ok();
+        let running: Option<Vec<_>> = pieces.shared_by(threads.max(1) as u64).map(spawn).collect();
+        running?.into_iter().map(|thread| thread.join().ok()).collect()
+    });
+    let rates = rates?;
+    let mean: f64 = rates.iter().map(|rate| rate.bytes_per_s).sum();
+    let most = rates.iter().map(|rate| rate.most_bytes_per_s).fold(0.0, f64::max) * rates.len() as f64;
+    (mean > 0.0).then_some(MemoryRate { bytes_per_s: mean, most_bytes_per_s: most.max(mean) })
+}
+
+fn read(matrix: &Matrix, threads: usize) -> Option<MemoryRate> {
     let shape = matrix.shape();
     let whole = matrix.lines(Rect::new(Span::new(0, shape.rows), Span::new(0, shape.cols)))?;
-    let (lines, line_bytes) = (whole.lines as u64, whole.line_bytes as u64);
-    let touch = |line: u64, from: u64, bytes: u64| {
-        let bytes = &whole.line(to_index(line))[to_index(from)..to_index(from + bytes)];
-        let (words, _) = bytes.as_chunks::<8>();
-        black_box(words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word))));
-    };
-    if line_bytes >= PIECE_BYTES {
-        let of_a_line = line_bytes / PIECE_BYTES;
-        return timed(lines * of_a_line, PIECE_BYTES, threads, |at| {
-            touch(at / of_a_line, at % of_a_line * PIECE_BYTES, PIECE_BYTES);
-        });
-    }
-    let together = (PIECE_BYTES / line_bytes.max(1)).min(lines).max(1);
-    timed(lines / together, together * line_bytes, threads, |at| {
-        (at * together..(at + 1) * together).for_each(|line| touch(line, 0, line_bytes));
+    let pieces = Pieces::of(whole.lines as u64, whole.line_bytes as u64);
+    timed(pieces, threads, 1, |piece| {
+        let (lines, part) = pieces.at(piece);
+        for line in lines.start..lines.end {
+            let bytes = &whole.line(to_index(line))[to_index(part.start)..to_index(part.end)];
+            let (words, _) = bytes.as_chunks::<8>();
+            black_box(words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word))));
+        }
     })
 }
 
-fn written(output: &Output, threads: usize) -> Option<f64> {
+fn written(output: &Output, threads: usize) -> Option<MemoryRate> {
     let (shape, size) = (output.shape(), output.dtype().size_bytes() as u64);
-    let cols = shape.cols.min(PIECE_BYTES / size);
-    let together = (PIECE_BYTES / (cols * size).max(1)).min(shape.rows).max(1);
-    timed(shape.rows / together, together * cols * size, threads, |at| {
-        let rows = Span::new(at * together, (at + 1) * together);
-        let mut lent = output.lend(Rect::new(rows, Span::new(0, cols)));
+    let pieces = Pieces::of(shape.rows, shape.cols * size);
+    // The first pages of a new file cost up to a hundred times as much as others, until the system has seen their order.
+    timed(pieces, threads, 4, |piece| {
+        let (rows, part) = pieces.at(piece);
+        let mut lent = output.lend(Rect::new(rows, Span::new(part.start / size, part.end / size)));
         let lines = lent.lines();
         lent.lines_mut(0..lines).for_each(|line| line.fill(0));
     })
@@ -113,4 +161,37 @@ fn written(output: &Output, threads: usize) -> Option<f64> {
 /// An index of something that is in memory.
 fn to_index(at: u64) -> usize {
     usize::try_from(at).unwrap_or_else(|_| panic!("{at} is said to be in memory"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PIECE_BYTES, Pieces};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn pieces_of_all_threads_are_apart_and_inside_the_matrix() {
+        for (lines, line_bytes) in
+            [(1, 160_000_000), (2_000_000, 64), (8000, 64_000), (3, 9_000_001), (40_000, 800)]
+        {
+            let pieces = Pieces::of(lines, line_bytes);
+            for threads in [1, 2, 3, 16, 200] {
+                let all: Vec<u64> = pieces.shared_by(threads).flatten().collect();
+                let apart: BTreeSet<u64> = all.iter().copied().collect();
+                assert_eq!(apart.len(), all.len(), "{lines} lines of {line_bytes} for {threads} threads");
+                assert!(!all.is_empty());
+                for piece in all {
+                    let (lines_of, part) = pieces.at(piece);
+                    assert!(lines_of.end <= lines && part.end <= line_bytes);
+                    assert_eq!(lines_of.len() * part.len(), pieces.bytes_each());
+                    assert!(pieces.bytes_each() <= PIECE_BYTES || lines_of.len() == 1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn more_threads_than_pieces_touch_nothing_twice() {
+        let pieces = Pieces::of(3, 10);
+        assert!(pieces.shared_by(8).all(|own| own.is_empty()));
+    }
 }

@@ -43,7 +43,7 @@ impl Session {
             link: self.rate,
             shares_cores,
             nic_bytes_per_s: None,
-            memory_bytes_per_s: None,
+            memory_rate: None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::PrimaryError;
 use crate::account::{MachineReport, Progress, RelayReport, Report, Unreachable, losses, moved};
-use crate::bandwidth::bandwidth;
+use crate::bandwidth::memory_rate;
 use crate::bodies::Bodies;
 use crate::gathering::{Gathered, acquainted, chosen, gather};
 use crate::inspector::Inspector;
@@ -170,9 +170,9 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let Gathered { local, workers, nic_bytes_per_s, missing, mut lost, comers, rules, .. } = gathered;
     recorder.phase(Phase::Planning);
     let threads = usize::from(local.welcome.threads);
-    let measure = || bandwidth(&problem, (&request.a, &request.b), &request.output, threads);
-    let memory_bytes_per_s = if before.is_none() { measure() } else { None };
-    let primary = Machine { nic_bytes_per_s, memory_bytes_per_s, ..local.machine(None, false) };
+    let measure = || memory_rate(&problem, (&request.a, &request.b), &request.output, threads);
+    let memory_rate = if before.is_none() { measure() } else { None };
+    let primary = Machine { nic_bytes_per_s, memory_rate, ..local.machine(None, false) };
     let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits, alike)).collect();
     if alike {
         even_speeds(machines.iter_mut().collect());

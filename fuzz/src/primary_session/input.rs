@@ -114,7 +114,7 @@ fn machine(bytes: &mut Bytes<'_>) -> Machine {
         link: Some(LinkRate { bytes_per_s, round_trip_s: 1e-4 }),
         shares_cores: kind >> 4 & 1 == 1,
         nic_bytes_per_s: None,
-        memory_bytes_per_s: None,
+        memory_rate: None,
     }
 }
 

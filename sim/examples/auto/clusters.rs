@@ -26,7 +26,7 @@ fn machine(name: &str, threads: u32, gflops: f64, memory_bytes: u64) -> Machine 
         link: None,
         shares_cores: false,
         nic_bytes_per_s: None,
-        memory_bytes_per_s: None,
+        memory_rate: None,
     }
 }
 

@@ -59,7 +59,7 @@ fn machines(case: &Case) -> Vec<Machine> {
         link: Some(LinkRate { bytes_per_s: 117e6, round_trip_s: 3e-4 }),
         shares_cores: false,
         nic_bytes_per_s: Some(300e6),
-        memory_bytes_per_s: None,
+        memory_rate: None,
     };
     let primary = Machine { link: None, name: "primary".into(), ..machine.clone() };
     std::iter::once(primary).chain((0..case.workers).map(|_| machine.clone())).collect()

@@ -217,7 +217,7 @@ fn machines(
         }),
         shares_cores: false,
         nic_bytes_per_s: None,
-        memory_bytes_per_s: None,
+        memory_rate: None,
     };
     (0..=workers + comers).map(|at| machine(at, random)).collect()
 }

@@ -37,7 +37,7 @@ fn machines(workers: usize, memory_bytes: u64) -> Vec<Machine> {
         link: Some(LinkRate { bytes_per_s: 117e6, round_trip_s: 3e-4 }),
         shares_cores: false,
         nic_bytes_per_s: None,
-        memory_bytes_per_s: None,
+        memory_rate: None,
     };
     vec![machine; workers + 1]
 }

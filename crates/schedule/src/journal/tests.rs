@@ -21,7 +21,7 @@ fn plan(strategy: &str) -> Plan {
         link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
         shares_cores: false,
         nic_bytes_per_s: None,
-        memory_bytes_per_s: None,
+        memory_rate: None,
     };
     let wish = Wish { strategy: Some(strategy.parse().unwrap()), ..Wish::AUTO };
     let cut = Cut { tile: Some(8), depth: Some(8) };

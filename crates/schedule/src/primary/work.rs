@@ -318,7 +318,7 @@ mod tests {
             link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
             shares_cores: false,
             nic_bytes_per_s: None,
-            memory_bytes_per_s: None,
+            memory_rate: None,
         };
         let machines: Vec<Machine> = [40_000, 60_000, 30_000, 90_000].map(machine).to_vec();
         let wish = Wish { strategy: Some(Strategy { base, levels }), ..Wish::AUTO };

@@ -171,7 +171,7 @@ fn machine(memory_bytes: u64, at: usize) -> Machine {
         link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
         shares_cores: false,
         nic_bytes_per_s: None,
-        memory_bytes_per_s: None,
+        memory_rate: None,
     }
 }
 

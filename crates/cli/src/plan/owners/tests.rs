@@ -16,7 +16,7 @@ pub(crate) fn machine(name: &str, gflops: f64, link: Option<f64>) -> Machine {
         link: link.map(|bytes_per_s| LinkRate { bytes_per_s, round_trip_s: 1e-4 }),
         shares_cores: false,
         nic_bytes_per_s: None,
-        memory_bytes_per_s: None,
+        memory_rate: None,
     }
 }
 
