@@ -226,6 +226,11 @@ def test_addresses_outside_are_refused(tmp_path):
         ]:
             assert_refused(bramble(*run, *options, env=env), 2, [said])
         assert_refused(bramble("lab", "run", "--name", name, "--", "worker"), 2, ["use multiply, plan or nodes"])
+        # The same product on the primary alone, whatever the variable says; but no workers by name.
+        alone = succeed("lab", "run", "--name", name, "--alone", "--", *product[:3], "--json", env={"BRAMBLE_HOSTS": "pi1"}).report
+        assert [worker["link"] for worker in alone["workers"]] == ["thread"], alone["workers"]
+        assert_refused(bramble("lab", "run", "--name", name, "--alone", "--", *product, "-w", "pi1"), 2,
+                       ["--alone", "--workers names workers"])
         assert_nothing_written(tmp_path)
         # And nothing else gets out either.
         script = "import socket; socket.create_connection(('198.51.100.7', 80), 5)"

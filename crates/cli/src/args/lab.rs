@@ -60,6 +60,9 @@ pub(crate) struct LabUpArgs {
 pub(crate) struct LabRunArgs {
     #[command(flatten)]
     pub(crate) lab: LabNameArgs,
+    /// Without the lab's workers: the primary computes alone, within its limits
+    #[arg(long)]
+    pub(crate) alone: bool,
     /// A verb of bramble with its options: multiply, plan or nodes
     #[arg(value_name = "VERB", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<OsString>,

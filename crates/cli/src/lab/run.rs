@@ -35,7 +35,11 @@ pub(super) fn run(args: &LabRunArgs) -> Result<Exit, Failure> {
     };
     let (folder, lab) = Folder::to_enter(&args.lab.name)?;
     let words = words(&lab, team, &args.command)?;
-    let hosts = from_environment(&lab, team)?;
+    // Without workers the variable is empty, which the verb takes for unset.
+    let hosts = match args.alone {
+        true => without_workers(team).map(Some)?,
+        false => from_environment(&lab, team)?,
+    };
     enter(lab.primary())?;
     let program = std::env::current_exe()
         .map_err(|e| Failure::failed(format!("this program's file cannot be found: {e}")))?;
@@ -72,6 +76,21 @@ fn words(lab: &Lab, team: &TeamArgs, command: &[OsString]) -> Result<Vec<OsStrin
         words.splice(1..1, missing.map(|(option, _)| OsString::from(option)));
     }
     Ok(words)
+}
+
+/// The empty list of workers of `--alone`; an error where the verb names workers.
+fn without_workers(team: &TeamArgs) -> Result<String, Failure> {
+    let named = [
+        ("--workers", team.workers.is_some()),
+        ("--hostfile", team.hostfile.is_some()),
+        ("--await", team.awaited.is_some()),
+    ];
+    match named.iter().find(|(_, is_named)| *is_named) {
+        Some((option, _)) => {
+            Err(Failure::usage(format!("lab run --alone: {option} names workers; leave one of them out")))
+        }
+        None => Ok(String::new()),
+    }
 }
 
 /// The machines that the user's variable names, if it counts at all.
