@@ -10,6 +10,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "tidy/paths.rs"]
+mod paths;
+#[path = "tidy/types.rs"]
+mod types;
+
 /// Which rooms a room may depend on. A new crate has to be entered here, with a reason in its change.
 const ROOMS: [(&str, &[&str]); 9] = [
     ("matrix", &[]),
@@ -458,7 +463,13 @@ fn links_between_pages_lead_somewhere() {
     let root = root();
     let mut pages: Vec<PathBuf> =
         children(&root).into_iter().filter(|p| p.extension().is_some_and(|e| e == "md")).collect();
-    collect(&root.join("docs"), "md", &mut pages);
+    for folder in children(&root.join("crates")) {
+        pages.extend(Some(folder.join("README.md")).filter(|page| page.exists()));
+    }
+    for folder in ["docs", "sim", "bench", "examples"] {
+        collect(&root.join(folder), "md", &mut pages);
+    }
+    pages.push(root.join("fuzz/README.md"));
     let mut findings = Vec::new();
     for page in pages {
         let text = fs::read_to_string(&page).unwrap();
