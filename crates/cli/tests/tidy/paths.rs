@@ -11,18 +11,18 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::{none, root};
 
 /// Folders of the root that builds and tools make: pages may name what will be in them.
-const GENERATED: [&str; 2] = ["target", "fuzz/target"];
+const GENERATED: [&str; 3] = ["target", "fuzz/target", "fuzz/artifacts"];
 
 /// Files and folders below the root, as paths from it with `/`; a folder's path ends in `/`.
-pub struct Tree(BTreeSet<String>);
+pub(crate) struct Tree(BTreeSet<String>);
 
 impl Tree {
-    pub fn of_the_repository() -> Self {
+    pub(crate) fn of_the_repository() -> Self {
         let mut found = BTreeSet::new();
         walk(&root(), "", &mut found);
         assert!(found.len() > 300, "only {} files and folders were found", found.len());
@@ -45,7 +45,7 @@ impl Tree {
     }
 
     /// Every Markdown page but the changelog and the decision records, which tell of the past.
-    pub fn pages(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn pages(&self) -> impl Iterator<Item = &str> {
         let is_page = |p: &&String| {
             p.ends_with(".md") && p.as_str() != "CHANGELOG.md" && !p.starts_with("docs/decisions/")
         };
@@ -53,7 +53,7 @@ impl Tree {
     }
 
     /// Every Rust source file.
-    pub fn sources(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn sources(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter(|p| p.ends_with(".rs")).map(String::as_str)
     }
 }
@@ -62,7 +62,8 @@ fn walk(folder: &Path, from_root: &str, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
         let name = entry.file_name().to_string_lossy().into_owned();
-        let is_skipped = matches!(name.as_str(), ".git" | "target" | "corpus" | "__pycache__" | ".pytest_cache");
+        let is_skipped =
+            matches!(name.as_str(), ".git" | "target" | "corpus" | "__pycache__" | ".pytest_cache");
         // A symbolic link (a virtual environment, say) is no folder of the repository.
         let is_folder = entry.file_type().unwrap().is_dir() && !entry.path().join("pyvenv.cfg").exists();
         if is_folder && !is_skipped {
@@ -91,12 +92,13 @@ fn quoted_words(text: &str) -> Vec<(usize, &str)> {
 
 /// The part of a word before its first placeholder, cut back to a whole folder.
 fn before_placeholder(word: &str) -> &str {
-    let is_name = |part: &str| {
-        !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+    let is_name =
+        |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    let is_placeholder = |part: &str| {
+        part.chars().any(|c| c.is_ascii_uppercase())
+            && !part.contains('.')
+            && part.chars().all(|c| c.is_ascii_uppercase() || c == '_')
     };
-    let is_placeholder = |part: &str| part.chars().any(|c| c.is_ascii_uppercase())
-        && !part.contains('.')
-        && part.chars().all(|c| c.is_ascii_uppercase() || c == '_');
     let mut end = 0;
     for part in word.split_inclusive('/') {
         let name = part.trim_end_matches('/');
@@ -141,7 +143,7 @@ fn broken_of_page(tree: &Tree, page: &str, text: &str) -> Vec<String> {
 #[test]
 fn paths_in_pages_exist() {
     let tree = Tree::of_the_repository();
-    let read = |page: &str| fs::read_to_string(PathBuf::from(root()).join(page)).unwrap();
+    let read = |page: &str| fs::read_to_string(root().join(page)).unwrap();
     let findings: Vec<String> =
         tree.pages().flat_map(|page| broken_of_page(&tree, page, &read(page))).collect();
     none(&findings, "a page names in backticks only files and folders that exist");
@@ -155,6 +157,7 @@ fn a_broken_path_in_a_page_is_found() {
     let found = broken_of_page(&tree, "STYLE.md", text);
     assert_eq!(found, ["STYLE.md:1: docs/none.md", "STYLE.md:5: bench/none.py", "STYLE.md:5: src/none/"]);
     // A crate's README speaks of its own files.
-    let found = broken_of_page(&tree, "crates/plan/README.md", "`src/grid.rs` `src/framed/` `pool.rs` `docs/lab.md`");
+    let found =
+        broken_of_page(&tree, "crates/plan/README.md", "`src/grid.rs` `src/framed/` `pool.rs` `docs/lab.md`");
     assert_eq!(found, ["crates/plan/README.md:1: src/framed/", "crates/plan/README.md:1: pool.rs"]);
 }
