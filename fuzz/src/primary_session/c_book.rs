@@ -145,7 +145,10 @@ impl CBook {
         }
         let done = self.tile(rect).done;
         assert!(done <= steps.start, "{steps} of {rect} wait beside C, but 0..{done} are in");
-        assert!(self.lent.iter().all(|(peer, id, _)| (*peer, *id) != key), "a waiting partial sum was leased");
+        assert!(
+            self.lent.iter().all(|(peer, id, _)| (*peer, *id) != key),
+            "a waiting partial sum was leased"
+        );
         let fresh = Aside { rect, steps, rows: 0 };
         if let std::collections::btree_map::Entry::Vacant(entry) = self.asides.entry(key) {
             entry.insert(fresh);

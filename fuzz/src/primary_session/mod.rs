@@ -261,7 +261,9 @@ impl World {
             assert!(!self.over, "{action:?} after the end");
             match action {
                 Action::Send(peer, message) => self.send(peer, &message),
-                Action::Relay(peer, orders) => panic!("peer {peer} has no neighbour, and is ordered to relay {orders:?}"),
+                Action::Relay(peer, orders) => {
+                    panic!("peer {peer} has no neighbour, and is ordered to relay {orders:?}")
+                }
                 Action::Parted { peer, other } => assert!(peer < self.peers.len() && peer != other),
                 Action::Merge { peer, tile, rect } => self.c.merge(peer, tile, rect),
                 Action::Committed(rect) => self.c.commit(rect),

@@ -110,34 +110,48 @@ fn before_placeholder(word: &str) -> &str {
     &word[..end]
 }
 
-/// What a word names that does not exist; `None` where it names nothing of the repository, or something that is there.
-fn broken<'a>(tree: &Tree, page: &str, word: &'a str) -> Option<&'a str> {
-    let word = word.split([':', '#']).next().unwrap_or_default();
+/// The words that a word with one or more lists in braces stands for, as in a shell: `a/{b,c}.rs` is `a/b.rs` and `a/c.rs`.
+fn expanded(word: &str) -> Vec<String> {
+    let lists = word.split_once('{').and_then(|(before, rest)| {
+        let (list, after) = rest.split_once('}')?;
+        Some(list.split(',').flat_map(move |part| expanded(&format!("{before}{part}{after}"))).collect())
+    });
+    lists.unwrap_or_else(|| vec![word.to_owned()])
+}
+
+/// Whether a word is a path of the repository, and no file or folder has it.
+fn is_broken(tree: &Tree, page: &str, word: &str) -> bool {
     if word.contains("//") || word.starts_with(['/', '~', '-', '.']) && !word.starts_with(".ci/") {
-        return None;
+        return false;
     }
     let first = word.split('/').next().unwrap_or_default();
     if word.contains('/') && tree.is_top_folder(first) {
-        // `primary/src/…` in short begins with no folder of the root, but `sim/src/…` and `tests/…` do.
         let path = before_placeholder(word);
         let is_made = GENERATED.iter().any(|g| path.starts_with(g));
         let here = page.rsplit_once('/').map_or("", |(folder, _)| folder);
         let is_near = !here.is_empty() && tree.contains(&format!("{here}/{path}"));
-        return (!is_made && !is_near && !tree.contains(path)).then_some(word);
+        return !is_made && !is_near && !tree.contains(path);
     }
     let is_source = word.ends_with(".rs") || word.ends_with(".py");
     let is_folder = word.ends_with('/') && (word.starts_with("src/") || word.contains("/src/"));
     if (!is_source && !is_folder) || before_placeholder(word) != word {
-        return None;
+        return false;
     }
     let is_readme = page.ends_with("/README.md");
     let folder = if is_readme { page.trim_end_matches("README.md") } else { "" };
-    (!tree.has_ending(folder, word)).then_some(word)
+    !tree.has_ending(folder, word)
 }
 
+/// The broken paths of a page, each with its place.
 fn broken_of_page(tree: &Tree, page: &str, text: &str) -> Vec<String> {
-    let words = quoted_words(text).into_iter();
-    words.filter_map(|(line, word)| broken(tree, page, word).map(|w| format!("{page}:{line}: {w}"))).collect()
+    let mut findings = Vec::new();
+    for (line, word) in quoted_words(text) {
+        // A path may name a function or a heading behind it.
+        let path = word.split([':', '#']).next().unwrap_or_default();
+        let broken = expanded(path).into_iter().filter(|path| is_broken(tree, page, path));
+        findings.extend(broken.map(|path| format!("{page}:{line}: {path}")));
+    }
+    findings
 }
 
 #[test]
@@ -153,9 +167,17 @@ fn paths_in_pages_exist() {
 fn a_broken_path_in_a_page_is_found() {
     let tree = Tree::of_the_repository();
     let text = "`docs/none.md` and `plan/src/grid.rs`\n```\ndocs/fenced.md\n```\nrun `python bench/none.py -n 8`, \
-                `bench/results/*.jsonl`, `src/none/`, `grid.rs`, `C.npy`, `docs/`, `target/release/bramble`";
+                `bench/results/*.jsonl`, `src/none/`, `grid.rs`, `C.npy`, `docs/`, `target/release/bramble`, `docs/{json,no}.md`";
     let found = broken_of_page(&tree, "STYLE.md", text);
-    assert_eq!(found, ["STYLE.md:1: docs/none.md", "STYLE.md:5: bench/none.py", "STYLE.md:5: src/none/"]);
+    assert_eq!(
+        found,
+        [
+            "STYLE.md:1: docs/none.md",
+            "STYLE.md:5: bench/none.py",
+            "STYLE.md:5: src/none/",
+            "STYLE.md:5: docs/no.md"
+        ]
+    );
     // A crate's README speaks of its own files.
     let found =
         broken_of_page(&tree, "crates/plan/README.md", "`src/grid.rs` `src/framed/` `pool.rs` `docs/lab.md`");
