@@ -46,7 +46,7 @@ def cases(quick):
 
 def numpy_side(args, a, b, turned, out, sync):
     environment = with_threads(args.threads)
-    # They may name another processor than this one.
+    # These variables may name a different processor than this one.
     for name in ["OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"]:
         environment.pop(name, None)
     words = [str(a), str(b), "1" if turned else "0", str(out or ""), "1" if sync else "0"]

@@ -13,7 +13,7 @@ from lacking import skip
 
 
 def needs(*modules):
-    """Leaves the test out where a rival that is measured is not installed."""
+    """Skips the test where a measured rival is not installed."""
     for module in modules:
         if not importlib.util.find_spec(module):
             skip("dask", f"{module} is not installed: see bench/requirements.txt")

@@ -1,4 +1,4 @@
-"""What is refused: the exit code, one line that names the culprit and the way out, and nothing left."""
+"""Refused input: the exit code, one line that names the culprit and the next step, and no leftovers."""
 
 import os
 import re
@@ -52,7 +52,7 @@ def folder(tmp_path):
 
 @dataclass
 class Case:
-    """Arguments after `multiply`, the exit codes that are right, and what the message has to name."""
+    """Arguments after `multiply`, the allowed exit codes, and the words that the message must contain."""
 
     name: str
     args: str
@@ -61,11 +61,11 @@ class Case:
 
 
 CASES = [
-    # Operands that do not go together.
+    # Operands that do not fit each other.
     Case("shapes do not fit", "a34.npy a34.npy", EITHER, ["3 ?[x×] ?4", "transpose"]),
     Case("old C of another shape", "a34.npy b45.npy --beta 1 -o b45.npy", EITHER, ["b45.npy", "4 ?[x×] ?5"]),
     Case("beta without an old C", "a34.npy b45.npy --beta 1", EITHER, ["C.npy"]),
-    # Files that are not what they should be.
+    # Damaged or mislabelled files.
     Case("missing file", "a34.npy nowhere.npy", FAILED, ["nowhere.npy"]),
     Case("a directory", "a34.npy directory", FAILED, ["directory"]),
     Case("cut .npy", "a34.npy short.npy", FAILED, ["short.npy"]),
@@ -87,7 +87,7 @@ CASES = [
     Case("bad number in .mtx", "bad.mtx bad.mtx", FAILED, ["bad.mtx", "5|three"]),
     Case("cut .mtx", "short.mtx short.mtx", FAILED, ["short.mtx"]),
     Case("index outside of .mtx", "outside.mtx outside.mtx", FAILED, ["outside.mtx"]),
-    # Sizes that no machine has.
+    # Sizes beyond any machine.
     Case("absurd rows", "random:9223372036854775807x4:f64:1 random:4x4:f64:1", EITHER,
          ["9223372036854775807"]),
     Case("rows beyond 64 bits", "random:99999999999999999999x4:f64:1 identity:4:f64", EITHER,
@@ -278,7 +278,7 @@ def test_a_directory_that_may_not_be_written(folder):
     (folder / "directory").chmod(0o555)
     product = "multiply", "a34.npy", "b45.npy", "-o", "directory/C.npy"
     if os.geteuid() == 0:
-        # Root may write anywhere, unless it is without that right.
+        # Root may write anywhere, unless this capability was dropped.
         without = "setpriv", "--bounding-set", "-dac_override", BRAMBLE
         result = Run(*without[1:], *product, cwd=folder, binary=without[0]).finish()
     else:

@@ -1,4 +1,4 @@
-"""What Bramble reads and writes: .npy in all its forms, safetensors, Matrix Market, labels."""
+"""The formats that Bramble reads and writes: .npy in all its forms, safetensors, Matrix Market, labels."""
 
 import gzip
 import json
@@ -147,7 +147,7 @@ def test_symmetric_matrix_market(tmp_path, symmetry, sparse):
 
 
 def nearest(array, row, count=5):
-    """The rows with the largest cosine to one row, the row itself left out."""
+    """The rows with the largest cosine to one row, except the row itself."""
     unit = array / np.linalg.norm(array, axis=1, keepdims=True)
     cosines = unit @ unit[row]
     return [index for index in np.argsort(-cosines, kind="stable") if index != row][:count]
@@ -300,7 +300,7 @@ def test_headers_are_read_where_numpy_reads_them(tmp_path):
         path.write_bytes(npy_bytes(header, version, data))
         want, shown = numpy_reads(path), bramble("matrix", path, "--json")
         if want is None:
-            # Whether a name is that of a type at all only matters to who multiplies.
+            # Only a multiplication needs to know whether a name is a type's.
             is_refused = shown.code == 1 or shown.report["matrices"][0]["why_not"]
             if not is_refused and version != (4, 0):
                 is_refused = bramble("multiply", path, f"random:{shown.report['matrices'][0]['shape'][-1]}x1").code == 1

@@ -1,4 +1,4 @@
-"""What each option of `bramble multiply` changes, and the verbs beside it."""
+"""The effect of each option of `bramble multiply`, and the other verbs."""
 
 import ctypes.util
 import os

@@ -1,4 +1,4 @@
-"""`bramble sim`: how long a product would take, what faults cost; the same each time, and errors that say what to do."""
+"""`bramble sim`: the time of a product and the cost of faults; repeatable, with errors that name the next step."""
 
 import json
 import re
@@ -88,7 +88,7 @@ def test_who_is_switched_off_is_noticed_after_eight_seconds(cluster):
 
 
 def test_a_machine_that_joins_was_not_there_before(cluster):
-    # Computing binds: where the network does, one more machine is only one more to be sent to.
+    # Computing is the limit: where the network is, one more machine only adds traffic.
     cluster.write_text(PRIMARY + PI.replace("f64 = 10", "f64 = 2"))
     report = simulated(cluster, "--faults", "join:w4@10%")
     calm, struck = report["undisturbed"], report["disturbed"]
@@ -147,7 +147,7 @@ def test_a_thousand_machines_are_faster_than_real_time():
     shape, cluster = "20000x20000x20000", CLUSTERS / "lab1000.toml"
     report = succeed("sim", shape, "--cluster", cluster, "--strategy", "reuse", "--json").report
     assert len(report["undisturbed"]["machines"]) > 300
-    # How fast it is depends on what else runs here: bench/simulated.py measures it.
+    # Its speed depends on the load of this machine: bench/simulated.py measures it.
     assert report["simulated_seconds"] > 0 and report["events"] > 100_000
 
 

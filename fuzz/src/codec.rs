@@ -1,7 +1,7 @@
 //! Frame headers and the heads of all messages. The first byte picks which.
 //!
-//! Promise: any bytes give a message or an error, and what decodes is encoded to the very same bytes: one message,
-//! one encoding. A generator that decodes also fills, whatever part of its endless matrix is asked for.
+//! Promise: any bytes give a message or an error, and a decoded message encodes to the very same bytes: one message,
+//! one encoding. A generator that decodes can also fill any part of its endless matrix.
 
 use crate::memory::within;
 use bramble_link::{HEADER_BYTES, Header, Limits};
@@ -13,7 +13,7 @@ use bramble_schedule::message::{
     encode_number,
 };
 
-/// A head has 64 KiB at most; what is decoded from it is of about that size, and so is what it is encoded to.
+/// A head has at most 64 KiB; the decoded message and its encoding have about the same size.
 const BOUND_BYTES: usize = 1 << 20;
 
 /// See the head of this file.
@@ -134,7 +134,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     seeds.into_iter().map(|(which, head)| [vec![which], head].concat()).collect()
 }
 
-/// What workers that pass panels on say and hear.
+/// The messages of workers that relay panels, both ways.
 fn relaying() -> Vec<(u8, Vec<u8>)> {
     let (key, ticket, address) = ([5; 20], [6; 16], "10.0.0.7:7400".to_owned());
     let neighbour = Neighbour { peer: 2, me: 1, dials: true, key, ticket, address };

@@ -1,7 +1,7 @@
-//! What a run that goes on reads: the plan and the journal of the run before. The first byte picks what the rest is.
+//! The input of a resumed run: the plan and the journal of an earlier run. The first byte picks the kind of the rest.
 //!
-//! Promise: any bytes give a journal or an error; what is read is encoded to the very same bytes, and only whole intervals
-//! count. One that goes on after them makes a journal that is read with one interval more.
+//! Promise: any bytes give a journal or an error; a decoded journal encodes to the very same bytes, and only whole intervals
+//! count. Appending an interval gives a journal that decodes with one interval more.
 
 use crate::memory::within;
 use bramble_matrix::{DType, Digest128};
@@ -9,7 +9,7 @@ use bramble_plan::{Cut, LinkRate, Machine, Plan, Problem, Wish, decide};
 use bramble_schedule::journal::{Action, Event, Head, Journal, Log, RECORD_BYTES, read, seal};
 use std::time::Duration;
 
-/// Tables of a plan and of tiles are a few times as large as their bytes.
+/// Tables of a plan and of tiles take a few times the memory of their bytes.
 const BOUND_BYTES: usize = 1 << 20;
 
 /// See the head of this file.
@@ -37,7 +37,7 @@ fn whole(bytes: &[u8]) {
     }
 }
 
-/// A good head, and records of which the first byte of each piece says whether the end of their interval is right.
+/// A valid head, then records; the first byte of each piece decides whether its interval's end is right.
 fn intervals(mut bytes: &[u8]) {
     let (mut log, mut file) = Log::new(&head(), Duration::ZERO);
     let mut now = Duration::ZERO;
@@ -58,7 +58,7 @@ fn intervals(mut bytes: &[u8]) {
     whole(&file);
 }
 
-/// What an interval appends: records that waited, and the mark.
+/// The bytes that an interval appends: its records, and its end.
 fn interval(log: &mut Log, now: Duration) -> Vec<u8> {
     let actions = log.handle(Event::Tick, now);
     let syncs = actions.contains(&Action::SyncData);
@@ -94,7 +94,7 @@ fn check(journal: &Journal, bytes: &[u8]) {
     let (digest, now) = (Digest128([7; 16]), Duration::from_secs(9));
     let records = appended(log.handle(Event::Committed { region, tile: 0, digest }, Duration::ZERO));
     let file = [&bytes[..valid], &records, &interval(&mut log, now)].concat();
-    let Ok(longer) = read(&file) else { panic!("a journal that went on is not read") };
+    let Ok(longer) = read(&file) else { panic!("a journal with one more interval cannot be read") };
     assert_eq!(longer.tiles.get(&(region, 0)), Some(&digest));
     assert_eq!(longer.valid_bytes, file.len() as u64);
 }
@@ -114,7 +114,7 @@ fn head() -> Head {
     };
     let cut = Cut { tile: Some(8), depth: Some(8) };
     let Ok(decision) = decide(&p, cut, &machine, std::slice::from_ref(&machine), &Wish::AUTO) else {
-        panic!("a machine with this much memory can do a small product");
+        panic!("a small product must fit this machine");
     };
     let (a, b) = (Digest128([1; 16]), Digest128([2; 16]));
     Head {

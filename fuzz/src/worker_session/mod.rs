@@ -1,12 +1,12 @@
 //! A worker's state machine, and a primary that says whatever it likes.
 //!
-//! The input is a list of things that a link allows: a store's head comes (built from decisions, or raw bytes),
-//! its body lands, a thread finishes a job or makes an operand, a tile leaves, operands are to be passed on to other workers or
-//! come from them. What the worker asks for is honoured
-//! as its shell does. Beside it runs a second book of what is stored, filled and computed.
+//! The input is a list of events that a link allows: a store's head arrives (built from decisions, or raw bytes),
+//! its body lands, a thread finishes a job or makes an operand, a tile leaves, operands are relayed to other workers or
+//! arrive from them. The target carries out the worker's actions as its shell does. An independent record of
+//! stored, filled and computed matrices checks the state machine.
 //!
-//! Promises: no panic; memory never beyond the grant; a job starts when, and only when, all that it needs is
-//! there, once, and in step order; nothing is read before it is whole or written after; nothing that is in use is
+//! Promises: no panic; memory never beyond the grant; a job starts when, and only when, all its operands are
+//! stored, once, and in step order; no matrix is read before it is whole or written after; no matrix in use is
 //! released; freed bytes are credited, to the byte.
 
 mod input;
@@ -21,12 +21,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) use input::seeds;
 
-/// What both books may take for a short input; matrices themselves are not made.
+/// Bytes that both records may take for a short input; matrices themselves are not allocated.
 const BOUND_BYTES: usize = 256 << 10;
-/// Things that happen in one run.
+/// Events of one run.
 const EVENTS_MAX: usize = 100;
 
-/// A matrix in the second book.
+/// A matrix in the independent record.
 struct Stored {
     header: MatrixHeader,
     landed: u32,
@@ -36,12 +36,12 @@ struct Stored {
     done: u32,
     running: bool,
     leaving: bool,
-    /// An operand that jobs make is whole.
+    /// Whether an operand that jobs make is whole.
     closed: bool,
 }
 
 impl Stored {
-    /// Whether its elements are there; a vacant matrix needs none.
+    /// Whether its elements have arrived; a vacant matrix needs none.
     fn there(&self) -> bool {
         match self.header.source {
             Source::Vacant => true,
@@ -72,10 +72,10 @@ struct Session {
     running: Vec<Job>,
     filling: Vec<u32>,
     leaving: Vec<u32>,
-    /// Orders that are not carried out, and those that are being.
+    /// Orders that wait, and orders under way.
     orders: Vec<Forward>,
     passing: Vec<Forward>,
-    /// Other workers that are gone.
+    /// Other workers whose links were lost.
     lost: BTreeSet<u32>,
 }
 
@@ -107,7 +107,7 @@ pub fn worker_session(data: &[u8]) {
 }
 
 impl Session {
-    /// One thing happens; false where the primary has broken the protocol, which ends the session.
+    /// One event; false where the primary has broken the protocol, which ends the session.
     fn step(&mut self, bytes: &mut Bytes<'_>) -> bool {
         let what = bytes.u8();
         let which = usize::from(what >> 3);
@@ -126,7 +126,7 @@ impl Session {
                 self.handle(Event::Returned(tile))
             }
             7 => self.relaying(bytes),
-            // Bodies follow their heads, so the next head comes when this body has landed.
+            // Bodies follow their heads, so the next head arrives after this body has landed.
             _ if self.landing.is_some() => self.land(),
             3 => {
                 let len = usize::from(bytes.u8());
@@ -163,7 +163,7 @@ impl Session {
         for header in store.matrices.iter().filter(|m| m.source != Source::Relayed) {
             self.book(header.id).landed += header.lines;
         }
-        // A broken rule may come after jobs that were good, so their actions are lost with the session.
+        // A broken rule may follow valid jobs, so their actions are lost with the session.
         for job in &store.jobs {
             if let Some(tile) = self.stored.get_mut(&job.c) {
                 tile.queue.push_back(*job);
@@ -187,7 +187,7 @@ impl Session {
             self.act(action);
         }
         self.worker.validate();
-        assert_eq!(self.freed_bytes, 0, "what is freed is credited");
+        assert_eq!(self.freed_bytes, 0, "freed bytes are not credited");
         self.nothing_is_forgotten();
         self.no_order_is_forgotten();
         true
@@ -257,7 +257,7 @@ impl Session {
         read(&job.a) && read(&job.b) && self.stored.get(&job.c).is_some_and(Stored::may_be_written)
     }
 
-    /// Whatever can run, runs.
+    /// Every job that can run, runs.
     fn nothing_is_forgotten(&self) {
         for tile in self.stored.values() {
             if let Some(job) = tile.queue.front() {

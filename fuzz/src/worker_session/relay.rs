@@ -1,7 +1,7 @@
 //! Relaying in the target: orders of the primary, lines from other workers, and links that end.
 //!
-//! Promises: an order is carried out once, when its matrix is whole, and holds it until then; lines are expected of the
-//! worker that was named alone, in order; after a loss nothing is expected of it, and what is missing is said once.
+//! Promises: an order is carried out once, when its matrix is whole, and holds the matrix until then; lines are expected only
+//! from the named worker, in order; after its loss none are expected, and the missing lines are reported once.
 
 use super::Session;
 use crate::bytes::Bytes;
@@ -9,11 +9,11 @@ use bramble_schedule::message::{Forward, Missing, PieceHead, Source};
 use bramble_schedule::worker::Event;
 
 impl Session {
-    /// Something happens between workers; false where the primary has broken the protocol.
+    /// One event between workers; false where the primary has broken the protocol.
     pub(super) fn relaying(&mut self, bytes: &mut Bytes<'_>) -> bool {
         let (what, which) = (bytes.u8(), bytes.u8());
         match what % 8 {
-            // Orders come behind bodies, as all messages do.
+            // Orders follow bodies, like all messages.
             0 | 1 if self.landing.is_none() => {
                 let orders: Vec<Forward> = (0..=what >> 6).map(|_| any_order(bytes)).collect();
                 self.orders.extend(&orders);
@@ -33,7 +33,7 @@ impl Session {
                 self.piece(u32::from(what >> 4), PieceHead { id: u32::from(which % 16), first_line, lines })
             }
             _ => {
-                // What is due.
+                // The expected piece.
                 let relayed =
                     self.stored.values().filter(|s| s.header.source == Source::Relayed && !s.there());
                 let Some(stored) = relayed.min_by_key(|s| s.header.id ^ u32::from(which)) else {
@@ -46,10 +46,10 @@ impl Session {
         }
     }
 
-    /// Lines come from another worker; a lie ends the link with it alone.
+    /// Lines arrive from another worker; a lie ends only the link with that worker.
     fn piece(&mut self, from: u32, piece: PieceHead) -> bool {
         let Ok(Some(_)) = self.worker.expects(from, &piece) else { return true };
-        assert!(!self.lost.contains(&from), "lines are expected of {from}, who is gone");
+        assert!(!self.lost.contains(&from), "lines are expected of worker {from}, which is lost");
         let stored = self.book(piece.id);
         assert!(stored.header.source == Source::Relayed && stored.header.first_line == from, "{piece:?}");
         assert!(piece.lines > 0 && stored.landed == piece.first_line, "{piece:?} is out of order");
@@ -71,10 +71,10 @@ impl Session {
         assert!(stored.header.source == Source::Relayed && stored.landed == lines, "{id} misses lines");
         stored.header.source = Source::Data;
         let from = stored.header.first_line;
-        assert!(self.lost.contains(&from), "{id} is missing, but {from} is there");
+        assert!(self.lost.contains(&from), "matrix {id} is reported missing, but worker {from} is connected");
     }
 
-    /// Orders whose matrix is whole are carried out, or given up.
+    /// Orders whose matrix is whole are carried out, or cancelled.
     pub(super) fn no_order_is_forgotten(&mut self) {
         let (stored, lost) = (&self.stored, &self.lost);
         self.orders.retain(|order| {
