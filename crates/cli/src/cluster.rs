@@ -9,7 +9,7 @@
 
 mod later;
 
-pub(crate) use later::Later;
+pub(crate) use later::LateWorkers;
 
 use crate::exit::Failure;
 use crate::hosts::Host;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 
 /// Which machines, and how they are met.
-pub(crate) struct Cluster {
+pub(crate) struct ClusterSpec {
     /// Those that listen.
     pub(crate) hosts: Vec<Host>,
     /// How many dial in.
@@ -41,18 +41,18 @@ pub(crate) struct Cluster {
 
 /// Links with those who could be had, and why others could not.
 #[derive(Default)]
-pub(crate) struct Met {
+pub(crate) struct ConnectedWorkers {
     pub(crate) ends: Vec<End>,
     pub(crate) missing: Vec<Failure>,
     /// Where more may come from.
-    pub(crate) later: Option<Later>,
+    pub(crate) later: Option<LateWorkers>,
     /// Connections at our door that became no worker, where there is a door.
     pub(crate) turned_away: Option<Rc<RefCell<TurnedAway>>>,
 }
 
-impl Cluster {
+impl ClusterSpec {
     /// Links with all of them that can be had.
-    pub(crate) async fn meet(self) -> Result<Met, Failure> {
+    pub(crate) async fn meet(self) -> Result<ConnectedWorkers, Failure> {
         // Those that are dialled wait for a hello, and without a key not for long: so they come last.
         let (mut came, door) = self.wait().await?;
         let mut met = dial_all(self.hosts, self.security).await;
@@ -66,9 +66,9 @@ impl Cluster {
     }
 
     /// Waits for the workers that dial in, `awaited` of them.
-    async fn wait(&self) -> Result<(Met, Option<Door>), Failure> {
+    async fn wait(&self) -> Result<(ConnectedWorkers, Option<Door>), Failure> {
         let Self { awaited, listen, patience, ref security, .. } = *self;
-        let mut met = Met::default();
+        let mut met = ConnectedWorkers::default();
         if awaited == 0 {
             return Ok((met, None));
         }
@@ -118,10 +118,10 @@ impl Cluster {
     }
 }
 
-async fn dial_all(hosts: Vec<Host>, security: Security) -> Met {
+async fn dial_all(hosts: Vec<Host>, security: Security) -> ConnectedWorkers {
     let dialling = |host: &Host| tokio::task::spawn_local(dial(host.clone(), security.clone()));
     let tasks: Vec<_> = hosts.iter().map(dialling).collect();
-    let mut met = Met::default();
+    let mut met = ConnectedWorkers::default();
     let (mut by_name, mut absent) = (BTreeMap::new(), Vec::new());
     for (host, task) in tasks.into_iter().enumerate() {
         match task.await {
@@ -136,7 +136,7 @@ async fn dial_all(hosts: Vec<Host>, security: Security) -> Met {
             Err(e) => met.missing.push(Failure::failed(format!("connecting: {e}"))),
         }
     }
-    met.later = Some(Later { door: None, hosts, by_name, absent, security });
+    met.later = Some(LateWorkers { door: None, hosts, by_name, absent, security });
     met
 }
 

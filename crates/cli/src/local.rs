@@ -32,7 +32,7 @@ pub(crate) struct LocalWorkers {
 
 /// How they and this process meet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum LocalTransport {
     /// They dial.
     Loopback,
     /// They are started with their end of a link.
@@ -49,8 +49,8 @@ pub(crate) enum Meeting {
 
 /// What each of them gets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Share {
-    pub(crate) way: Way,
+pub(crate) struct LocalConfig {
+    pub(crate) way: LocalTransport,
     pub(crate) workers: u16,
     pub(crate) threads: usize,
     pub(crate) memory_bytes: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Share {
 /// What is said where the system starts none.
 const NOT_STARTED: &str = "cannot start a worker process";
 
-impl Share {
+impl LocalConfig {
     fn failed(&self, what: &str, e: std::io::Error) -> Failure {
         Failure::failed(format!("--local {}: {what}: {e}", self.workers))
     }
@@ -88,13 +88,13 @@ impl Share {
 
 impl LocalWorkers {
     /// Starts the processes; gives them and where they are met.
-    pub(crate) async fn start(share: Share) -> Result<(Self, Meeting), Failure> {
+    pub(crate) async fn start(share: LocalConfig) -> Result<(Self, Meeting), Failure> {
         match share.way {
-            Way::Loopback => {
+            LocalTransport::Loopback => {
                 let (workers, door) = Self::start_diallers(share).await?;
                 Ok((workers, Meeting::Door(door)))
             }
-            Way::Inherited(kind) => {
+            LocalTransport::Inherited(kind) => {
                 let (workers, endpoints) = Self::start_with_links(share, kind)?;
                 Ok((workers, Meeting::Endpoints(endpoints)))
             }
@@ -102,7 +102,7 @@ impl LocalWorkers {
     }
 
     /// Starts processes that dial.
-    async fn start_diallers(share: Share) -> Result<(Self, Door), Failure> {
+    async fn start_diallers(share: LocalConfig) -> Result<(Self, Door), Failure> {
         let listener =
             TcpListener::bind("127.0.0.1:0").await.map_err(|e| share.failed("no loopback port", e))?;
         let address = listener.local_addr().map_err(|e| share.failed("no loopback port", e))?;
@@ -130,7 +130,7 @@ impl LocalWorkers {
     }
 
     /// Starts processes that have their link from the beginning.
-    fn start_with_links(share: Share, kind: LocalKind) -> Result<(Self, Vec<Endpoint>), Failure> {
+    fn start_with_links(share: LocalConfig, kind: LocalKind) -> Result<(Self, Vec<Endpoint>), Failure> {
         let (mut workers, mut endpoints) = (Self::default(), Vec::new());
         for i in 0..usize::from(share.workers) {
             let (own, other) = local_pair(kind).map_err(|e| share.failed("no link", e))?;

@@ -74,8 +74,8 @@ fn run() -> u8 {
     };
     let mut command = cli.command;
     let (result, ranks) = match ranks::enter(&mut command) {
-        Ok((ranks::Role::Primary, ranks)) => (done(command, began), ranks),
-        Ok((ranks::Role::Worker(exit), _)) => return exit.number(),
+        Ok((ranks::RankRole::Primary, ranks)) => (done(command, began), ranks),
+        Ok((ranks::RankRole::Worker(exit), _)) => return exit.number(),
         Err(failure) => (Err(failure), ranks::Ranks::default()),
     };
     let code = match result {

@@ -20,21 +20,21 @@ const MOVED_BYTES_MIN: u64 = 1_000_000;
 
 /// What a run was at when it was first seen.
 #[derive(Default)]
-pub(crate) struct Meter {
+pub(crate) struct ProgressMeter {
     first: Option<(f64, f64)>,
 }
 
 /// What the bar shows at a moment.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Shown {
+pub(crate) struct BarState {
     /// Of `PARTS`.
     pub(crate) position: u64,
     pub(crate) text: String,
 }
 
-impl Meter {
+impl ProgressMeter {
     /// What to show of a state.
-    pub(crate) fn shown(&mut self, state: &Progress) -> Shown {
+    pub(crate) fn shown(&mut self, state: &Progress) -> BarState {
         let elapsed_s = state.elapsed.as_secs_f64();
         let fraction = state.fraction.clamp(0.0, 1.0);
         let (fraction_then, elapsed_then_s) = *self.first.get_or_insert((fraction, elapsed_s));
@@ -55,7 +55,7 @@ impl Meter {
             let left_s = ((1.0 - fraction) / done * took_s).max(1.0);
             text += &format!("  {} left", about(left_s));
         }
-        Shown { position, text }
+        BarState { position, text }
     }
 }
 
@@ -77,8 +77,8 @@ mod tests {
 
     #[test]
     fn a_local_run_has_no_columns_of_links_and_a_fast_one_no_time_that_is_left() {
-        let mut meter = Meter::default();
-        let text = |shown: Shown| (shown.position, shown.text);
+        let mut meter = ProgressMeter::default();
+        let text = |shown: BarState| (shown.position, shown.text);
         assert_eq!(text(meter.shown(&state(0.0, 0.0))), (0, "0/100 tiles".to_owned()));
         let early = text(meter.shown(&state(0.12, 0.1)));
         assert_eq!(early, (120, "12/100 tiles  1200.0 Gflop/s".to_owned()));
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn the_bar_is_full_only_when_all_tiles_are_there_whatever_the_order_of_states() {
-        let mut meter = Meter::default();
+        let mut meter = ProgressMeter::default();
         for (tiles, done, fraction) in
             [(0, 0, 0.0), (0, 0, 1.0), (4, 0, 1.0), (4, 3, 1.5), (4, 3, f64::NAN), (4, 1, 0.2)]
         {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn what_another_run_has_left_is_done_but_says_nothing_of_the_pace() {
-        let mut meter = Meter::default();
+        let mut meter = ProgressMeter::default();
         assert_eq!(meter.shown(&state(0.5, 0.0)).text, "50/100 tiles");
         let shown = meter.shown(&state(0.6, 10.0));
         assert_eq!((shown.position, shown.text.as_str()), (600, "60/100 tiles  10.0 Gflop/s  40 s left"));
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn rates_of_links_are_shown_where_bytes_move() {
-        let mut meter = Meter::default();
+        let mut meter = ProgressMeter::default();
         meter.shown(&state(0.0, 0.0));
         let moving = |bytes_sent| Progress { bytes_sent, bytes_received: 0, ..state(0.1, 0.5) };
         assert!(!meter.shown(&moving(999_999)).text.contains("out"));

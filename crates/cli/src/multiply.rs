@@ -4,13 +4,13 @@ use crate::args::MultiplyArgs;
 use crate::exit::{Exit, Failure};
 use crate::insight::Insight;
 use crate::operands;
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use crate::report;
 use crate::stream;
-use crate::team::{Gathered, Purpose, Team, check_kernel};
+use crate::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
 use crate::trace::TraceFile;
 use crate::turned_away::TurnedAway;
-use crate::until::{Ended, done_or_stopped};
+use crate::until::{Completion, done_or_stopped};
 use bramble_matrix::{DType, Matrix, Output, Shape};
 use bramble_primary::keeper::{JournalFile, Journaling};
 use bramble_primary::log::{Log, Phase};
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
         return Err(crate::plan::only_described("multiply", file));
     }
     stream::check(args)?;
-    let team = Team::of(&args.team)?;
+    let team = TeamSpec::of(&args.team)?;
     args.cut.check_relay(&args.team)?;
     let mut operands = operands(args)?;
     if let Some(path) = args.file()
@@ -65,14 +65,14 @@ pub(crate) fn run(args: &MultiplyArgs, began: Instant) -> Result<Exit, Failure> 
         Ok(Kept { turned_away, ..kept })
     };
     match done_or_stopped(work, &|| stop.ask()) {
-        Ok(Ended::Done(mut kept)) => {
+        Ok(Completion::Done(mut kept)) => {
             let journal = kept.journal.take();
             let exit = conclude(args, &kept, insight, began)?;
             journal.iter().for_each(JournalFile::step);
             journal.into_iter().for_each(JournalFile::remove);
             Ok(exit)
         }
-        Ok(Ended::Signal(exit)) => {
+        Ok(Completion::Signal(exit)) => {
             // A signal while the trace was being written: that goes on in a thread, without its file.
             unfinished_trace.take().into_iter().for_each(|part| drop(std::fs::remove_file(part)));
             let own = args.file().filter(|_| has_place.get());
@@ -137,7 +137,7 @@ struct Kept {
 
 /// Opens the operands, and checks all that can be checked before anything is begun.
 fn operands(args: &MultiplyArgs) -> Result<Operands, Failure> {
-    let operands::Pair { a, b, promoted } =
+    let operands::OperandPair { a, b, promoted } =
         operands::open(&args.a, &args.b, &args.operands, args.team.memory)?;
     let shape = Shape::new(a.shape().rows, b.shape().cols);
     let old_c = match args.file() {
@@ -238,7 +238,7 @@ fn place(args: &MultiplyArgs, operands: &Operands) -> Result<(Output, Option<Jou
 /// Gets everyone together and multiplies.
 async fn compute(
     args: &MultiplyArgs,
-    team: Team,
+    team: TeamSpec,
     operands: Operands,
     (output, journal): (Output, Option<Journaling>),
     (mut log, began, stop): (Option<Log>, Instant, Rc<Stop>),
@@ -246,9 +246,9 @@ async fn compute(
     let dtype = operands.a.dtype();
     let (m, k, n) = (operands.a.shape().rows, operands.a.shape().cols, operands.b.shape().cols);
     let purpose = Purpose { kernel: args.cut.kernel(), dtype, flops: 2.0 * m as f64 * k as f64 * n as f64 };
-    let is_local = matches!(team, Team::Local(_));
+    let is_local = matches!(team, TeamSpec::Local(_));
     let (lost, told) = mpsc::unbounded_channel();
-    let watch = Progress::new(args, lost);
+    let watch = ProgressDisplay::new(args, lost);
     let request = Request {
         a: operands.a,
         b: operands.b,
@@ -293,7 +293,7 @@ async fn compute(
         // Tiles from before and from after the change do not belong together: no run may resume with them.
         crate::resume::forget(path);
     }
-    let finished = result.map_err(|e| Gathered::failure(is_local, e))?;
+    let finished = result.map_err(|e| GatheredTeam::failure(is_local, e))?;
     Ok((finished, turned_away))
 }
 

@@ -7,7 +7,7 @@ use bramble_matrix::{Matrix, Shape};
 use std::ffi::OsStr;
 
 /// Operands of one type.
-pub(crate) struct Pair {
+pub(crate) struct OperandPair {
     pub(crate) a: Matrix,
     pub(crate) b: Matrix,
     /// Where A and B had two types: a sentence for the user about the type that was chosen.
@@ -15,7 +15,12 @@ pub(crate) struct Pair {
 }
 
 /// A and B, of one type: that of `--dtype`, or the one in which NumPy would multiply them. Files are mapped, not read.
-pub(crate) fn open(a: &OsStr, b: &OsStr, args: &OperandArgs, memory: Option<u64>) -> Result<Pair, Failure> {
+pub(crate) fn open(
+    a: &OsStr,
+    b: &OsStr,
+    args: &OperandArgs,
+    memory: Option<u64>,
+) -> Result<OperandPair, Failure> {
     if is_standard_stream(a) && is_standard_stream(b) {
         return Err(Failure::usage("- -: standard input is one matrix; name a file for the other"));
     }
@@ -35,7 +40,7 @@ pub(crate) fn open(a: &OsStr, b: &OsStr, args: &OperandArgs, memory: Option<u64>
     let (one, two, dtype) = (left.dtype(), right.dtype(), left.promoted(&right));
     let told = || format!("{a} is {one} and {b} is {two}: multiplied as {dtype}, as NumPy does");
     let promoted = (one != two).then(told);
-    Ok(Pair { a: left.converted(dtype)?, b: right.converted(dtype)?, promoted })
+    Ok(OperandPair { a: left.converted(dtype)?, b: right.converted(dtype)?, promoted })
 }
 
 fn fit(a_spec: &str, b_spec: &str, args: &OperandArgs, a: &Matrix, b: &Matrix) -> Result<(), Failure> {

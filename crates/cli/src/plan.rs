@@ -16,16 +16,16 @@ use crate::cluster_file::{self, ClusterFile};
 use crate::exit::{Exit, Failure};
 use crate::levels;
 use crate::operands;
-use crate::team::{Gathered, Purpose, Team, check_kernel};
-use crate::until::{Ended, done_or_signal};
+use crate::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
+use crate::until::{Completion, done_or_signal};
 use bramble_plan::{Cut, Machine, Making, Problem, Wish, decide, memory_to_ask};
 use bramble_primary::{PrimaryError, Survey, Surveyed, survey};
 use bramble_worker::host_name;
-use picture::Look;
+use picture::PictureStyle;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Instant;
-use view::View;
+use view::PlanView;
 
 /// Characters in a line, where nobody says otherwise.
 const COLUMNS: usize = 80;
@@ -48,8 +48,8 @@ pub(crate) struct Machines {
 pub(crate) fn run(args: &PlanArgs) -> Result<Exit, Failure> {
     let problem = problem("plan", args)?;
     let machines = match machines(args, &problem)? {
-        Ended::Signal(exit) => return Ok(exit),
-        Ended::Done(machines) => machines,
+        Completion::Signal(exit) => return Ok(exit),
+        Completion::Done(machines) => machines,
     };
     let view = view(args, &problem, machines)?;
     if args.json {
@@ -59,17 +59,17 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit, Failure> {
 }
 
 /// The machines that are named, or described.
-pub(crate) fn machines(args: &PlanArgs, problem: &Problem) -> Result<Ended<Machines>, Failure> {
+pub(crate) fn machines(args: &PlanArgs, problem: &Problem) -> Result<Completion<Machines>, Failure> {
     check_kernel(args.cut.kernel(), problem.dtype)?;
     args.cut.check(problem.dtype)?;
     args.cut.check_relay(&args.team)?;
     let file = args.cluster.as_deref().map(described).transpose()?;
-    let team = if file.is_some() { Team::Alone } else { Team::of(&args.team)? };
+    let team = if file.is_some() { TeamSpec::Alone } else { TeamSpec::of(&args.team)? };
     match file {
-        Some(file) if file.primary.is_some() => Ok(Ended::Done(described_only(&file, problem))),
+        Some(file) if file.primary.is_some() => Ok(Completion::Done(described_only(&file, problem))),
         file => Ok(match done_or_signal(real(args, &args.team, problem, team))? {
-            Ended::Signal(exit) => Ended::Signal(exit),
-            Ended::Done(real) => Ended::Done(beside(real, file.as_ref(), problem)),
+            Completion::Signal(exit) => Completion::Signal(exit),
+            Completion::Done(real) => Completion::Done(beside(real, file.as_ref(), problem)),
         }),
     }
 }
@@ -101,7 +101,7 @@ pub(crate) fn problem(verb: &str, args: &PlanArgs) -> Result<Problem, Failure> {
     };
     let problem = match (&args.a, &args.b, size) {
         (Some(a), Some(b), _) => {
-            let operands::Pair { a, b, .. } = operands::open(a, b, &args.operands, args.team.memory)?;
+            let operands::OperandPair { a, b, .. } = operands::open(a, b, &args.operands, args.team.memory)?;
             Problem {
                 m: a.shape().rows,
                 n: b.shape().cols,
@@ -161,13 +161,13 @@ async fn real(
     args: &PlanArgs,
     team_args: &TeamArgs,
     problem: &Problem,
-    team: Team,
+    team: TeamSpec,
 ) -> Result<Machines, Failure> {
     let purpose = Purpose { kernel: args.cut.kernel(), dtype: problem.dtype, flops: problem.flops() };
     let mut gathered = team.gather(team_args, purpose).await?;
     let mut missing = std::mem::take(&mut gathered.ends.missing);
     let is_local = gathered.is_local;
-    let fail = |e: PrimaryError| Gathered::failure(is_local, e);
+    let fail = |e: PrimaryError| GatheredTeam::failure(is_local, e);
     let wish = wish_of(args, problem, is_local);
     let ask = Survey {
         dtype: problem.dtype,
@@ -216,7 +216,7 @@ fn beside(real: Machines, file: Option<&ClusterFile>, problem: &Problem) -> Mach
 }
 
 /// Decides.
-pub(crate) fn view(args: &PlanArgs, problem: &Problem, machines: Machines) -> Result<View, Failure> {
+pub(crate) fn view(args: &PlanArgs, problem: &Problem, machines: Machines) -> Result<PlanView, Failure> {
     let Machines { primary, mut workers, watts, workers_only } = machines;
     if let (Some(credits), Some(_)) = (args.cut.credits, &args.cluster) {
         workers.iter_mut().for_each(|m| m.memory_bytes = m.memory_bytes.min(credits));
@@ -227,14 +227,14 @@ pub(crate) fn view(args: &PlanArgs, problem: &Problem, machines: Machines) -> Re
             .map_err(|e| Failure::from(PrimaryError::from(e.with_credits(args.cut.credits))))?;
     let plan_seconds = began.elapsed().as_secs_f64();
     let machines = std::iter::once(primary).chain(workers).collect();
-    Ok(View { decision, machines, watts, plan_seconds })
+    Ok(PlanView { decision, machines, watts, plan_seconds })
 }
 
 /// What the terminal can show.
-fn look() -> Look {
+fn look() -> PictureStyle {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
     let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|n| *n > 0);
-    Look {
+    PictureStyle {
         columns: columns.unwrap_or(COLUMNS),
         colours: std::io::stdout().is_terminal() && !is_set("NO_COLOR"),
     }

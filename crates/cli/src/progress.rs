@@ -1,7 +1,7 @@
 //! What a person sees while a product runs: one sentence that says who computes, and on a terminal a bar.
 
 use crate::args::MultiplyArgs;
-use crate::meter::{Meter, PARTS};
+use crate::meter::{PARTS, ProgressMeter};
 use crate::quantity::{counted, seconds};
 use bramble_plan::Decision;
 use bramble_primary::{PrimaryError, Progress as State, RelayReport, Resumed, Unreachable, Watch};
@@ -16,9 +16,9 @@ const MUCH_AT_ONCE: f64 = 0.1;
 const LONG_S: f64 = 10.0;
 
 /// The bar and the sentences.
-pub(crate) struct Progress {
+pub(crate) struct ProgressDisplay {
     bar: ProgressBar,
-    meter: RefCell<Meter>,
+    meter: RefCell<ProgressMeter>,
     quiet: bool,
     /// Whether machines that come in are named.
     names_comers: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Progress {
     lost: UnboundedSender<String>,
 }
 
-impl Progress {
+impl ProgressDisplay {
     pub(crate) fn new(args: &MultiplyArgs, lost: UnboundedSender<String>) -> Self {
         let quiet = args.quiet || args.json;
         let shown = !quiet && std::io::stderr().is_terminal();
@@ -54,7 +54,7 @@ impl Progress {
     }
 }
 
-impl Watch for Progress {
+impl Watch for ProgressDisplay {
     fn decided(&self, decision: &Decision) {
         if self.quiet {
             return;

@@ -13,7 +13,7 @@
 use crate::args::{BenchCommand, Command, LinkKind, TeamArgs};
 use crate::bench::{LinkName, follow};
 use crate::exit::{Exit, Failure};
-use crate::signals::Signals;
+use crate::signals::StopSignals;
 use bramble_link::{Late, Launch, Link, LinkError, Order, World};
 use bramble_primary::End;
 use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
@@ -35,7 +35,7 @@ const START_VARIABLE: &str = "BRAMBLE_MPI_START_S";
 pub(crate) struct Ranks(Option<Rc<World>>);
 
 /// What becomes of this process.
-pub(crate) enum Role {
+pub(crate) enum RankRole {
     /// It does what it was asked to.
     Primary,
     /// It was a worker, and ends like this.
@@ -52,7 +52,7 @@ pub(crate) struct Allotment {
 }
 
 /// Enters the world, where the verb wants it. Workers are workers until the end in here.
-pub(crate) fn enter(command: &mut Command) -> Result<(Role, Ranks), Failure> {
+pub(crate) fn enter(command: &mut Command) -> Result<(RankRole, Ranks), Failure> {
     let team = match command {
         Command::Multiply(args) => &mut args.team,
         Command::Plan(args) => &mut args.team,
@@ -64,10 +64,10 @@ pub(crate) fn enter(command: &mut Command) -> Result<(Role, Ranks), Failure> {
             args.ranks = ranks.clone();
             return Ok((role, ranks));
         }
-        _ => return Ok((Role::Primary, Ranks::default())),
+        _ => return Ok((RankRole::Primary, Ranks::default())),
     };
     if team.link != Some(LinkKind::Mpi) {
-        return Ok((Role::Primary, Ranks::default()));
+        return Ok((RankRole::Primary, Ranks::default()));
     }
     let named = [
         (team.local.is_some(), "--local"),
@@ -83,7 +83,7 @@ pub(crate) fn enter(command: &mut Command) -> Result<(Role, Ranks), Failure> {
         return if is_first() {
             Err(Failure::usage(text))
         } else {
-            Ok((Role::Worker(exit), Ranks::default()))
+            Ok((RankRole::Worker(exit), Ranks::default()))
         };
     }
     let (role, ranks) = world(|world| serve(world, team.threads, sessions(world, team)))?;
@@ -92,18 +92,18 @@ pub(crate) fn enter(command: &mut Command) -> Result<(Role, Ranks), Failure> {
 }
 
 /// Enters the world; all but the first process do that `work`.
-fn world(work: impl FnOnce(&World) -> Option<Exit>) -> Result<(Role, Ranks), Failure> {
+fn world(work: impl FnOnce(&World) -> Option<Exit>) -> Result<(RankRole, Ranks), Failure> {
     let launch = Launch::of_environment();
     let patience = match start_patience(std::env::var(START_VARIABLE).ok().as_deref()) {
         Ok(patience) => patience,
         // Every process of a job sees that, and one says it.
         Err(failure) if is_first() => return Err(failure),
-        Err(failure) => return Ok((Role::Worker(failure.exit), Ranks::default())),
+        Err(failure) => return Ok((RankRole::Worker(failure.exit), Ranks::default())),
     };
     let world = match World::enter(launch, patience, when_late) {
         Ok(world) => Rc::new(world),
         Err(e) if launch.is_first_of_machine => return Err(Failure::failed(format!("--link mpi: {e}"))),
-        Err(_) => return Ok((Role::Worker(Exit::Failed), Ranks::default())),
+        Err(_) => return Ok((RankRole::Worker(Exit::Failed), Ranks::default())),
     };
     if world.size() == 1 && !launch.is_alone() {
         let text = "--link mpi: nobody has started other processes; use mpirun, as in: mpirun -n 4 bramble multiply A.npy B.npy \
@@ -113,12 +113,12 @@ fn world(work: impl FnOnce(&World) -> Option<Exit>) -> Result<(Role, Ranks), Fai
         return Err(Failure::usage(text));
     }
     if world.rank() == 0 {
-        return Ok((Role::Primary, Ranks(Some(world))));
+        return Ok((RankRole::Primary, Ranks(Some(world))));
     }
     let exit = work(&world);
     // What went wrong is seen by the first one, which says it.
     let is_left = world.leave(Exit::Failed.number()).is_ok();
-    Ok((Role::Worker(exit.filter(|_| is_left).unwrap_or(Exit::Failed)), Ranks::default()))
+    Ok((RankRole::Worker(exit.filter(|_| is_left).unwrap_or(Exit::Failed)), Ranks::default()))
 }
 
 /// How long a process waits for the others at the start, by the variable's value.
@@ -254,7 +254,7 @@ fn serve(world: &World, threads: Option<u16>, work: impl Future<Output = Option<
     let local = LocalSet::new();
     let exit = local.block_on(&runtime, async {
         drive(world, threads).ok()?;
-        let mut signals = Signals::new().ok()?;
+        let mut signals = StopSignals::new().ok()?;
         let signalled = async {
             // The signal is for all of them, and the first one has something to keep.
             let exit = signals.next().await;

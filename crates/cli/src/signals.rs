@@ -9,14 +9,14 @@ use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Where the signals come.
-pub(crate) struct Signals {
+pub(crate) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
     /// Nothing where a closed terminal is not to end the process.
     hang_up: Option<Signal>,
 }
 
-impl Signals {
+impl StopSignals {
     /// Waits for them from now on.
     pub(crate) fn new() -> io::Result<Self> {
         let hang_up = if may_hang_up() { Some(signal(SignalKind::hangup())?) } else { None };

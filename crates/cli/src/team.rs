@@ -5,10 +5,10 @@
 //! Invariant: this machine's own threads are a worker like any other, over a link that shares memory.
 
 use crate::args::{LinkKind, TeamArgs};
-use crate::cluster::{Cluster, Later, Met};
+use crate::cluster::{ClusterSpec, ConnectedWorkers, LateWorkers};
 use crate::exit::{Exit, Failure};
 use crate::hostfile;
-use crate::local::{LocalWorkers, Share, Way};
+use crate::local::{LocalConfig, LocalTransport, LocalWorkers};
 use crate::quantity::size_text;
 use crate::ranks::{Allotment, Ranks, allotment};
 use crate::trust;
@@ -26,24 +26,24 @@ use tokio::sync::mpsc;
 const COMERS_MAX: usize = 16;
 
 /// Who computes, as the command line says.
-pub(crate) enum Team {
+pub(crate) enum TeamSpec {
     /// This process alone.
     Alone,
     /// Processes that it starts.
-    Local(Share),
+    Local(LocalConfig),
     /// Workers that listen or dial in.
-    Cluster(Cluster),
+    Cluster(ClusterSpec),
     /// Those that were started with it.
     Ranks(Rc<World>),
 }
 
 /// Links with everybody who could be had.
-pub(crate) struct Gathered {
+pub(crate) struct GatheredTeam {
     pub(crate) ends: Ends,
     /// Workers that could not be had, and why.
     pub(crate) missing: Vec<Failure>,
     /// Where more may come from while a product runs.
-    later: Option<Later>,
+    later: Option<LateWorkers>,
     /// Connections at the door for workers that became none.
     pub(crate) turned_away: Option<Rc<RefCell<TurnedAway>>>,
     /// The kernel to ask for.
@@ -65,7 +65,7 @@ pub(crate) struct Purpose {
     pub(crate) flops: f64,
 }
 
-impl Team {
+impl TeamSpec {
     /// The machines that the command line names.
     pub(crate) fn of(args: &TeamArgs) -> Result<Self, Failure> {
         if let Some(bytes) = args.memory.filter(|bytes| *bytes <= Config::PROGRAM_BYTES) {
@@ -85,12 +85,12 @@ impl Team {
                     let text = "--link thread: --local starts processes; leave --local away to use threads";
                     return Err(Failure::usage(text));
                 }
-                None | Some(LinkKind::Tcp) => Way::Loopback,
-                Some(LinkKind::Pipe) => Way::Inherited(LocalKind::Pipe),
-                Some(LinkKind::Shm) => Way::Inherited(LocalKind::Shm),
+                None | Some(LinkKind::Tcp) => LocalTransport::Loopback,
+                Some(LinkKind::Pipe) => LocalTransport::Inherited(LocalKind::Pipe),
+                Some(LinkKind::Shm) => LocalTransport::Inherited(LocalKind::Shm),
                 Some(LinkKind::Mpi) => unreachable!("refused before, and taken care of above"),
             };
-            return Ok(Self::Local(Share {
+            return Ok(Self::Local(LocalConfig {
                 workers,
                 way,
                 threads: args.threads.map_or_else(|| (cores / usize::from(workers)).max(1), usize::from),
@@ -120,7 +120,7 @@ impl Team {
                 return Err(Failure::usage(text));
             }
             let security = trust::security(&args.trust)?;
-            return Ok(Self::Cluster(Cluster {
+            return Ok(Self::Cluster(ClusterSpec {
                 hosts,
                 awaited,
                 patience: args.await_timeout,
@@ -142,7 +142,11 @@ impl Team {
     }
 
     /// Gets everyone together; whoever cannot be had is in `missing`. Has to run inside a `LocalSet`.
-    pub(crate) async fn gather_some(self, args: &TeamArgs, purpose: Purpose) -> Result<Gathered, Failure> {
+    pub(crate) async fn gather_some(
+        self,
+        args: &TeamArgs,
+        purpose: Purpose,
+    ) -> Result<GatheredTeam, Failure> {
         let mut kernel = purpose.kernel;
         let is_local = matches!(self, Self::Local(_));
         let allotment = match &self {
@@ -150,8 +154,8 @@ impl Team {
             Self::Alone | Self::Local(_) | Self::Cluster(_) => None,
         };
         let mut processes = LocalWorkers::default();
-        let Met { ends: workers, missing, later, turned_away } = match self {
-            Self::Alone => Met::default(),
+        let ConnectedWorkers { ends: workers, missing, later, turned_away } = match self {
+            Self::Alone => ConnectedWorkers::default(),
             Self::Local(share) => {
                 let (started, meeting) = LocalWorkers::start(share).await?;
                 processes = started;
@@ -160,14 +164,16 @@ impl Team {
                 let links = processes.meet(meeting).await?;
                 let end = |link| End { link, threads_max: 0, was_dialled: false };
                 let ends = links.into_iter().map(end).collect();
-                Met { ends, ..Met::default() }
+                ConnectedWorkers { ends, ..ConnectedWorkers::default() }
             }
             Self::Cluster(cluster) => cluster.meet().await?,
-            Self::Ranks(world) => Met { ends: Ranks::meet(&world, args.threads)?, ..Met::default() },
+            Self::Ranks(world) => {
+                ConnectedWorkers { ends: Ranks::meet(&world, args.threads)?, ..ConnectedWorkers::default() }
+            }
         };
         let allotment = allotment.unwrap_or_else(|| own(args, is_local));
         let (local, threads) = (own_threads(allotment, !workers.is_empty()), allotment.threads);
-        Ok(Gathered {
+        Ok(GatheredTeam {
             ends: Ends { local, workers, alike: is_local, missing: Vec::new(), later: None },
             missing,
             later,
@@ -180,7 +186,7 @@ impl Team {
     }
 
     /// Gets everyone together, or says who cannot be had. With `--degraded` those who do not answer are left out.
-    pub(crate) async fn gather(self, args: &TeamArgs, purpose: Purpose) -> Result<Gathered, Failure> {
+    pub(crate) async fn gather(self, args: &TeamArgs, purpose: Purpose) -> Result<GatheredTeam, Failure> {
         let mut gathered = self.gather_some(args, purpose).await?;
         let is_final = |f: &Failure| !args.degraded || f.exit != Exit::Unreachable;
         if let Some(at) = gathered.missing.iter().position(is_final) {
@@ -191,7 +197,7 @@ impl Team {
     }
 }
 
-impl Gathered {
+impl GatheredTeam {
     /// From now on, whoever comes is among the ends: those that dial in, and those that answer again after they were said to be
     /// lost. Has to run inside a `LocalSet`.
     pub(crate) fn expect_more(&mut self, lost: mpsc::UnboundedReceiver<String>) {

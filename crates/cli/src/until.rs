@@ -4,7 +4,7 @@
 //! keep what is done has a few seconds for that; a second signal drops it at once.
 
 use crate::exit::{Exit, Failure};
-use crate::signals::Signals;
+use crate::signals::StopSignals;
 use std::future::Future;
 use std::time::Duration;
 use tokio::task::LocalSet;
@@ -13,13 +13,15 @@ use tokio::task::LocalSet;
 const DRAINING: Duration = Duration::from_secs(3);
 
 /// How it ended.
-pub(crate) enum Ended<T> {
+pub(crate) enum Completion<T> {
     Done(T),
     Signal(Exit),
 }
 
 /// Does the work, which may start tasks of its own.
-pub(crate) fn done_or_signal<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<Ended<T>, Failure> {
+pub(crate) fn done_or_signal<T>(
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<Completion<T>, Failure> {
     done_or_stopped(work, &|| false)
 }
 
@@ -27,7 +29,7 @@ pub(crate) fn done_or_signal<T>(work: impl Future<Output = Result<T, Failure>>) 
 pub(crate) fn done_or_stopped<T>(
     work: impl Future<Output = Result<T, Failure>>,
     stop: &dyn Fn() -> bool,
-) -> Result<Ended<T>, Failure> {
+) -> Result<Completion<T>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -43,18 +45,18 @@ pub(crate) fn done_or_stopped<T>(
 async fn first<T>(
     work: impl Future<Output = Result<T, Failure>>,
     stop: &dyn Fn() -> bool,
-) -> Result<Ended<T>, Failure> {
+) -> Result<Completion<T>, Failure> {
     let broken = |e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}"));
-    let mut signals = Signals::new().map_err(broken)?;
+    let mut signals = StopSignals::new().map_err(broken)?;
     let mut work = std::pin::pin!(work);
     let exit = tokio::select! {
-        result = &mut work => return Ok(Ended::Done(result?)),
+        result = &mut work => return Ok(Completion::Done(result?)),
         exit = signals.next() => exit,
     };
     if stop() {
         tokio::select! {
             result = &mut work => match result {
-                Ok(done) => return Ok(Ended::Done(done)),
+                Ok(done) => return Ok(Completion::Done(done)),
                 Err(failure) if failure.exit != Exit::Interrupted => return Err(failure),
                 Err(_) => {}
             },
@@ -62,5 +64,5 @@ async fn first<T>(
             _ = signals.next() => {}
         }
     }
-    Ok(Ended::Signal(exit))
+    Ok(Completion::Signal(exit))
 }

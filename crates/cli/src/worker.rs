@@ -5,7 +5,7 @@ use crate::exit::{Exit, Failure};
 use crate::joining::join;
 use crate::limited::{self, Limited};
 use crate::quantity::counted;
-use crate::signals::Signals;
+use crate::signals::StopSignals;
 use crate::trust;
 use bramble_link::{ClusterKey, Endpoint, Security};
 use bramble_worker::{
@@ -80,7 +80,7 @@ fn security(args: &WorkerArgs) -> Result<Security, Failure> {
 
 async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
     let broken = |e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}"));
-    let mut signals = Signals::new().map_err(broken)?;
+    let mut signals = StopSignals::new().map_err(broken)?;
     let quiet = args.quiet;
     // A product has started this process, reads what it sends, and says itself what goes wrong.
     let is_of_a_product = args.inherited || std::env::var_os(crate::local::KEY_VARIABLE).is_some();

@@ -110,7 +110,7 @@ pub(crate) struct OperandArgs {
 
 /// A strategy as it is typed: `auto` leaves it to the prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted(pub(crate) Option<Strategy>);
+pub(crate) struct StrategyArg(pub(crate) Option<Strategy>);
 
 /// Whether workers pass panels on to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -134,7 +134,7 @@ pub(crate) struct CutArgs {
     /// reuse, cuboid, cuboid:AxBxC, summa:RxC, strassen:L or strassen:L+ANOTHER (L = 0 is reuse, or the other one). A
     /// strategy that is named uses the workers, if there are any
     #[arg(long, value_name = "S", default_value = "auto", value_parser = strategy)]
-    pub(crate) strategy: Wanted,
+    pub(crate) strategy: StrategyArg,
     /// The same bits whatever the strategy and the machines: sums are added in one order, with the simd kernel everywhere
     /// unless --kernel says otherwise. For floats, another --panel gives other bits (docs/kernel-contract.md says which agree)
     #[arg(long)]
@@ -410,8 +410,8 @@ fn nanoseconds(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "use a number of nanoseconds from 0 to 1000000".to_owned())
 }
 
-fn strategy(text: &str) -> Result<Wanted, String> {
-    if text == "auto" { Ok(Wanted(None)) } else { text.parse().map(|s| Wanted(Some(s))) }
+fn strategy(text: &str) -> Result<StrategyArg, String> {
+    if text == "auto" { Ok(StrategyArg(None)) } else { text.parse().map(|s| StrategyArg(Some(s))) }
 }
 
 pub(super) fn kernel(text: &str) -> Result<Choice, String> {
@@ -473,7 +473,7 @@ mod tests {
 
     #[test]
     fn auto_is_no_strategy() {
-        assert_eq!(strategy("auto"), Ok(Wanted(None)));
+        assert_eq!(strategy("auto"), Ok(StrategyArg(None)));
         assert_eq!(strategy("row:4").map(|w| w.0.map(|s| s.to_string())), Ok(Some("row:4".to_owned())));
         assert!(strategy("best").is_err());
     }

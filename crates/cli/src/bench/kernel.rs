@@ -31,7 +31,7 @@ pub(crate) type Contestant = (Choice, usize);
 
 /// One contestant at one size.
 #[derive(Clone, Debug)]
-pub(crate) struct Point {
+pub(crate) struct KernelPoint {
     pub(crate) kernel: Choice,
     pub(crate) dtype: DType,
     pub(crate) size: BenchSize,
@@ -48,7 +48,7 @@ pub(crate) struct Point {
     pub(crate) workspace_bytes: usize,
 }
 
-impl Point {
+impl KernelPoint {
     /// By the median.
     pub(crate) fn gflops(&self) -> f64 {
         self.flops() / self.wall.median() / 1e9
@@ -105,7 +105,7 @@ fn measured(
     args: &BenchArgs,
     sizes: &[BenchSize],
     contestants: impl Fn(DType) -> Vec<Contestant>,
-    table: fn(&[Point]) -> Vec<String>,
+    table: fn(&[KernelPoint]) -> Vec<String>,
 ) -> Result<Exit, Failure> {
     args.form.check_plot()?;
     let form = Form::of(&args.form.runs);
@@ -241,7 +241,7 @@ fn at_size<T: KernelElement>(
     size: BenchSize,
     rounds: u16,
     mut peak: impl FnMut(usize) -> f64,
-) -> Result<Vec<Point>, Failure> {
+) -> Result<Vec<KernelPoint>, Failure> {
     let mut operands = Operands::<T>::new(size);
     let mut all = Vec::new();
     for contestant in contestants {
@@ -259,7 +259,7 @@ fn at_size<T: KernelElement>(
         }
     }
     let sides = [size.m, size.n, size.k];
-    let point = |((kernel, threads), one): (&Contestant, Warm)| Point {
+    let point = |((kernel, threads), one): (&Contestant, Warm)| KernelPoint {
         kernel: *kernel,
         dtype: T::DTYPE,
         size,

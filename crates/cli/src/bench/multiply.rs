@@ -22,7 +22,7 @@ pub(super) struct Verb(pub(super) &'static str);
 
 /// What one product said of itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Said {
+pub(super) struct MultiplyOutcome {
     /// From the first byte sent to the last tile landed.
     pub(super) seconds: f64,
     /// From the start of the process: workers started, operands opened, C verified and written.
@@ -47,19 +47,19 @@ impl Verb {
     }
 
     /// Multiplies with these options.
-    pub(super) async fn product(self, words: Vec<OsString>) -> Result<Said, Failure> {
+    pub(super) async fn product(self, words: Vec<OsString>) -> Result<MultiplyOutcome, Failure> {
         self.said(&self.multiply(words.into_iter()).await?)
     }
 
     /// What a product's report says, if it was verified.
-    fn said(self, report: &Value) -> Result<Said, Failure> {
+    fn said(self, report: &Value) -> Result<MultiplyOutcome, Failure> {
         let strange = |what: &str| self.failed(&format!("the report of a product has no {what}"));
         if report["verify"]["passed"] != Value::Bool(true) {
             return Err(self.failed("a product was not verified"));
         }
         let time = |name: &str| report[name].as_f64().filter(|s| *s > 0.0).ok_or_else(|| strange(name));
         let count = |name: &str| report["primary"][name].as_u64().ok_or_else(|| strange(name));
-        Ok(Said {
+        Ok(MultiplyOutcome {
             seconds: time("seconds")?,
             total_seconds: time("total_seconds")?,
             bytes: [count("bytes_sent")?, count("bytes_received")?],
@@ -104,7 +104,7 @@ mod tests {
         };
         let verb = Verb("bench x");
         let good = verb.said(&report(true)).unwrap();
-        assert_eq!(good, Said { seconds: 1.5, total_seconds: 2.5, bytes: [3, 4] });
+        assert_eq!(good, MultiplyOutcome { seconds: 1.5, total_seconds: 2.5, bytes: [3, 4] });
         assert!(verb.said(&report(false)).unwrap_err().text.contains("bench x: a product was not verified"));
         assert!(verb.said(&json!({"verify": {"passed": true}})).is_err());
     }

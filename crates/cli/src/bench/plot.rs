@@ -1,7 +1,7 @@
 //! Rates as a drawing: Gflop/s over the size of the product, a line for each kernel, and the peak above them.
 
 use super::chart::{Chart, Ground, Series, drawing};
-use super::kernel::Point;
+use super::kernel::KernelPoint;
 use crate::args::BenchForm;
 use crate::exit::Failure;
 use bramble_matrix::DType;
@@ -39,12 +39,12 @@ impl BenchForm {
 }
 
 /// The edge of the cube of as many operations.
-fn edge(p: &Point) -> f64 {
+fn edge(p: &KernelPoint) -> f64 {
     (p.size.m as f64 * p.size.k as f64 * p.size.n as f64).cbrt()
 }
 
 /// The drawing: a panel for each element type.
-pub(crate) fn svg(points: &[Point]) -> String {
+pub(crate) fn svg(points: &[KernelPoint]) -> String {
     let mut types: Vec<DType> = points.iter().map(|p| p.dtype).collect();
     types.sort_unstable();
     types.dedup();
@@ -61,7 +61,7 @@ pub(crate) fn threads(count: u64) -> String {
     }
 }
 
-fn panel(dtype: DType, points: &[&Point]) -> Chart {
+fn panel(dtype: DType, points: &[&KernelPoint]) -> Chart {
     let mut series: Vec<Series> = Vec::new();
     for p in points {
         let name = format!("{}, {}", p.kernel, threads(p.threads as u64));
@@ -92,8 +92,8 @@ mod tests {
     use crate::args::BenchSize;
     use crate::times::Times;
 
-    fn point(kernel: &str, dtype: DType, n: usize, seconds: f64) -> Point {
-        Point {
+    fn point(kernel: &str, dtype: DType, n: usize, seconds: f64) -> KernelPoint {
+        KernelPoint {
             kernel: kernel.parse().unwrap(),
             dtype,
             size: BenchSize { m: n, k: n, n },

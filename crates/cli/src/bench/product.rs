@@ -14,13 +14,13 @@
 
 use super::chart::{Chart, Ground, Series, drawing};
 use super::machine;
-use super::multiply::{Said, Verb};
+use super::multiply::{MultiplyOutcome, Verb};
 use super::show::{Form, values};
 use crate::args::{BenchProductArgs, LinkKind};
 use crate::exit::{Exit, Failure};
 use crate::table;
 use crate::times::Times;
-use crate::until::{Ended, done_or_signal};
+use crate::until::{Completion, done_or_signal};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -28,14 +28,14 @@ const VERB: Verb = Verb("bench product");
 
 /// Who multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ProductSetup {
     /// This process.
     Alone,
     /// Worker processes over a link.
     Workers(u16, LinkKind),
 }
 
-impl Way {
+impl ProductSetup {
     /// As in tables and JSON.
     fn link(self) -> &'static str {
         match self {
@@ -62,17 +62,17 @@ impl Way {
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Case {
+struct ProductCase {
     size: u32,
-    way: Way,
+    way: ProductSetup,
     /// Of this process or of each worker.
     threads: u16,
 }
 
 /// What came of it.
 #[derive(Clone, Debug)]
-struct Point {
-    case: Case,
+struct ProductPoint {
+    case: ProductCase,
     dtype: String,
     /// The product's own time.
     wall: Times,
@@ -82,7 +82,7 @@ struct Point {
     bytes: [u64; 2],
 }
 
-impl Point {
+impl ProductPoint {
     fn gflops(&self) -> f64 {
         2.0 * f64::from(self.case.size).powi(3) / self.wall.median() / 1e9
     }
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &BenchProductArgs) -> Result<Exit, Failure> {
     let form = Form::of(&args.form.runs);
     crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let mut points = Vec::new();
-    if let Ended::Signal(exit) = done_or_signal(all(args, form, &mut points))? {
+    if let Completion::Signal(exit) = done_or_signal(all(args, form, &mut points))? {
         return Ok(exit);
     }
     if form == Form::Table {
@@ -110,21 +110,22 @@ pub(crate) fn run(args: &BenchProductArgs) -> Result<Exit, Failure> {
 }
 
 /// Everyone who multiplies, with one thread and with several.
-fn cases(args: &BenchProductArgs, size: u32) -> Vec<Case> {
+fn cases(args: &BenchProductArgs, size: u32) -> Vec<ProductCase> {
     let several = args.threads.unwrap_or_else(|| {
         // Where there is one core, two threads share it, as they would have to.
         u16::try_from(bramble_worker::default_threads()).unwrap_or(u16::MAX).max(2)
     });
     let threads = if several > 1 { vec![1, several] } else { vec![1] };
     let over = args.link.iter().filter(|link| **link != LinkKind::Thread);
-    let workers = over.map(|link| Way::Workers(args.local, *link));
-    let alone = args.link.contains(&LinkKind::Thread).then_some(Way::Alone);
+    let workers = over.map(|link| ProductSetup::Workers(args.local, *link));
+    let alone = args.link.contains(&LinkKind::Thread).then_some(ProductSetup::Alone);
     let ways = alone.into_iter().chain(workers);
-    ways.flat_map(|way| threads.iter().map(move |threads| Case { size, way, threads: *threads })).collect()
+    ways.flat_map(|way| threads.iter().map(move |threads| ProductCase { size, way, threads: *threads }))
+        .collect()
 }
 
 /// Measures everything, and tells as it comes.
-async fn all(args: &BenchProductArgs, form: Form, points: &mut Vec<Point>) -> Result<(), Failure> {
+async fn all(args: &BenchProductArgs, form: Form, points: &mut Vec<ProductPoint>) -> Result<(), Failure> {
     for size in &args.size {
         let folder = VERB.operands(*size, args.dtype).await?;
         let new = in_turns(args, &cases(args, *size), folder.path()).await?;
@@ -137,8 +138,12 @@ async fn all(args: &BenchProductArgs, form: Form, points: &mut Vec<Point>) -> Re
 }
 
 /// All cases of a size, round by round; the first warms up.
-async fn in_turns(args: &BenchProductArgs, cases: &[Case], folder: &Path) -> Result<Vec<Point>, Failure> {
-    let mut said: Vec<Vec<Said>> = vec![Vec::new(); cases.len()];
+async fn in_turns(
+    args: &BenchProductArgs,
+    cases: &[ProductCase],
+    folder: &Path,
+) -> Result<Vec<ProductPoint>, Failure> {
+    let mut said: Vec<Vec<MultiplyOutcome>> = vec![Vec::new(); cases.len()];
     for round in 0..=args.form.runs.rounds {
         for (case, said) in cases.iter().zip(&mut said) {
             let one = VERB.product(words(args, case, folder)).await?;
@@ -147,7 +152,7 @@ async fn in_turns(args: &BenchProductArgs, cases: &[Case], folder: &Path) -> Res
             }
         }
     }
-    let point = |(case, said): (&Case, Vec<Said>)| Point {
+    let point = |(case, said): (&ProductCase, Vec<MultiplyOutcome>)| ProductPoint {
         case: *case,
         dtype: args.dtype.to_string(),
         wall: Times::new(said.iter().map(|said| said.seconds).collect()),
@@ -158,11 +163,11 @@ async fn in_turns(args: &BenchProductArgs, cases: &[Case], folder: &Path) -> Res
 }
 
 /// The options of a product.
-fn words(args: &BenchProductArgs, case: &Case, folder: &Path) -> Vec<std::ffi::OsString> {
+fn words(args: &BenchProductArgs, case: &ProductCase, folder: &Path) -> Vec<std::ffi::OsString> {
     let mut words: Vec<std::ffi::OsString> = ["A.npy", "B.npy"].map(|name| folder.join(name).into()).to_vec();
     words.extend(["-o".into(), folder.join("C.npy").into()]);
     words.extend(["--threads".into(), case.threads.to_string().into()]);
-    if let Way::Workers(workers, link) = case.way {
+    if let ProductSetup::Workers(workers, link) = case.way {
         // Named, so that workers multiply also what this process would do sooner alone.
         words.extend(["--strategy", "reuse", "--link", link.name()].map(Into::into));
         words.extend(["--local".into(), workers.to_string().into()]);
@@ -177,7 +182,7 @@ fn words(args: &BenchProductArgs, case: &Case, folder: &Path) -> Vec<std::ffi::O
 const CSV_HEAD: &str = "link,workers,threads,dtype,m,k,n,rounds,seconds,seconds_min,seconds_max,total_seconds,gflops,bytes_sent,\
 bytes_received,outliers\n";
 
-fn line(form: Form, point: &Point) -> String {
+fn line(form: Form, point: &ProductPoint) -> String {
     match form {
         Form::Table => String::new(),
         Form::Csv => values(CSV_HEAD, &json(point)) + "\n",
@@ -185,8 +190,8 @@ fn line(form: Form, point: &Point) -> String {
     }
 }
 
-fn json(p: &Point) -> Value {
-    let Case { size, way, threads } = p.case;
+fn json(p: &ProductPoint) -> Value {
+    let ProductCase { size, way, threads } = p.case;
     json!({
         "schema": "bramble.bench.product/1",
         "link": way.link(), "workers": way.workers(), "threads": threads, "dtype": p.dtype,
@@ -198,7 +203,7 @@ fn json(p: &Point) -> Value {
 }
 
 /// The table: a size and a way on a line; with one thread and with several, the product's time and the whole process's.
-fn shown(points: &[Point]) -> Vec<String> {
+fn shown(points: &[ProductPoint]) -> Vec<String> {
     let several = points.iter().map(|p| p.case.threads).max().unwrap_or(1);
     let head = [
         "size".to_owned(),
@@ -210,10 +215,10 @@ fn shown(points: &[Point]) -> Vec<String> {
         several.to_string(),
         "times as fast".to_owned(),
     ];
-    let row = |one: &Point| {
-        let is_same = |p: &&Point| (p.case.size, p.case.way) == (one.case.size, one.case.way);
+    let row = |one: &ProductPoint| {
+        let is_same = |p: &&ProductPoint| (p.case.size, p.case.way) == (one.case.size, one.case.way);
         let best = points.iter().filter(is_same).max_by_key(|p| p.case.threads).unwrap_or(one);
-        let times = |of: fn(&Point) -> &Times| {
+        let times = |of: fn(&ProductPoint) -> &Times| {
             let (one, best) = (of(one).median(), of(best).median());
             [format!("{one:.4}"), format!("{best:.4}"), format!("{:.2}", one / best)]
         };
@@ -225,8 +230,8 @@ fn shown(points: &[Point]) -> Vec<String> {
 }
 
 /// The drawing: a line for each way and number of threads over the size, seconds of the product.
-fn svg(points: &[Point]) -> String {
-    let mut ways: Vec<Way> = Vec::new();
+fn svg(points: &[ProductPoint]) -> String {
+    let mut ways: Vec<ProductSetup> = Vec::new();
     let mut series: Vec<Series> = Vec::new();
     for p in points {
         let colour = ways.iter().position(|way| *way == p.case.way).unwrap_or_else(|| {
@@ -259,15 +264,20 @@ mod tests {
     use crate::args::{BenchCommand, Cli, Command};
     use clap::Parser;
 
-    fn point(way: Way, threads: u16, seconds: f64) -> Point {
-        let case = Case { size: 1000, way, threads };
+    fn point(way: ProductSetup, threads: u16, seconds: f64) -> ProductPoint {
+        let case = ProductCase { size: 1000, way, threads };
         let (wall, total) = (Times::new(vec![seconds]), Times::new(vec![2.0 * seconds]));
-        Point { case, dtype: "f64".to_owned(), wall, total, bytes: [16, 8] }
+        ProductPoint { case, dtype: "f64".to_owned(), wall, total, bytes: [16, 8] }
     }
 
-    fn points() -> Vec<Point> {
-        let shm = Way::Workers(2, LinkKind::Shm);
-        vec![point(Way::Alone, 1, 2.0), point(Way::Alone, 4, 0.5), point(shm, 1, 1.5), point(shm, 4, 1.0)]
+    fn points() -> Vec<ProductPoint> {
+        let shm = ProductSetup::Workers(2, LinkKind::Shm);
+        vec![
+            point(ProductSetup::Alone, 1, 2.0),
+            point(ProductSetup::Alone, 4, 0.5),
+            point(shm, 1, 1.5),
+            point(shm, 4, 1.0),
+        ]
     }
 
     #[test]

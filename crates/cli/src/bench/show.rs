@@ -2,7 +2,7 @@
 //!
 //! Invariant: all three say the same numbers; what JSON calls its fields is in docs/json.md.
 
-use super::kernel::Point;
+use super::kernel::KernelPoint;
 use crate::args::{BenchRuns, BenchSize};
 use crate::table;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ pub(crate) fn values(head: &str, all: &Value) -> String {
 }
 
 /// Measurements as lines of their own; nothing for a table, which is of all of them.
-pub(crate) fn lines(form: Form, points: &[Point]) -> String {
+pub(crate) fn lines(form: Form, points: &[KernelPoint]) -> String {
     points
         .iter()
         .map(|point| match form {
@@ -52,7 +52,7 @@ pub(crate) fn lines(form: Form, points: &[Point]) -> String {
         .collect()
 }
 
-fn csv(p: &Point) -> String {
+fn csv(p: &KernelPoint) -> String {
     let BenchSize { m, k, n } = p.size;
     let (rounds, seconds, min, max, cpu) =
         (p.wall.len(), p.wall.median(), p.wall.min(), p.wall.max(), p.cpu.median());
@@ -70,7 +70,7 @@ fn csv(p: &Point) -> String {
     )
 }
 
-fn json(p: &Point) -> String {
+fn json(p: &KernelPoint) -> String {
     let BenchSize { m, k, n } = p.size;
     json!({
         "schema": "bramble.bench.kernel/1",
@@ -97,7 +97,7 @@ fn seconds(s: f64) -> String {
 }
 
 /// The table of `bench kernel`: every measurement on a line.
-pub(crate) fn rates(points: &[Point]) -> Vec<String> {
+pub(crate) fn rates(points: &[KernelPoint]) -> Vec<String> {
     let head = [
         "kernel",
         "type",
@@ -111,7 +111,7 @@ pub(crate) fn rates(points: &[Point]) -> Vec<String> {
         "error",
         "workspace",
     ];
-    let row = |p: &Point| {
+    let row = |p: &KernelPoint| {
         vec![
             p.kernel.to_string(),
             p.dtype.to_string(),
@@ -146,13 +146,13 @@ fn mib(bytes: usize) -> f64 {
 }
 
 /// The table of `bench threads`: a kernel at a size on a line, by one thread and by several.
-pub(crate) fn threads(points: &[Point]) -> Vec<String> {
+pub(crate) fn threads(points: &[KernelPoint]) -> Vec<String> {
     let several = points.iter().map(|p| p.threads).max().unwrap_or(1);
     let many = format!("{several} threads");
     let head = ["kernel", "type", "size", "1 thread", &many, "times as fast", "Gflop/s", "of peak"];
     let mut rows = Vec::new();
     for one in points.iter().filter(|p| p.threads == 1) {
-        let same = |p: &&Point| (p.kernel, p.dtype, p.size) == (one.kernel, one.dtype, one.size);
+        let same = |p: &&KernelPoint| (p.kernel, p.dtype, p.size) == (one.kernel, one.dtype, one.size);
         let best = points.iter().filter(same).find(|p| p.threads == several).unwrap_or(one);
         rows.push(vec![
             one.kernel.to_string(),
@@ -169,7 +169,7 @@ pub(crate) fn threads(points: &[Point]) -> Vec<String> {
 }
 
 /// What disturbed the measurements, one sentence each.
-pub(crate) fn warnings(points: &[Point]) -> Vec<String> {
+pub(crate) fn warnings(points: &[KernelPoint]) -> Vec<String> {
     let mut out = Vec::new();
     let runs: usize = points.iter().map(|p| p.wall.len()).sum();
     let slow: usize = points.iter().map(|p| p.wall.outliers()).sum();
@@ -178,7 +178,7 @@ pub(crate) fn warnings(points: &[Point]) -> Vec<String> {
             "bramble: {slow} of {runs} runs took more than 1.2 times their median: something else was running"
         ));
     }
-    let is_shared = |p: &&Point| p.threads == 1 && p.cpu.median() < 0.9 * p.wall.median();
+    let is_shared = |p: &&KernelPoint| p.threads == 1 && p.cpu.median() < 0.9 * p.wall.median();
     let shared = points.iter().filter(is_shared).count();
     if shared > 0 {
         out.push(format!(
@@ -197,8 +197,8 @@ mod tests {
     use crate::times::Times;
     use bramble_matrix::DType;
 
-    fn point(threads: usize, wall: [f64; 3], cpu: f64) -> Point {
-        Point {
+    fn point(threads: usize, wall: [f64; 3], cpu: f64) -> KernelPoint {
+        KernelPoint {
             kernel: "strassen:simd:64".parse().unwrap(),
             dtype: DType::F32,
             size: BenchSize { m: 1000, k: 500, n: 1000 },

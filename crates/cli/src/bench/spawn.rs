@@ -12,10 +12,10 @@ use super::machine;
 use super::show::{Form, values};
 use crate::args::BenchSpawnArgs;
 use crate::exit::{Exit, Failure};
-use crate::local::{LocalWorkers, Share, Way};
+use crate::local::{LocalConfig, LocalTransport, LocalWorkers};
 use crate::table;
 use crate::times::Times;
-use crate::until::{Ended, done_or_signal};
+use crate::until::{Completion, done_or_signal};
 use bramble_link::LocalKind;
 use bramble_matrix::DType;
 use bramble_primary::{End, PrimaryError, Survey, welcomed};
@@ -71,7 +71,7 @@ const DEADLINE_SECONDS: i64 = 10;
 
 /// So many of one kind.
 #[derive(Clone, Debug)]
-struct Point {
+struct SpawnPoint {
     spawned: Spawned,
     count: u16,
     /// Seconds until all were there.
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
                     }
                 }
             }
-            let new = kinds.iter().zip(times).map(|(spawned, (start, end))| Point {
+            let new = kinds.iter().zip(times).map(|(spawned, (start, end))| SpawnPoint {
                 spawned: *spawned,
                 count: *count,
                 start: Times::new(start),
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &BenchSpawnArgs) -> Result<Exit, Failure> {
         }
         Ok(())
     };
-    if let Ended::Signal(exit) = done_or_signal(work)? {
+    if let Completion::Signal(exit) = done_or_signal(work)? {
         return Ok(exit);
     }
     if form == Form::Table {
@@ -131,10 +131,10 @@ async fn once(kind: Spawned, count: u16) -> Result<[Duration; 2], Failure> {
     match kind {
         Spawned::Thread => threads(count),
         Spawned::Process => processes(count),
-        Spawned::Worker => workers(count, Way::Loopback, false).await,
-        Spawned::Tcp => workers(count, Way::Loopback, true).await,
-        Spawned::Pipe => workers(count, Way::Inherited(LocalKind::Pipe), true).await,
-        Spawned::Shm => workers(count, Way::Inherited(LocalKind::Shm), true).await,
+        Spawned::Worker => workers(count, LocalTransport::Loopback, false).await,
+        Spawned::Tcp => workers(count, LocalTransport::Loopback, true).await,
+        Spawned::Pipe => workers(count, LocalTransport::Inherited(LocalKind::Pipe), true).await,
+        Spawned::Shm => workers(count, LocalTransport::Inherited(LocalKind::Shm), true).await,
     }
 }
 
@@ -210,10 +210,10 @@ pub(super) fn run_nothing() -> Result<Exit, Failure> {
     crate::out(b"\n")
 }
 
-async fn workers(count: u16, way: Way, until_welcome: bool) -> Result<[Duration; 2], Failure> {
+async fn workers(count: u16, way: LocalTransport, until_welcome: bool) -> Result<[Duration; 2], Failure> {
     let began = Instant::now();
     let cores = bramble_worker::default_threads();
-    let share = Share { workers: count, threads: 1, memory_bytes: WORKER_MEMORY_BYTES, cores, way };
+    let share = LocalConfig { workers: count, threads: 1, memory_bytes: WORKER_MEMORY_BYTES, cores, way };
     let (mut processes, meeting) = LocalWorkers::start(share).await?;
     let links = processes.meet(meeting).await?;
     let start;
@@ -250,7 +250,7 @@ fn nothing() -> Result<Survey, Failure> {
 const CSV_HEAD: &str =
     "what,count,rounds,start_s,start_s_min,start_s_max,end_s,end_s_min,end_s_max,outliers\n";
 
-fn line(form: Form, point: &Point) -> String {
+fn line(form: Form, point: &SpawnPoint) -> String {
     match form {
         Form::Table => String::new(),
         Form::Csv => values(CSV_HEAD, &json(point)) + "\n",
@@ -258,7 +258,7 @@ fn line(form: Form, point: &Point) -> String {
     }
 }
 
-fn json(p: &Point) -> Value {
+fn json(p: &SpawnPoint) -> Value {
     json!({
         "schema": "bramble.bench.spawn/1",
         "what": p.spawned.name(), "count": p.count, "rounds": p.start.len(),
@@ -270,8 +270,8 @@ fn json(p: &Point) -> Value {
 
 /// The table: a count and a kind on a line, with the milliseconds until all are there, how far the slowest start is from the
 /// fastest, and those until all are gone.
-fn shown(points: &[Point]) -> Vec<String> {
-    let row = |p: &Point| {
+fn shown(points: &[SpawnPoint]) -> Vec<String> {
+    let row = |p: &SpawnPoint| {
         vec![
             p.count.to_string(),
             p.spawned.name().to_owned(),
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn all_forms_say_the_same() {
-        let p = Point {
+        let p = SpawnPoint {
             spawned: Spawned::Worker,
             count: 8,
             start: Times::new(vec![0.25, 0.125, 0.5]),

@@ -11,14 +11,14 @@
 
 use super::chart::{Chart, Ground, Series, drawing};
 use super::machine;
-use super::multiply::{Said, Verb};
+use super::multiply::{MultiplyOutcome, Verb};
 use super::show::{Form, values};
 use crate::args::{BenchTreeArgs, LinkKind};
 use crate::exit::{Exit, Failure};
 use crate::quantity::counted;
 use crate::table;
 use crate::times::Times;
-use crate::until::{Ended, done_or_signal};
+use crate::until::{Completion, done_or_signal};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -26,7 +26,7 @@ const VERB: Verb = Verb("bench tree");
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Case {
+struct TreeCase {
     size: u32,
     workers: u16,
     levels: u8,
@@ -35,15 +35,15 @@ struct Case {
 
 /// What came of it.
 #[derive(Clone, Debug)]
-struct Point {
-    case: Case,
+struct TreePoint {
+    case: TreeCase,
     dtype: String,
     wall: Times,
     /// To all workers, and from them.
     bytes: [u64; 2],
 }
 
-impl Point {
+impl TreePoint {
     fn gflops(&self) -> f64 {
         2.0 * f64::from(self.case.size).powi(3) / self.wall.median() / 1e9
     }
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &BenchTreeArgs) -> Result<Exit, Failure> {
     let form = Form::of(&args.form.runs);
     crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let mut points = Vec::new();
-    if let Ended::Signal(exit) = done_or_signal(all(args, form, &mut points))? {
+    if let Completion::Signal(exit) = done_or_signal(all(args, form, &mut points))? {
         return Ok(exit);
     }
     if form == Form::Table {
@@ -71,16 +71,21 @@ pub(crate) fn run(args: &BenchTreeArgs) -> Result<Exit, Failure> {
 }
 
 /// Measures everything, and tells as it comes.
-async fn all(args: &BenchTreeArgs, form: Form, points: &mut Vec<Point>) -> Result<(), Failure> {
+async fn all(args: &BenchTreeArgs, form: Form, points: &mut Vec<TreePoint>) -> Result<(), Failure> {
     let cores = u16::try_from(bramble_worker::default_threads()).unwrap_or(u16::MAX);
     let locals = if args.local.is_empty() { vec![cores] } else { args.local.clone() };
     for size in &args.size {
         let folder = VERB.operands(*size, args.dtype).await?;
         for workers in &locals {
             let case = |levels: u8| {
-                args.link.iter().map(move |link| Case { size: *size, workers: *workers, levels, link: *link })
+                args.link.iter().map(move |link| TreeCase {
+                    size: *size,
+                    workers: *workers,
+                    levels,
+                    link: *link,
+                })
             };
-            let cases: Vec<Case> = args.levels.iter().flat_map(|levels| case(*levels)).collect();
+            let cases: Vec<TreeCase> = args.levels.iter().flat_map(|levels| case(*levels)).collect();
             let new = in_turns(args, &cases, folder.path()).await?;
             for point in &new {
                 crate::out(line(form, point).as_bytes())?;
@@ -92,7 +97,11 @@ async fn all(args: &BenchTreeArgs, form: Form, points: &mut Vec<Point>) -> Resul
 }
 
 /// All cases of a size and number of workers, round by round; the first warms up.
-async fn in_turns(args: &BenchTreeArgs, cases: &[Case], folder: &Path) -> Result<Vec<Point>, Failure> {
+async fn in_turns(
+    args: &BenchTreeArgs,
+    cases: &[TreeCase],
+    folder: &Path,
+) -> Result<Vec<TreePoint>, Failure> {
     let mut seconds = vec![Vec::new(); cases.len()];
     let mut bytes = vec![[0; 2]; cases.len()];
     for round in 0..=args.form.runs.rounds {
@@ -107,7 +116,7 @@ async fn in_turns(args: &BenchTreeArgs, cases: &[Case], folder: &Path) -> Result
     let dtype = args.dtype.to_string();
     let measured = cases.iter().zip(seconds).zip(bytes);
     Ok(measured
-        .map(|((case, seconds), bytes)| Point {
+        .map(|((case, seconds), bytes)| TreePoint {
             case: *case,
             dtype: dtype.clone(),
             wall: Times::new(seconds),
@@ -116,7 +125,7 @@ async fn in_turns(args: &BenchTreeArgs, cases: &[Case], folder: &Path) -> Result
         .collect())
 }
 
-async fn product(args: &BenchTreeArgs, case: &Case, folder: &Path) -> Result<Said, Failure> {
+async fn product(args: &BenchTreeArgs, case: &TreeCase, folder: &Path) -> Result<MultiplyOutcome, Failure> {
     // Without levels it is the product as it is, by the strategy that the levels are over.
     let strategy = format!("strassen:{}", case.levels);
     let mut words: Vec<std::ffi::OsString> = ["A.npy", "B.npy"].map(|name| folder.join(name).into()).to_vec();
@@ -135,7 +144,7 @@ async fn product(args: &BenchTreeArgs, case: &Case, folder: &Path) -> Result<Sai
 const CSV_HEAD: &str = "link,levels,workers,dtype,m,k,n,rounds,seconds,seconds_min,seconds_max,gflops,bytes_sent,bytes_received,\
 outliers\n";
 
-fn line(form: Form, point: &Point) -> String {
+fn line(form: Form, point: &TreePoint) -> String {
     match form {
         Form::Table => String::new(),
         Form::Csv => values(CSV_HEAD, &json(point)) + "\n",
@@ -143,8 +152,8 @@ fn line(form: Form, point: &Point) -> String {
     }
 }
 
-fn json(p: &Point) -> Value {
-    let Case { size, workers, levels, link } = p.case;
+fn json(p: &TreePoint) -> Value {
+    let TreeCase { size, workers, levels, link } = p.case;
     json!({
         "schema": "bramble.bench.tree/1",
         "link": link.name(), "levels": levels, "workers": workers, "dtype": p.dtype,
@@ -157,7 +166,7 @@ fn json(p: &Point) -> Value {
 
 /// The table: a size, number of workers and level on a line; for each link the time, how far runs are apart, and how many times
 /// as fast it is as level 0, or the first that was measured.
-fn shown(points: &[Point]) -> Vec<String> {
+fn shown(points: &[TreePoint]) -> Vec<String> {
     let mut links: Vec<LinkKind> = Vec::new();
     let mut rows: Vec<(u32, u16, u8)> = Vec::new();
     for p in points {
@@ -177,7 +186,8 @@ fn shown(points: &[Point]) -> Vec<String> {
         let products = 7u32.pow(u32::from(*levels));
         let mut row = vec![size.to_string(), workers.to_string(), levels.to_string(), products.to_string()];
         for link in &links {
-            let of_link = |p: &&Point| (p.case.size, p.case.workers, p.case.link) == (*size, *workers, *link);
+            let of_link =
+                |p: &&TreePoint| (p.case.size, p.case.workers, p.case.link) == (*size, *workers, *link);
             let first = points.iter().filter(of_link).min_by_key(|p| p.case.levels);
             let own = points.iter().filter(of_link).find(|p| p.case.levels == *levels);
             let Some((first, own)) = first.zip(own) else { continue };
@@ -192,7 +202,7 @@ fn shown(points: &[Point]) -> Vec<String> {
 }
 
 /// The drawing: a panel for each number of workers, a line for each link and level over the size.
-fn svg(points: &[Point]) -> String {
+fn svg(points: &[TreePoint]) -> String {
     let mut workers: Vec<u16> = points.iter().map(|p| p.case.workers).collect();
     workers.dedup();
     let panel = |workers: &u16| {
@@ -224,12 +234,12 @@ fn svg(points: &[Point]) -> String {
 mod tests {
     use super::*;
 
-    fn point(link: LinkKind, levels: u8, seconds: f64) -> Point {
-        let case = Case { size: 1000, workers: 2, levels, link };
-        Point { case, dtype: "f64".to_owned(), wall: Times::new(vec![seconds]), bytes: [16, 8] }
+    fn point(link: LinkKind, levels: u8, seconds: f64) -> TreePoint {
+        let case = TreeCase { size: 1000, workers: 2, levels, link };
+        TreePoint { case, dtype: "f64".to_owned(), wall: Times::new(vec![seconds]), bytes: [16, 8] }
     }
 
-    fn points() -> Vec<Point> {
+    fn points() -> Vec<TreePoint> {
         let all = [
             (LinkKind::Pipe, 0, 2.0),
             (LinkKind::Shm, 0, 1.0),

@@ -25,7 +25,7 @@ const LOSSES_MAX: u32 = 3;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
 /// Where workers may still come from.
-pub(crate) struct Later {
+pub(crate) struct LateWorkers {
     /// The door for workers that dial in, and the account of those that it turned away.
     pub(super) door: Option<(Door, Rc<RefCell<TurnedAway>>)>,
     pub(super) hosts: Vec<Host>,
@@ -36,7 +36,7 @@ pub(crate) struct Later {
     pub(super) security: Security,
 }
 
-impl Later {
+impl LateWorkers {
     /// Sends whoever comes, until nobody takes them any more; `lost` names links that are none any more. Has to run inside a
     /// `LocalSet`.
     pub(crate) async fn serve(mut self, mut lost: mpsc::UnboundedReceiver<String>, to: mpsc::Sender<End>) {

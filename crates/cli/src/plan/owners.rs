@@ -80,14 +80,14 @@ fn place(region: &Region, row: u64, col: u64, k: u64) -> Option<(u64, u64, u64)>
 
 /// A box of elements: a rectangle of C, and a part of k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct OwnedBox {
     pub(crate) rows: Span,
     pub(crate) cols: Span,
     pub(crate) k: Span,
 }
 
 /// The boxes of a share: one, or with Strassen's levels as many as its cells have tiles.
-pub(crate) fn parts(region: &Region, share: &Share) -> impl Iterator<Item = Part> {
+pub(crate) fn parts(region: &Region, share: &Share) -> impl Iterator<Item = OwnedBox> {
     let (region, cells, depths) = (*region, share.cells, depths(region, share.steps));
     let (last_row, last_col) = (cells.rows.end.saturating_sub(1), cells.cols.end.saturating_sub(1));
     let places = (0..region.q()).flat_map(move |u| (0..region.q()).map(move |v| (u, v)));
@@ -97,7 +97,7 @@ pub(crate) fn parts(region: &Region, share: &Share) -> impl Iterator<Item = Part
         let last = region.tile(last_row, last_col, u, v);
         let rows = Span::new(first.rows.start, last.rows.end);
         let cols = Span::new(first.cols.start, last.cols.end);
-        depths.clone().into_iter().map(move |k| Part { rows, cols, k })
+        depths.clone().into_iter().map(move |k| OwnedBox { rows, cols, k })
     })
 }
 

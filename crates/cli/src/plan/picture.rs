@@ -26,7 +26,7 @@ const COLOURS: [u8; 12] = [117, 216, 150, 222, 183, 115, 210, 153, 186, 180, 218
 
 /// How pictures may look.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct PictureStyle {
     /// Characters in a line of the terminal.
     pub(crate) columns: usize,
     /// Whether it shows colours, and the user wants them.
@@ -62,7 +62,7 @@ fn extent(m: u64, n: u64, width_max: usize) -> (usize, usize) {
 }
 
 /// The lines of the picture, with a legend; one line where there is nothing to draw.
-pub(crate) fn lines(plan: &Plan, names: &[&str], look: Look) -> Vec<String> {
+pub(crate) fn lines(plan: &Plan, names: &[&str], look: PictureStyle) -> Vec<String> {
     if let [only] = names {
         return vec![format!("all of C: {only}")];
     }
@@ -158,7 +158,7 @@ fn colour(member: usize) -> String {
 }
 
 /// Letters and names, in lines of the terminal's width.
-fn legend(plan: &Plan, names: &[&str], look: Look) -> Vec<String> {
+fn legend(plan: &Plan, names: &[&str], look: PictureStyle) -> Vec<String> {
     let members = plan.members.len().min(NAMES_MAX);
     let mut out = Vec::new();
     let (mut line, mut length) = (" ".repeat(INDENT), INDENT);

@@ -1,7 +1,7 @@
 //! A plan for people: why, who does how much, what it takes, what no plan can beat, what else was looked at, the picture.
 
-use super::picture::{self, Look};
-use super::view::View;
+use super::picture::{self, PictureStyle};
+use super::view::PlanView;
 use crate::quantity::{bytes, seconds};
 use crate::table;
 use bramble_plan::{Considered, MachineCost};
@@ -18,7 +18,7 @@ const CONSIDERED_MAX: usize = 16;
 pub(crate) const BOUND_SECONDS_MIN: f64 = 1e-3;
 
 /// The whole answer.
-pub(crate) fn text(view: &View, look: Look) -> String {
+pub(crate) fn text(view: &PlanView, look: PictureStyle) -> String {
     let (plan, decision) = (view.plan(), &view.decision);
     let problem = &plan.problem;
     let region = plan.regions.first();
@@ -61,7 +61,7 @@ fn plural(count: u64) -> &'static str {
 }
 
 /// The table of the machines that take part.
-fn machines(view: &View) -> Vec<String> {
+fn machines(view: &PlanView) -> Vec<String> {
     let mut head = vec!["machine", "part", "blocks", "jobs", "out", "in"];
     let relays = view.plan().relay;
     head.extend(relays.then_some("passed on"));
@@ -113,7 +113,7 @@ fn summary(costs: &[MachineCost]) -> Option<MachineCost> {
 }
 
 /// Who is left out, and why; those with the same reason in one line.
-fn left_out(view: &View) -> Vec<String> {
+fn left_out(view: &PlanView) -> Vec<String> {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
     for left in &view.decision.left_out {
         match reasons.iter_mut().find(|(reason, _)| *reason == left.reason) {
@@ -133,7 +133,7 @@ fn left_out(view: &View) -> Vec<String> {
 }
 
 /// What it takes, and what no plan can beat.
-fn figures(view: &View) -> Vec<String> {
+fn figures(view: &PlanView) -> Vec<String> {
     let plan = view.plan();
     let predicted = &plan.predicted;
     let speed = plan.problem.flops() / predicted.seconds.max(f64::MIN_POSITIVE) / 1e9;

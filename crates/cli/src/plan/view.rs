@@ -4,7 +4,7 @@ use bramble_plan::{Decision, Limit, Machine, Plan};
 
 /// A plan that was made, and what is known of its machines.
 #[derive(Clone, Debug)]
-pub(crate) struct View {
+pub(crate) struct PlanView {
     pub(crate) decision: Decision,
     /// The primary, then the workers: what members index.
     pub(crate) machines: Vec<Machine>,
@@ -24,7 +24,7 @@ pub(crate) struct Energy {
     pub(crate) gflops_per_watt: f64,
 }
 
-impl View {
+impl PlanView {
     pub(crate) fn plan(&self) -> &Plan {
         &self.decision.plan
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 const NAMED_MAX: usize = 4;
 
 /// See the head of this file.
-pub(super) struct Case {
+pub(super) struct SimCase {
     pub(super) decision: Decision,
     pub(super) machines: Vec<Machine>,
     pub(super) setting: Setting,
@@ -46,7 +46,7 @@ pub(super) fn refused(why: impl std::fmt::Display) -> Failure {
     Failure::usage(format!("--faults: {why}"))
 }
 
-impl Case {
+impl SimCase {
     pub(super) fn of(
         args: &SimArgs,
         problem: &Problem,

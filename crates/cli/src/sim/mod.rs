@@ -18,9 +18,9 @@ use crate::exit::{Exit, Failure};
 use crate::plan;
 use crate::quantity::seconds;
 use crate::report::cpu_seconds;
-use crate::until::{Ended, done_or_signal};
-use case::Case;
-use runs::{Runs, Wanted};
+use crate::until::{Completion, done_or_signal};
+use case::SimCase;
+use runs::{FaultSets, Runs};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
@@ -34,11 +34,11 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit, Failure> {
     // What cannot be read is said before anybody is asked.
     let joining = case::joining(args.faults.as_deref())?;
     let machines = match plan::machines(&args.product, &problem)? {
-        Ended::Signal(exit) => return Ok(exit),
-        Ended::Done(machines) => machines,
+        Completion::Signal(exit) => return Ok(exit),
+        Completion::Done(machines) => machines,
     };
-    let case = Arc::new(Case::of(args, &problem, machines, &joining)?);
-    let wanted = Wanted::of(args, &case)?;
+    let case = Arc::new(SimCase::of(args, &problem, machines, &joining)?);
+    let wanted = FaultSets::of(args, &case)?;
     let runs = 1.0 + wanted.runs();
     let jobs = case.jobs() * runs;
     if jobs > JOBS_MAX {
@@ -49,8 +49,8 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit, Failure> {
     }
     let (began, cpu_s) = (Instant::now(), cpu_seconds());
     let runs = match done_or_signal(in_a_thread(case.clone(), wanted))? {
-        Ended::Signal(exit) => return Ok(exit),
-        Ended::Done(runs) => runs?,
+        Completion::Signal(exit) => return Ok(exit),
+        Completion::Done(runs) => runs?,
     };
     let own = Own { seconds: began.elapsed().as_secs_f64(), cpu_s: cpu_seconds() - cpu_s };
     if args.product.json {
@@ -96,7 +96,7 @@ fn speed(runs: &Runs, own: Own) -> String {
 }
 
 /// Simulates beside the event loop, which hears signals.
-async fn in_a_thread(case: Arc<Case>, wanted: Wanted) -> Result<Result<Runs, Failure>, Failure> {
+async fn in_a_thread(case: Arc<SimCase>, wanted: FaultSets) -> Result<Result<Runs, Failure>, Failure> {
     let (told, tells) = oneshot::channel();
     std::thread::spawn(move || {
         // Who was interrupted does not wait for it.

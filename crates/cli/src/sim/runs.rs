@@ -4,7 +4,7 @@
 //!
 //! Invariant: what comes out does not depend on how many threads there are, or on which was first.
 
-use super::case::{Case, refused};
+use super::case::{SimCase, refused};
 use crate::args::SimArgs;
 use crate::exit::Failure;
 use crate::quantity::seconds;
@@ -18,7 +18,7 @@ const ROUNDED_S: f64 = 1e-3;
 
 /// What goes wrong in the runs after the first.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Wanted {
+pub(super) enum FaultSets {
     Nothing,
     Faults(String),
     /// So many sets, from a seed on.
@@ -27,7 +27,7 @@ pub(super) enum Wanted {
 
 /// What came of a set of faults that was drawn.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Tried {
+pub(super) struct FaultTrial {
     pub(super) seed: u64,
     pub(super) faults: Faults,
     pub(super) seconds: f64,
@@ -41,11 +41,11 @@ pub(super) struct Runs {
     pub(super) undisturbed: Report,
     pub(super) disturbed: Option<(Faults, Report)>,
     /// By seed.
-    pub(super) drawn: Vec<Tried>,
+    pub(super) drawn: Vec<FaultTrial>,
 }
 
-impl Wanted {
-    pub(super) fn of(args: &SimArgs, case: &Case) -> Result<Self, Failure> {
+impl FaultSets {
+    pub(super) fn of(args: &SimArgs, case: &SimCase) -> Result<Self, Failure> {
         match (&args.faults, args.seeds) {
             (Some(text), _) => Ok(Self::Faults(text.clone())),
             (None, Some(_)) if case.workers().is_empty() => Err(Failure::failed(format!(
@@ -69,13 +69,13 @@ impl Wanted {
 }
 
 /// Does them all.
-pub(super) fn all(case: &Case, wanted: &Wanted) -> Result<Runs, Failure> {
+pub(super) fn all(case: &SimCase, wanted: &FaultSets) -> Result<Runs, Failure> {
     let run = |faults: &Faults| simulate_with(case.plan(), &case.machines, &case.setting, faults);
     let undisturbed = run(&Faults::default());
     let (mut disturbed, mut drawn) = (None, Vec::new());
     match wanted {
-        Wanted::Nothing => {}
-        Wanted::Faults(text) => {
+        FaultSets::Nothing => {}
+        FaultSets::Faults(text) => {
             let whole = Duration::from_secs_f64(undisturbed.seconds);
             let faults = Faults::read_timed(text, Some(whole)).map_err(refused)?;
             faults.check_timed(case.machines.len() - 1).map_err(refused)?;
@@ -84,13 +84,13 @@ pub(super) fn all(case: &Case, wanted: &Wanted) -> Result<Runs, Failure> {
             check_times(&faults, &undisturbed, &report)?;
             disturbed = Some((faults, report));
         }
-        Wanted::Seeds(first, seeds) => {
+        FaultSets::Seeds(first, seeds) => {
             let workers = case.workers();
             drawn = on_all_processors(*seeds as usize, |at| {
                 let seed = first.wrapping_add(at as u64);
                 let faults = Faults::timed_of(seed, &workers, undisturbed.seconds);
                 let Report { seconds, failed, losses, events, .. } = run(&faults);
-                Tried { seed, faults, seconds, failed, lost: losses.len(), events }
+                FaultTrial { seed, faults, seconds, failed, lost: losses.len(), events }
             });
         }
     }
@@ -150,15 +150,15 @@ impl Runs {
     }
 
     /// The set that costs most: one that ends without C, else the slowest.
-    pub(super) fn worst(&self) -> Option<&Tried> {
-        let cost = |tried: &Tried| if tried.failed.is_some() { f64::INFINITY } else { tried.seconds };
+    pub(super) fn worst(&self) -> Option<&FaultTrial> {
+        let cost = |tried: &FaultTrial| if tried.failed.is_some() { f64::INFINITY } else { tried.seconds };
         self.drawn.iter().rev().max_by(|a, b| cost(a).total_cmp(&cost(b)))
     }
 }
 
 /// What one machine did in a run, in all of its sessions.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Part {
+pub(super) struct MachineActivity {
     /// Its number.
     pub(super) machine: usize,
     /// Of all operations that were done, 0 to 1.
@@ -173,9 +173,10 @@ pub(super) struct Part {
 }
 
 /// The machines of a run, by their numbers; those that did nothing and were sent nothing are left out.
-pub(super) fn parts(case: &Case, report: &Report) -> Vec<Part> {
-    let mut parts: Vec<Part> =
-        (0..case.machines.len()).map(|machine| Part { machine, ..Part::default() }).collect();
+pub(super) fn parts(case: &SimCase, report: &Report) -> Vec<MachineActivity> {
+    let mut parts: Vec<MachineActivity> = (0..case.machines.len())
+        .map(|machine| MachineActivity { machine, ..MachineActivity::default() })
+        .collect();
     let all = report.flops().max(1.0);
     for session in &report.machines {
         let part = &mut parts[session.machine];
@@ -193,8 +194,8 @@ pub(super) fn parts(case: &Case, report: &Report) -> Vec<Part> {
 }
 
 /// Of the time of the threads of all machines that took part, 0 to 1.
-pub(super) fn busy(case: &Case, parts: &[Part]) -> f64 {
-    let threads = |part: &Part| f64::from(case.machines[part.machine].threads.max(1));
+pub(super) fn busy(case: &SimCase, parts: &[MachineActivity]) -> f64 {
+    let threads = |part: &MachineActivity| f64::from(case.machines[part.machine].threads.max(1));
     let all: f64 = parts.iter().map(threads).sum();
     parts.iter().map(|part| part.busy * threads(part)).sum::<f64>() / all.max(1.0)
 }
@@ -203,12 +204,12 @@ pub(super) fn busy(case: &Case, parts: &[Part]) -> f64 {
 mod tests {
     use super::*;
 
-    fn tried(seed: u64, seconds: f64, failed: Option<&str>) -> Tried {
+    fn tried(seed: u64, seconds: f64, failed: Option<&str>) -> FaultTrial {
         let failed = failed.map(str::to_owned);
-        Tried { seed, faults: Faults::default(), seconds, failed, lost: 0, events: 1 }
+        FaultTrial { seed, faults: Faults::default(), seconds, failed, lost: 0, events: 1 }
     }
 
-    fn runs(drawn: Vec<Tried>) -> Runs {
+    fn runs(drawn: Vec<FaultTrial>) -> Runs {
         let undisturbed = Report {
             seconds: 1.0,
             failed: None,

@@ -1,7 +1,7 @@
 //! What was simulated for people: the time beside the bound, who did how much, what was lost and what it cost.
 
-use super::case::Case;
-use super::runs::{Part, Runs, busy, parts};
+use super::case::SimCase;
+use super::runs::{MachineActivity, Runs, busy, parts};
 use crate::plan::text::BOUND_SECONDS_MIN;
 use crate::quantity::{bytes, seconds};
 use crate::table;
@@ -15,7 +15,7 @@ const LISTED_FIRST: usize = 12;
 const TOLD_MAX: usize = 12;
 
 /// The whole answer.
-pub(super) fn text(case: &Case, runs: &Runs) -> String {
+pub(super) fn text(case: &SimCase, runs: &Runs) -> String {
     let plan = case.plan();
     let problem = &plan.problem;
     let mut out = vec![
@@ -36,7 +36,7 @@ pub(super) fn text(case: &Case, runs: &Runs) -> String {
 }
 
 /// One run; `calm` is the one without faults, where this is another.
-fn run(case: &Case, report: &Report, calm: Option<&Report>) -> Vec<String> {
+fn run(case: &SimCase, report: &Report, calm: Option<&Report>) -> Vec<String> {
     let plan = case.plan();
     let parts = parts(case, report);
     let mut out = machines(case, &parts, plan.relay);
@@ -78,7 +78,7 @@ fn run(case: &Case, report: &Report, calm: Option<&Report>) -> Vec<String> {
 }
 
 /// The table of the machines that took part.
-fn machines(case: &Case, parts: &[Part], relays: bool) -> Vec<String> {
+fn machines(case: &SimCase, parts: &[MachineActivity], relays: bool) -> Vec<String> {
     let mut head = vec!["machine", "part", "busy", "jobs", "out", "in"];
     head.extend(relays.then_some("passed on"));
     head.push("memory");
@@ -89,7 +89,7 @@ fn machines(case: &Case, parts: &[Part], relays: bool) -> Vec<String> {
         .collect();
     let rest = &parts[listed..];
     if let Some((first, others)) = rest.split_first() {
-        let sum = others.iter().fold(first.clone(), |all, one| Part {
+        let sum = others.iter().fold(first.clone(), |all, one| MachineActivity {
             machine: all.machine,
             share: all.share + one.share,
             busy: all.busy + one.busy,
@@ -99,13 +99,13 @@ fn machines(case: &Case, parts: &[Part], relays: bool) -> Vec<String> {
             held_bytes_max: all.held_bytes_max.max(one.held_bytes_max),
             jobs: all.jobs + one.jobs,
         });
-        let mean = Part { busy: sum.busy / rest.len() as f64, ..sum };
+        let mean = MachineActivity { busy: sum.busy / rest.len() as f64, ..sum };
         rows.push(row(format!("{} more", rest.len()), &mean, relays));
     }
     table::lines(&head, &rows)
 }
 
-fn row(name: String, part: &Part, relays: bool) -> Vec<String> {
+fn row(name: String, part: &MachineActivity, relays: bool) -> Vec<String> {
     let mut row = vec![
         name,
         format!("{:.1} %", part.share * 100.0),
@@ -120,7 +120,7 @@ fn row(name: String, part: &Part, relays: bool) -> Vec<String> {
 }
 
 /// Who was lost and who came in.
-fn events(case: &Case, report: &Report) -> Vec<String> {
+fn events(case: &SimCase, report: &Report) -> Vec<String> {
     let mut all: Vec<(f64, String)> = Vec::new();
     for loss in &report.losses {
         let (name, at, part) = (case.name(loss.machine), seconds(loss.at_s), loss.part * 100.0);

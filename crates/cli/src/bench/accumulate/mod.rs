@@ -32,7 +32,7 @@ const BLOCKS_BYTES_MAX: usize = 256 << 20;
 
 /// What is measured, but for the way.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Case {
+pub(crate) struct AccumulateCase {
     pub(crate) kernel: Choice,
     pub(crate) size: BenchSize,
     pub(crate) jobs: usize,
@@ -41,8 +41,8 @@ pub(crate) struct Case {
 
 /// One way of one case.
 #[derive(Clone, Debug)]
-pub(crate) struct Point {
-    pub(crate) case: Case,
+pub(crate) struct AccumulatePoint {
+    pub(crate) case: AccumulateCase,
     pub(crate) dtype: DType,
     pub(crate) way: Way,
     /// Blocks of a run.
@@ -61,7 +61,7 @@ pub(crate) struct Point {
     pub(crate) difference: f64,
 }
 
-impl Point {
+impl AccumulatePoint {
     pub(crate) fn gflops(&self) -> f64 {
         let BenchSize { m, k, n } = self.case.size;
         2.0 * m as f64 * k as f64 * n as f64 * self.case.jobs as f64 / self.wall.median() / 1e9
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &BenchAccumulateArgs) -> Result<Exit, Failure> {
             for (jobs, threads) in
                 args.jobs.iter().flat_map(|j| threads.iter().map(move |t| (usize::from(*j), *t)))
             {
-                let case = Case { kernel: args.kernel, size: *size, jobs, threads };
+                let case = AccumulateCase { kernel: args.kernel, size: *size, jobs, threads };
                 fits(case, *dtype)?;
                 let new = match dtype {
                     DType::F32 => measured::<f32>(case, &*kernel, &ways, args.form.runs.rounds)?,
@@ -141,7 +141,7 @@ fn block_bytes(size: BenchSize, dtype: DType) -> usize {
 }
 
 /// Refuses what does not fit this machine: the operands, and blocks and their copies for each way.
-fn fits(case: Case, dtype: DType) -> Result<(), Failure> {
+fn fits(case: AccumulateCase, dtype: DType) -> Result<(), Failure> {
     let BenchSize { m, k, n } = case.size;
     let operands = (m + n).saturating_mul(k).saturating_mul(case.jobs).saturating_mul(2 * dtype.size_bytes());
     // Those of a run, and for each thread one for itself.
@@ -172,11 +172,11 @@ struct Measured<'a, T: AtomicElement> {
 
 /// All ways of one case.
 fn measured<T: AtomicElement>(
-    case: Case,
+    case: AccumulateCase,
     kernel: &dyn Kernel,
     ways: &[Way],
     rounds: u16,
-) -> Result<Vec<Point>, Failure> {
+) -> Result<Vec<AccumulatePoint>, Failure> {
     let BenchSize { m, k, n } = case.size;
     let job = |at: usize| Job { a: numbers(m * k, 2 * at as u64 + 1), b: numbers(k * n, 2 * at as u64 + 2) };
     let jobs: Vec<Job<T>> = (0..case.jobs).map(job).collect();
@@ -214,7 +214,7 @@ fn measured<T: AtomicElement>(
 }
 
 /// The owner's block against exact sums: A of all jobs side by side, B of all below each other.
-fn checked<T: AtomicElement>(case: Case, jobs: &[Job<T>], right: &[T]) -> Result<(), Failure> {
+fn checked<T: AtomicElement>(case: AccumulateCase, jobs: &[Job<T>], right: &[T]) -> Result<(), Failure> {
     let BenchSize { m, k, n } = case.size;
     let rows = (0..m).flat_map(|i| jobs.iter().flat_map(move |job| &job.a[i * k..(i + 1) * k]));
     let (a, b): (Vec<T>, Vec<T>) =
@@ -226,7 +226,7 @@ fn checked<T: AtomicElement>(case: Case, jobs: &[Job<T>], right: &[T]) -> Result
     }
 }
 
-fn wrong(case: Case, dtype: DType, way: Way) -> Failure {
+fn wrong(case: AccumulateCase, dtype: DType, way: Way) -> Failure {
     let BenchSize { m, k, n } = case.size;
     let text =
         format!("{way}: {} jobs of {m}x{k}x{n} of {dtype} do not add up to what they should", case.jobs);
@@ -235,7 +235,7 @@ fn wrong(case: Case, dtype: DType, way: Way) -> Failure {
 
 impl<T: AtomicElement> Measured<'_, T> {
     /// All blocks against the owner's.
-    fn compare(&mut self, case: Case, right: &[T]) -> Result<(), Failure> {
+    fn compare(&mut self, case: AccumulateCase, right: &[T]) -> Result<(), Failure> {
         let depth = (case.size.k * case.jobs) as f64;
         let unit = if T::DTYPE == DType::F32 { f64::from(f32::EPSILON) / 2.0 } else { f64::EPSILON / 2.0 };
         // Either is off by at most γ(depth + jobs + 4) Σ |a b|, and no |a b| is more than 1.
@@ -271,9 +271,9 @@ impl<T: AtomicElement> Measured<'_, T> {
         }
     }
 
-    fn point(self, case: Case, owner: &[f64]) -> Point {
+    fn point(self, case: AccumulateCase, owner: &[f64]) -> AccumulatePoint {
         let ratios = self.wall.iter().zip(owner).map(|(own, owner)| own / owner).collect();
-        Point {
+        AccumulatePoint {
             case,
             dtype: T::DTYPE,
             way: self.way,
@@ -293,8 +293,8 @@ impl<T: AtomicElement> Measured<'_, T> {
 mod tests {
     use super::*;
 
-    fn case(jobs: usize, threads: usize) -> Case {
-        Case { kernel: Choice::Auto, size: BenchSize { m: 40, k: 30, n: 20 }, jobs, threads }
+    fn case(jobs: usize, threads: usize) -> AccumulateCase {
+        AccumulateCase { kernel: Choice::Auto, size: BenchSize { m: 40, k: 30, n: 20 }, jobs, threads }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Invariant: all say the same numbers; what JSON calls its fields is in docs/json.md.
 
-use super::Point;
+use super::AccumulatePoint;
 use crate::args::BenchSize;
 use crate::bench::chart::{Chart, Series};
 use crate::bench::plot::threads as thread_count;
@@ -17,8 +17,8 @@ pub(crate) const CSV_HEAD: &str = "way,kernel,dtype,m,k,n,jobs,threads,blocks,ro
 job_seconds,times_owner,gflops,adding,waiting,results,difference_max,outliers\n";
 
 /// Measurements as lines of their own; nothing for a table, which is of all of them.
-pub(crate) fn lines(form: Form, points: &[Point]) -> String {
-    let one = |point: &Point| match form {
+pub(crate) fn lines(form: Form, points: &[AccumulatePoint]) -> String {
+    let one = |point: &AccumulatePoint| match form {
         Form::Table => String::new(),
         Form::Csv => values(CSV_HEAD, &json(point)) + "\n",
         Form::Json => json(point).to_string() + "\n",
@@ -34,7 +34,7 @@ fn waiting(share: &Share) -> f64 {
     share.wait.as_secs_f64()
 }
 
-fn json(p: &Point) -> Value {
+fn json(p: &AccumulatePoint) -> Value {
     let BenchSize { m, k, n } = p.case.size;
     let thread = |share: &Share| {
         json!({
@@ -55,7 +55,7 @@ fn json(p: &Point) -> Value {
 }
 
 /// The table: every measurement on a line.
-pub(crate) fn table(points: &[Point]) -> Vec<String> {
+pub(crate) fn table(points: &[AccumulatePoint]) -> Vec<String> {
     let head = [
         "way",
         "type",
@@ -74,7 +74,7 @@ pub(crate) fn table(points: &[Point]) -> Vec<String> {
         "results",
         "difference",
     ];
-    let row = |p: &Point| {
+    let row = |p: &AccumulatePoint| {
         let by_thread =
             |of: &dyn Fn(&Share) -> String| p.threads.iter().map(of).collect::<Vec<_>>().join(" ");
         let jobs: f64 = p.threads.iter().map(|share| share.jobs).sum();
@@ -113,7 +113,7 @@ fn percent(part: f64) -> String {
 }
 
 /// What disturbed the measurements.
-pub(crate) fn warnings(points: &[Point]) -> Vec<String> {
+pub(crate) fn warnings(points: &[AccumulatePoint]) -> Vec<String> {
     let runs: usize = points.iter().map(|p| p.wall.len()).sum();
     let slow: usize = points.iter().map(|p| p.wall.outliers()).sum();
     if slow == 0 {
@@ -125,7 +125,7 @@ pub(crate) fn warnings(points: &[Point]) -> Vec<String> {
 }
 
 /// Rates over the size of a job, a line for each way; a panel for each type, number of jobs and of threads.
-pub(crate) fn charts(points: &[Point]) -> Vec<Chart> {
+pub(crate) fn charts(points: &[AccumulatePoint]) -> Vec<Chart> {
     let mut charts: Vec<Chart> = Vec::new();
     for p in points {
         let title = format!(
@@ -153,17 +153,17 @@ pub(crate) fn charts(points: &[Point]) -> Vec<Chart> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // A test may panic.
 mod tests {
-    use super::super::Case;
+    use super::super::AccumulateCase;
     use super::*;
     use crate::times::Times;
     use bramble_kernel::{Choice, Way};
     use bramble_matrix::DType;
     use std::time::Duration;
 
-    fn point(way: Way) -> Point {
+    fn point(way: Way) -> AccumulatePoint {
         let ms = Duration::from_millis;
-        Point {
-            case: Case {
+        AccumulatePoint {
+            case: AccumulateCase {
                 kernel: Choice::Auto,
                 size: BenchSize { m: 100, k: 50, n: 100 },
                 jobs: 4,

@@ -9,7 +9,7 @@
 
 use super::function::Function;
 use super::mesh::{LinkName, connected, hidden, reap};
-use super::pairs::Run;
+use super::pairs::LinkRun;
 use crate::exit::{Exit, Failure};
 use crate::ranks::Ranks;
 use bramble_link::{Exchange, LinkError, Order, Plain};
@@ -106,7 +106,7 @@ impl Bares {
     }
 
     /// The time of one message. Whatever waits, waits elsewhere: the event loop goes on.
-    pub(crate) async fn run(&mut self, bare: Bare, run: Run) -> Result<Duration, Failure> {
+    pub(crate) async fn run(&mut self, bare: Bare, run: LinkRun) -> Result<Duration, Failure> {
         if bare == Bare::Mpi {
             return mpi(&self.ranks, run).map_err(|e| failed(bare, &e));
         }
@@ -190,7 +190,7 @@ impl Buffers {
 }
 
 /// The side that measures.
-fn lead(stream: &mut Stream, run: Run) -> io::Result<Duration> {
+fn lead(stream: &mut Stream, run: LinkRun) -> io::Result<Duration> {
     stream.writer.write_all(&encode(run))?;
     stream.buffers.of(run.bytes);
     stream.reader.read_exact(&mut [0; 1])?;
@@ -222,7 +222,7 @@ pub(crate) fn run_bare() -> Result<Exit, Failure> {
 }
 
 /// One side's part; the time of one message.
-fn act(stream: &mut Stream, run: Run, leads: bool) -> io::Result<Duration> {
+fn act(stream: &mut Stream, run: LinkRun, leads: bool) -> io::Result<Duration> {
     let Stream { reader, writer, buffers: Buffers { source, sink } } = stream;
     let window = run.function.window(run.bytes);
     let (began, mut held) = (Instant::now(), Duration::ZERO);
@@ -264,14 +264,14 @@ fn act(stream: &mut Stream, run: Run, leads: bool) -> io::Result<Duration> {
 }
 
 /// The time of one message, of what all took.
-fn of_a_message(run: Run, all: Duration, held: Duration) -> Duration {
+fn of_a_message(run: LinkRun, all: Duration, held: Duration) -> Duration {
     let all = if run.function == Function::Gap { held } else { all };
     let each_way = if matches!(run.function, Function::Latency | Function::TwoWay) { 2.0 } else { 1.0 };
     all.div_f64((each_way * f64::from(run.repeats) * run.function.window(run.bytes) as f64).max(1.0))
 }
 
 /// Messages between the first two processes of a job. The event loop stands still meanwhile, and with it the links.
-fn mpi(ranks: &Ranks, run: Run) -> Result<Duration, LinkError> {
+fn mpi(ranks: &Ranks, run: LinkRun) -> Result<Duration, LinkError> {
     let Some(world) = ranks.others() else { return Err(LinkError::Closed) };
     let exchange = match run.function {
         Function::Latency => Exchange::PingPong,
@@ -285,7 +285,7 @@ fn mpi(ranks: &Ranks, run: Run) -> Result<Duration, LinkError> {
 }
 
 /// Two threads that send each other pointers.
-fn channel(run: Run) -> Duration {
+fn channel(run: LinkRun) -> Duration {
     let message = Arc::new(vec![1u8; run.bytes]);
     let window = run.function.window(run.bytes);
     let (to, from_here) = mpsc::channel::<Arc<Vec<u8>>>();
@@ -315,7 +315,7 @@ fn channel(run: Run) -> Duration {
 }
 
 /// Copies as many messages as would be sent.
-fn memcpy(run: Run) -> Duration {
+fn memcpy(run: LinkRun) -> Duration {
     let mut buffers = Buffers::default();
     buffers.of(run.bytes);
     let copies = run.function.window(run.bytes) as f64 * f64::from(run.repeats);
@@ -326,18 +326,18 @@ fn memcpy(run: Run) -> Duration {
     began.elapsed().div_f64(copies.max(1.0))
 }
 
-fn encode(run: Run) -> [u8; ORDER_BYTES] {
+fn encode(run: LinkRun) -> [u8; ORDER_BYTES] {
     let mut out = [run.function.code(); ORDER_BYTES];
     out[1..5].copy_from_slice(&run.repeats.to_le_bytes());
     out[5..].copy_from_slice(&u64::try_from(run.bytes).unwrap_or(u64::MAX).to_le_bytes());
     out
 }
 
-fn decode(order: [u8; ORDER_BYTES]) -> Option<Run> {
+fn decode(order: [u8; ORDER_BYTES]) -> Option<LinkRun> {
     let [function, r0, r1, r2, r3, bytes @ ..] = order;
     let bytes = usize::try_from(u64::from_le_bytes(bytes)).ok().filter(|bytes| *bytes > 0)?;
     let repeats = u32::from_le_bytes([r0, r1, r2, r3]);
-    Some(Run { function: Function::from_code(function)?, bytes, ends: 2, repeats })
+    Some(LinkRun { function: Function::from_code(function)?, bytes, ends: 2, repeats })
 }
 
 #[cfg(test)]
@@ -345,8 +345,8 @@ fn decode(order: [u8; ORDER_BYTES]) -> Option<Run> {
 mod tests {
     use super::*;
 
-    fn run(function: Function, bytes: usize) -> Run {
-        Run { function, bytes, ends: 2, repeats: 3 }
+    fn run(function: Function, bytes: usize) -> LinkRun {
+        LinkRun { function, bytes, ends: 2, repeats: 3 }
     }
 
     #[test]

@@ -8,10 +8,10 @@
 //!
 //! Deliberately absent: repeating and turns (`measure`), and time limits (whoever leads has one for each order).
 
-use super::collective::{self, Source};
-use super::end::{End, Piece};
+use super::collective::{self, SendBuffer};
+use super::end::{MeshEnd, MessageChunk};
 use super::function::Function;
-use super::pairs::{self, Run};
+use super::pairs::{self, LinkRun};
 use bramble_link::LinkError;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,11 +27,11 @@ const CHECKED_BYTES: usize = 4096;
 
 /// What an end holds for a run, and for the next if that is the same.
 #[derive(Default)]
-struct Prepared(Option<(Function, usize, usize, Source)>);
+struct Prepared(Option<(Function, usize, usize, SendBuffer)>);
 
 impl Prepared {
     /// What the end of that rank gives.
-    fn source(&mut self, end: &End, run: Run) -> Source {
+    fn source(&mut self, end: &MeshEnd, run: LinkRun) -> SendBuffer {
         let key = (run.function, run.bytes, run.ends);
         if let Some((function, bytes, ends, source)) = &self.0
             && (*function, *bytes, *ends) == key
@@ -49,18 +49,18 @@ impl Prepared {
 
 /// End 0, which orders.
 pub(crate) struct Leader {
-    end: End,
+    end: MeshEnd,
     prepared: Prepared,
 }
 
 impl Leader {
-    pub(crate) fn new(end: End) -> Self {
+    pub(crate) fn new(end: MeshEnd) -> Self {
         Self { end, prepared: Prepared::default() }
     }
 
     /// Has the first ends do it, and checks what they get if so told; gives the time of one message or one
     /// operation.
-    pub(crate) async fn lead(&mut self, run: Run, checks: bool) -> Result<Duration, LinkError> {
+    pub(crate) async fn lead(&mut self, run: LinkRun, checks: bool) -> Result<Duration, LinkError> {
         let Self { end, prepared } = self;
         for other in 1..run.ends {
             end.out.signal(other, encode(run, checks)).await?;
@@ -103,7 +103,7 @@ impl Leader {
 }
 
 /// Follows end 0 until that closes.
-pub(crate) async fn serve(mut end: End) -> Result<(), LinkError> {
+pub(crate) async fn serve(mut end: MeshEnd) -> Result<(), LinkError> {
     let mut prepared = Prepared::default();
     loop {
         let order = match end.into.signal(0).await {
@@ -123,9 +123,9 @@ pub(crate) async fn serve(mut end: End) -> Result<(), LinkError> {
 
 /// Does this end's part; gives the time of one message or operation, and whether what came last is right.
 async fn perform(
-    end: &mut End,
-    run: Run,
-    source: &Source,
+    end: &mut MeshEnd,
+    run: LinkRun,
+    source: &SendBuffer,
     checks: bool,
 ) -> Result<(Duration, bool), LinkError> {
     let (time, last) = if run.function.is_of_pairs() {
@@ -139,7 +139,11 @@ async fn perform(
 }
 
 /// Operations of several ends, each after a barrier that does not count; the mean time, and the last result.
-async fn operations(end: &mut End, run: Run, source: &Source) -> Result<(Duration, Vec<Piece>), LinkError> {
+async fn operations(
+    end: &mut MeshEnd,
+    run: LinkRun,
+    source: &SendBuffer,
+) -> Result<(Duration, Vec<MessageChunk>), LinkError> {
     let (mut spent, mut last) = (Duration::ZERO, Vec::new());
     for _ in 0..run.repeats {
         end.pool.put_back(last);
@@ -160,7 +164,7 @@ async fn operations(end: &mut End, run: Run, source: &Source) -> Result<(Duratio
 }
 
 /// What the end of that rank gives: small whole numbers for sums, whose sums are exact; else bytes that differ by end and place.
-fn given(rank: usize, run: Run) -> Vec<u8> {
+fn given(rank: usize, run: LinkRun) -> Vec<u8> {
     let bytes = run.function.source_bytes(run.bytes, run.ends);
     let period: Vec<u8> = match run.function {
         Function::Reduce | Function::AllReduce => {
@@ -182,8 +186,8 @@ fn byte(rank: usize, at: usize) -> u8 {
 }
 
 /// Whether that is what an end of that rank has to end with.
-fn is_right(rank: usize, run: Run, got: &[Piece]) -> bool {
-    let Run { function, bytes, ends, .. } = run;
+fn is_right(rank: usize, run: LinkRun, got: &[MessageChunk]) -> bool {
+    let LinkRun { function, bytes, ends, .. } = run;
     let others: usize = (0..ends).sum();
     let expected = |at: usize| match function {
         Function::Reduce | Function::AllReduce => {
@@ -209,7 +213,7 @@ fn is_right(rank: usize, run: Run, got: &[Piece]) -> bool {
     pieces_are_right && from == expects
 }
 
-fn encode(run: Run, checks: bool) -> Vec<u8> {
+fn encode(run: LinkRun, checks: bool) -> Vec<u8> {
     let mut out = vec![run.function.code(), u8::from(checks)];
     out.extend(u16::try_from(run.ends).unwrap_or(u16::MAX).to_le_bytes());
     out.extend(run.repeats.to_le_bytes());
@@ -217,10 +221,10 @@ fn encode(run: Run, checks: bool) -> Vec<u8> {
     out
 }
 
-fn decode(bytes: &[u8]) -> Option<(Run, bool)> {
+fn decode(bytes: &[u8]) -> Option<(LinkRun, bool)> {
     let bytes: &[u8; ORDER_BYTES] = bytes.try_into().ok()?;
     let [function, checks, e0, e1, r0, r1, r2, r3, size @ ..] = *bytes;
-    let run = Run {
+    let run = LinkRun {
         function: Function::from_code(function)?,
         bytes: usize::try_from(u64::from_le_bytes(size)).ok().filter(|bytes| *bytes > 0)?,
         ends: usize::from(u16::from_le_bytes([e0, e1])),
@@ -248,7 +252,7 @@ mod tests {
     use crate::bench::link::mesh::thread_ends;
 
     /// Leads an order among tasks.
-    async fn led(run: Run, checks: bool) -> Result<Duration, LinkError> {
+    async fn led(run: LinkRun, checks: bool) -> Result<Duration, LinkError> {
         let mut ends = thread_ends(run.ends);
         let mut leader = Leader::new(ends.remove(0));
         let serving: Vec<_> = ends.into_iter().map(|end| tokio::task::spawn_local(serve(end))).collect();
@@ -273,7 +277,7 @@ mod tests {
                 let counts = if function.is_of_pairs() { 2..=2 } else { 2..=5 };
                 for ends in counts {
                     for bytes in [8, 4000, 72 << 10, (1 << 20) + 8] {
-                        let run = Run { function, bytes, ends, repeats: 2 };
+                        let run = LinkRun { function, bytes, ends, repeats: 2 };
                         let time = led(run, true).await.unwrap();
                         assert!(time > Duration::ZERO, "{run:?}");
                     }
@@ -284,7 +288,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_seen() {
-        let run = Run { function: Function::AllReduce, bytes: 24, ends: 3, repeats: 1 };
+        let run = LinkRun { function: Function::AllReduce, bytes: 24, ends: 3, repeats: 1 };
         let sums = |off: f64| -> Vec<u8> {
             (0..3)
                 .flat_map(|at| (number(0, at) + number(1, at) + number(2, at) + off).to_le_bytes())
@@ -292,20 +296,20 @@ mod tests {
         };
         let piece = |bytes: Vec<u8>| {
             let len = bytes.len();
-            [Piece::of(&Arc::new(bytes), 0..len)]
+            [MessageChunk::of(&Arc::new(bytes), 0..len)]
         };
         assert!(is_right(1, run, &piece(sums(0.0))));
         assert!(!is_right(1, run, &piece(sums(1.0))));
         assert!(!is_right(1, run, &[]));
         assert!(!is_right(1, run, &piece(vec![0; 23])));
-        let all = Run { function: Function::AllToAll, bytes: 3, ends: 2, repeats: 1 };
+        let all = LinkRun { function: Function::AllToAll, bytes: 3, ends: 2, repeats: 1 };
         let mine: Vec<u8> = (0..6).map(|at| byte(at / 3, 3 + at % 3)).collect();
         assert!(is_right(1, all, &piece(mine.clone())) && !is_right(0, all, &piece(mine)));
     }
 
     #[test]
     fn orders_and_answers_are_read_as_they_were_written() {
-        let run = Run { function: Function::TwoWay, bytes: 1 << 26, ends: 2, repeats: 70_000 };
+        let run = LinkRun { function: Function::TwoWay, bytes: 1 << 26, ends: 2, repeats: 70_000 };
         assert_eq!(decode(&encode(run, true)), Some((run, true)));
         assert_eq!(
             answered(&answer(false, Duration::from_micros(3))),

@@ -22,17 +22,17 @@ pub(crate) const DATA: u8 = 1;
 pub(crate) const SIGNAL: u8 = 2;
 
 /// One end.
-pub(crate) struct End {
+pub(crate) struct MeshEnd {
     pub(crate) rank: usize,
-    pub(crate) out: Out,
-    pub(crate) into: In,
-    pub(crate) pool: Pool,
+    pub(crate) out: MeshSenders,
+    pub(crate) into: MeshReceivers,
+    pub(crate) pool: BodyPool,
 }
 
-impl End {
+impl MeshEnd {
     /// The end of that rank; `links` are by the rank of the other end, with nothing at its own place.
     pub(crate) fn new(rank: usize, links: Vec<Option<Link>>) -> Self {
-        let pool = Pool::default();
+        let pool = BodyPool::default();
         let (mut senders, mut receivers) = (Vec::new(), Vec::new());
         for link in links {
             let (sender, receiver) = link.map(|l| (l.sender, l.receiver)).unzip();
@@ -42,7 +42,7 @@ impl End {
                 receiver
             }));
         }
-        Self { rank, out: Out(senders), into: In { receivers, pool: pool.clone() }, pool }
+        Self { rank, out: MeshSenders(senders), into: MeshReceivers { receivers, pool: pool.clone() }, pool }
     }
 
     /// Waits until the first so many ends are here: in as many steps as twice the last one has doublings (dissemination).
@@ -59,9 +59,9 @@ impl End {
 }
 
 /// The sending sides.
-pub(crate) struct Out(Vec<Option<Box<dyn Sender>>>);
+pub(crate) struct MeshSenders(Vec<Option<Box<dyn Sender>>>);
 
-impl Out {
+impl MeshSenders {
     /// Sends bytes from where they lie, in one frame.
     pub(crate) async fn region(&mut self, to: usize, region: Region) -> Result<(), LinkError> {
         self.to(to).send(Frame::new(DATA, Vec::new(), Body::Shared(region))).await
@@ -102,21 +102,21 @@ impl Out {
 }
 
 /// The receiving sides.
-pub(crate) struct In {
+pub(crate) struct MeshReceivers {
     receivers: Vec<Option<Box<dyn Receiver>>>,
-    pool: Pool,
+    pool: BodyPool,
 }
 
-impl In {
+impl MeshReceivers {
     /// The next frame of a message from that end.
-    pub(crate) async fn piece(&mut self, from: usize) -> Result<Piece, LinkError> {
+    pub(crate) async fn piece(&mut self, from: usize) -> Result<MessageChunk, LinkError> {
         let Self { receivers, pool } = self;
         let arrived = receiver(receivers, from).receive(pool).await?;
         let foreign = |what: &str| Err(LinkError::Foreign(format!("{what} came from end {from}")));
         match arrived.body {
-            ArrivedBody::Shared(region) if region.runs == 1 => Ok(Piece { region, memory: None }),
+            ArrivedBody::Shared(region) if region.runs == 1 => Ok(MessageChunk { region, memory: None }),
             ArrivedBody::Landed(landing) => match landing.into_any().downcast::<Vec<u8>>() {
-                Ok(memory) => Ok(Piece::owned(*memory)),
+                Ok(memory) => Ok(MessageChunk::owned(*memory)),
                 Err(_) => foreign("memory of nobody"),
             },
             _ => foreign("a frame without a body"),
@@ -128,7 +128,7 @@ impl In {
         &mut self,
         from: usize,
         bytes: usize,
-        held: &mut Vec<Piece>,
+        held: &mut Vec<MessageChunk>,
     ) -> Result<(), LinkError> {
         for range in chunks(0..bytes) {
             let piece = self.piece(from).await?;
@@ -170,13 +170,13 @@ fn region(source: &Arc<Vec<u8>>, range: Range<usize>) -> Region {
 }
 
 /// Some bytes of a message, in one run.
-pub(crate) struct Piece {
+pub(crate) struct MessageChunk {
     pub(crate) region: Region,
     /// The memory, where it is this end's.
     memory: Option<Arc<Vec<u8>>>,
 }
 
-impl Piece {
+impl MessageChunk {
     fn owned(memory: Vec<u8>) -> Self {
         let memory = Arc::new(memory);
         Self { region: Region::whole(memory.clone()), memory: Some(memory) }
@@ -192,7 +192,7 @@ impl Piece {
     }
 
     /// The sum of this piece and other numbers (8-byte floats), in its own memory where nobody else holds that.
-    pub(crate) fn plus(self, other: &[u8], pool: &Pool) -> Self {
+    pub(crate) fn plus(self, other: &[u8], pool: &BodyPool) -> Self {
         let mut sum = self.into_memory().unwrap_or_else(|region| pool.copy_of(region.run(0)));
         for (a, b) in sum.as_chunks_mut().0.iter_mut().zip(other.as_chunks().0) {
             *a = (f64::from_le_bytes(*a) + f64::from_le_bytes(*b)).to_le_bytes();
@@ -211,11 +211,11 @@ impl Piece {
 
 /// Memory for bodies, used again and again.
 #[derive(Clone, Default)]
-pub(crate) struct Pool(Rc<RefCell<Vec<Vec<u8>>>>);
+pub(crate) struct BodyPool(Rc<RefCell<Vec<Vec<u8>>>>);
 
-impl Pool {
+impl BodyPool {
     /// Takes memory back that nobody holds any more.
-    pub(crate) fn put_back(&self, pieces: impl IntoIterator<Item = Piece>) {
+    pub(crate) fn put_back(&self, pieces: impl IntoIterator<Item = MessageChunk>) {
         self.0.borrow_mut().extend(pieces.into_iter().filter_map(|piece| piece.into_memory().ok()));
     }
 
@@ -232,7 +232,7 @@ impl Pool {
     }
 }
 
-impl Place for Pool {
+impl Place for BodyPool {
     fn place(&mut self, _kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         let mut memory = self.0.borrow_mut().pop().unwrap_or_default();
         memory.resize(body_bytes, 0);

@@ -9,7 +9,7 @@
 use super::bare::{Bare, Bares};
 use super::function::Function;
 use super::mesh::{LinkName, Mesh};
-use super::pairs::Run;
+use super::pairs::LinkRun;
 use crate::exit::Failure;
 use crate::ranks::Ranks;
 use crate::times::Times;
@@ -29,7 +29,7 @@ const SIZE_MAX: usize = 64 << 20;
 
 /// What is measured.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct LinkBenchConfig {
     pub(crate) links: Vec<LinkName>,
     pub(crate) functions: Vec<Function>,
     /// Bytes of messages; the usual ones if there are none.
@@ -43,7 +43,7 @@ pub(crate) struct Wanted {
 
 /// One link with one function at one size.
 #[derive(Clone, Debug)]
-pub(crate) struct Point {
+pub(crate) struct LinkPoint {
     pub(crate) link: LinkName,
     pub(crate) function: Function,
     pub(crate) bytes: usize,
@@ -56,7 +56,7 @@ pub(crate) struct Point {
     pub(crate) bare: Option<(Bare, Times)>,
 }
 
-impl Point {
+impl LinkPoint {
     /// By the median.
     pub(crate) fn bytes_per_s(&self) -> f64 {
         self.function.moved_bytes(self.bytes, self.ends) / self.times.median()
@@ -69,7 +69,7 @@ impl Point {
 }
 
 /// Measures all. Has to run inside a `LocalSet`.
-pub(crate) async fn all(wanted: &Wanted, tell: &mut dyn Tell) -> Result<(), Failure> {
+pub(crate) async fn all(wanted: &LinkBenchConfig, tell: &mut dyn Tell) -> Result<(), Failure> {
     let most = if wanted.functions.iter().all(|f| f.is_of_pairs()) {
         2
     } else {
@@ -84,7 +84,7 @@ pub(crate) async fn all(wanted: &Wanted, tell: &mut dyn Tell) -> Result<(), Fail
         let counts = if function.is_of_pairs() { &[2][..] } else { &wanted.ends };
         for ends in counts {
             for bytes in sizes(wanted, *function, *ends) {
-                let run = Run { function: *function, bytes, ends: *ends, repeats: 1 };
+                let run = LinkRun { function: *function, bytes, ends: *ends, repeats: 1 };
                 let there = meshes.iter().map(|mesh| mesh.ends).min().unwrap_or(0);
                 if let Err(why) = are_there(run, there).and_then(|()| fits(run, meshes.len())) {
                     tell.left_out(&format!(
@@ -107,7 +107,7 @@ pub(crate) async fn all(wanted: &Wanted, tell: &mut dyn Tell) -> Result<(), Fail
 /// Who is told of points.
 pub(crate) trait Tell {
     /// All links at one function, size and number of ends.
-    fn points(&mut self, points: Vec<Point>) -> Result<(), Failure>;
+    fn points(&mut self, points: Vec<LinkPoint>) -> Result<(), Failure>;
     /// What is not measured, and why.
     fn left_out(&mut self, what: &str);
     /// A function is done.
@@ -115,7 +115,7 @@ pub(crate) trait Tell {
 }
 
 /// The sizes of a function: those that are named, or powers of four, up to less where many ends move them.
-fn sizes(wanted: &Wanted, function: Function, ends: usize) -> Vec<usize> {
+fn sizes(wanted: &LinkBenchConfig, function: Function, ends: usize) -> Vec<usize> {
     if !wanted.sizes.is_empty() {
         return wanted.sizes.clone();
     }
@@ -125,12 +125,12 @@ fn sizes(wanted: &Wanted, function: Function, ends: usize) -> Vec<usize> {
 }
 
 /// Whether there are as many ends.
-fn are_there(run: Run, ends: usize) -> Result<(), String> {
+fn are_there(run: LinkRun, ends: usize) -> Result<(), String> {
     if run.ends <= ends { Ok(()) } else { Err(format!("mpirun has started {ends} processes")) }
 }
 
 /// Whether a message can be of that size, and all ends of all links have room for what they give and get.
-fn fits(run: Run, links: usize) -> Result<(), String> {
+fn fits(run: LinkRun, links: usize) -> Result<(), String> {
     if !run.function.takes(run.bytes) {
         return Err("sums are of floats of 8 bytes".to_owned());
     }
@@ -148,7 +148,7 @@ fn fits(run: Run, links: usize) -> Result<(), String> {
 }
 
 /// A link that is warm, and its bare counterpart.
-type Pair = (Warm, Option<(Bare, Warm)>);
+type WarmPair = (Warm, Option<(Bare, Warm)>);
 
 /// A contestant that is warm.
 struct Warm {
@@ -157,13 +157,18 @@ struct Warm {
 }
 
 /// All links at one function, size and number of ends, with what they are compared with.
-async fn point(meshes: &mut [Mesh], bares: &mut Bares, run: Run, rounds: u16) -> Result<Vec<Point>, Failure> {
+async fn point(
+    meshes: &mut [Mesh],
+    bares: &mut Bares,
+    run: LinkRun,
+    rounds: u16,
+) -> Result<Vec<LinkPoint>, Failure> {
     let mut all = Vec::new();
     for mesh in &mut *meshes {
         // The first is cold; a few more tell how many make a run, if one is not enough.
         let mut one = led(mesh, run, true).await?;
         if repeats(run, one) > 1 {
-            one = led(mesh, Run { repeats: 3, ..run }, false).await?;
+            one = led(mesh, LinkRun { repeats: 3, ..run }, false).await?;
         }
         let link = Warm { repeats: repeats(run, one), times: Vec::new() };
         let bare = Bare::of(mesh.link, run.function);
@@ -173,7 +178,7 @@ async fn point(meshes: &mut [Mesh], bares: &mut Bares, run: Run, rounds: u16) ->
                 bares.prepare(bare)?;
                 let mut one = bares.run(bare, run).await?;
                 if repeats(run, one) > 1 {
-                    one = bares.run(bare, Run { repeats: 3, ..run }).await?;
+                    one = bares.run(bare, LinkRun { repeats: 3, ..run }).await?;
                 }
                 Some((bare, Warm { repeats: repeats(run, one), times: Vec::new() }))
             }
@@ -182,9 +187,9 @@ async fn point(meshes: &mut [Mesh], bares: &mut Bares, run: Run, rounds: u16) ->
     }
     for _ in 0..rounds {
         for (mesh, (link, bare)) in meshes.iter_mut().zip(&mut all) {
-            link.times.push(seconds(led(mesh, Run { repeats: link.repeats, ..run }, false).await?));
+            link.times.push(seconds(led(mesh, LinkRun { repeats: link.repeats, ..run }, false).await?));
             if let Some((bare, warm)) = bare {
-                let time = bares.run(*bare, Run { repeats: warm.repeats, ..run }).await?;
+                let time = bares.run(*bare, LinkRun { repeats: warm.repeats, ..run }).await?;
                 warm.times.push(seconds(time));
             }
         }
@@ -192,7 +197,7 @@ async fn point(meshes: &mut [Mesh], bares: &mut Bares, run: Run, rounds: u16) ->
     for mesh in &mut *meshes {
         mesh.leader.clear();
     }
-    let point = |(mesh, (link, bare)): (&Mesh, Pair)| Point {
+    let point = |(mesh, (link, bare)): (&Mesh, WarmPair)| LinkPoint {
         link: mesh.link,
         function: run.function,
         bytes: run.bytes,
@@ -206,7 +211,7 @@ async fn point(meshes: &mut [Mesh], bares: &mut Bares, run: Run, rounds: u16) ->
 
 /// How often it is done in a run, if one message or operation takes so long. A barrier before an operation, which does not
 /// count, takes about as long again.
-fn repeats(run: Run, one: Duration) -> u32 {
+fn repeats(run: LinkRun, one: Duration) -> u32 {
     let messages = if run.function.is_of_pairs() { run.function.window(run.bytes) as f64 } else { 2.0 };
     (RUN_SECONDS / (seconds(one) * messages)).clamp(1.0, REPEATS_MAX) as u32
 }
@@ -228,13 +233,13 @@ async fn gone_soon(mesh: &mut Mesh) -> Option<String> {
 }
 
 /// One run, within its deadline.
-async fn led(mesh: &mut Mesh, run: Run, checks: bool) -> Result<Duration, Failure> {
+async fn led(mesh: &mut Mesh, run: LinkRun, checks: bool) -> Result<Duration, Failure> {
     let why = match tokio::time::timeout(RUN_DEADLINE, mesh.leader.lead(run, checks)).await {
         Ok(Ok(time)) => return Ok(time),
         Ok(Err(e)) => e.to_string(),
         Err(_) => format!("no end within {} s", RUN_DEADLINE.as_secs()),
     };
-    let Run { function, bytes, ends, .. } = run;
+    let LinkRun { function, bytes, ends, .. } = run;
     let gone = gone_soon(mesh).await.map(|gone| format!("; {gone}")).unwrap_or_default();
     let what = format!("{} of {bytes} bytes among {ends} ends of {}", function.name(), mesh.link.name());
     Err(Failure::failed(format!("bench link: {what}: {why}{gone}")))

@@ -29,15 +29,15 @@ use super::machine;
 use super::show::Form;
 use crate::args::BenchLinkArgs;
 use crate::exit::{Exit, Failure};
-use crate::until::{Ended, done_or_signal};
-use measure::{Point, Tell, Wanted};
+use crate::until::{Completion, done_or_signal};
+use measure::{LinkBenchConfig, LinkPoint, Tell};
 
 /// Runs the verb.
 pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
     args.form.check_plot()?;
     let form = Form::of(&args.form.runs);
     let made_here: Vec<LinkName> = LinkName::ALL.iter().copied().filter(|link| link.is_made_here()).collect();
-    let wanted = Wanted {
+    let wanted = LinkBenchConfig {
         links: once(&args.link, &made_here),
         ranks: args.ranks.clone(),
         functions: once(&args.function, &Function::ALL),
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
     };
     let mut told = Told { form, points: Vec::new(), left_out: Vec::new() };
     crate::out(machine::head(form, show::CSV_HEAD).as_bytes())?;
-    if let Ended::Signal(exit) = done_or_signal(measure::all(&wanted, &mut told))? {
+    if let Completion::Signal(exit) = done_or_signal(measure::all(&wanted, &mut told))? {
         return Ok(exit);
     }
     show::warnings(&told.points).iter().for_each(|line| crate::say(line));
@@ -70,12 +70,12 @@ fn once<T: Copy + PartialEq>(named: &[T], all: &[T]) -> Vec<T> {
 /// Prints points as they come.
 struct Told {
     form: Form,
-    points: Vec<Point>,
+    points: Vec<LinkPoint>,
     left_out: Vec<String>,
 }
 
 impl Tell for Told {
-    fn points(&mut self, points: Vec<Point>) -> Result<(), Failure> {
+    fn points(&mut self, points: Vec<LinkPoint>) -> Result<(), Failure> {
         crate::out(show::lines(self.form, &points).as_bytes())?;
         self.points.extend(points);
         Ok(())
@@ -89,7 +89,7 @@ impl Tell for Told {
     }
 
     fn done(&mut self, function: Function) -> Result<(), Failure> {
-        let of_function: Vec<&Point> = self.points.iter().filter(|p| p.function == function).collect();
+        let of_function: Vec<&LinkPoint> = self.points.iter().filter(|p| p.function == function).collect();
         if self.form == Form::Table && !of_function.is_empty() {
             crate::out((show::table(function, &of_function).join("\n") + "\n\n").as_bytes())?;
         }

@@ -3,7 +3,7 @@
 //! Invariants: the clock is end 0's; a window is sent back to back, and its acknowledgement is one frame without a body. Gap
 //! leaves the acknowledgement out, bandwidth does not.
 
-use super::end::{End, Out, Piece};
+use super::end::{MeshEnd, MeshSenders, MessageChunk};
 use super::function::Function;
 use bramble_link::LinkError;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// What both ends know of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct LinkRun {
     pub(crate) function: Function,
     pub(crate) bytes: usize,
     pub(crate) ends: usize,
@@ -21,10 +21,10 @@ pub(crate) struct Run {
 
 /// Does it at this end; gives the time of one message, and the last that came.
 pub(crate) async fn perform(
-    end: &mut End,
-    run: Run,
+    end: &mut MeshEnd,
+    run: LinkRun,
     source: &Arc<Vec<u8>>,
-) -> Result<(Duration, Vec<Piece>), LinkError> {
+) -> Result<(Duration, Vec<MessageChunk>), LinkError> {
     let (leads, other) = (end.rank == 0, 1 - end.rank);
     let window = run.function.window(run.bytes);
     let mut last = Vec::new();
@@ -41,7 +41,7 @@ pub(crate) async fn perform(
                 end.out.message(other, source, 0..run.bytes).await?;
             }
             Function::TwoWay => {
-                let End { out, into, pool, .. } = end;
+                let MeshEnd { out, into, pool, .. } = end;
                 let sending = give(out, other, source, run.bytes, window);
                 let receiving = async {
                     for _ in 0..window {
@@ -73,13 +73,18 @@ pub(crate) async fn perform(
 }
 
 /// A message into `last`, in place of the one before.
-async fn take(end: &mut End, from: usize, bytes: usize, last: &mut Vec<Piece>) -> Result<(), LinkError> {
+async fn take(
+    end: &mut MeshEnd,
+    from: usize,
+    bytes: usize,
+    last: &mut Vec<MessageChunk>,
+) -> Result<(), LinkError> {
     end.pool.put_back(last.drain(..));
     end.into.message(from, bytes, last).await
 }
 
 async fn give(
-    out: &mut Out,
+    out: &mut MeshSenders,
     to: usize,
     source: &Arc<Vec<u8>>,
     bytes: usize,

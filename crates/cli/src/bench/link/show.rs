@@ -3,7 +3,7 @@
 //! Invariant: all three say the same numbers; what JSON calls its fields is in docs/json.md.
 
 use super::function::Function;
-use super::measure::Point;
+use super::measure::LinkPoint;
 use super::mesh::LinkName;
 use crate::bench::show::{Form, values};
 use crate::quantity::size_text;
@@ -15,7 +15,7 @@ pub(crate) const CSV_HEAD: &str = "link,function,algorithm,bytes,ends,window,rou
 bytes_per_s,messages_per_s,bare,bare_seconds,of_bare,outliers\n";
 
 /// Measurements as lines of their own; nothing for a table, which is of a whole function.
-pub(crate) fn lines(form: Form, points: &[Point]) -> String {
+pub(crate) fn lines(form: Form, points: &[LinkPoint]) -> String {
     points
         .iter()
         .map(|point| match form {
@@ -26,7 +26,7 @@ pub(crate) fn lines(form: Form, points: &[Point]) -> String {
         .collect()
 }
 
-fn json(p: &Point) -> Value {
+fn json(p: &LinkPoint) -> Value {
     json!({
         "schema": "bramble.bench.link/1",
         "link": p.link.name(), "function": p.function.name(), "algorithm": p.function.algorithm(p.bytes),
@@ -56,7 +56,7 @@ fn title(function: Function) -> &'static str {
 }
 
 /// The table of a function: a size (and a number of ends) on a line, three columns for each link.
-pub(crate) fn table(function: Function, points: &[&Point]) -> Vec<String> {
+pub(crate) fn table(function: Function, points: &[&LinkPoint]) -> Vec<String> {
     let mut links: Vec<LinkName> = Vec::new();
     let mut cases: Vec<(usize, usize)> = Vec::new();
     for p in points {
@@ -86,7 +86,7 @@ pub(crate) fn table(function: Function, points: &[&Point]) -> Vec<String> {
         }
         for link in &links {
             let point = points.iter().find(|p| (p.link, p.ends, p.bytes) == (*link, *ends, *bytes));
-            let of = |text: fn(&Point) -> String| point.map_or_else(|| "-".to_owned(), |p| text(p));
+            let of = |text: fn(&LinkPoint) -> String| point.map_or_else(|| "-".to_owned(), |p| text(p));
             row.push(of(value));
             row.push(of(|p| format!("{:.0} %", 100.0 * p.times.spread())));
             if has_bare(*link) {
@@ -115,7 +115,7 @@ pub(crate) fn table(function: Function, points: &[&Point]) -> Vec<String> {
 }
 
 /// What people ask a function for: 10^6 bytes a second, or microseconds.
-fn value(p: &Point) -> String {
+fn value(p: &LinkPoint) -> String {
     short(if p.function.is_a_rate() { p.bytes_per_s() / 1e6 } else { p.times.median() * 1e6 })
 }
 
@@ -129,7 +129,7 @@ fn short(x: f64) -> String {
 }
 
 /// What disturbed the measurements.
-pub(crate) fn warnings(points: &[Point]) -> Vec<String> {
+pub(crate) fn warnings(points: &[LinkPoint]) -> Vec<String> {
     let runs: usize = points.iter().map(|p| p.times.len()).sum();
     let slow: usize = points.iter().map(|p| p.times.outliers()).sum();
     if slow == 0 {
@@ -153,8 +153,8 @@ pub(super) mod tests {
         function: Function,
         bytes: usize,
         seconds: f64,
-    ) -> Point {
-        Point {
+    ) -> LinkPoint {
+        LinkPoint {
             link,
             function,
             bytes,

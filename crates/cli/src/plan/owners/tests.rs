@@ -51,7 +51,7 @@ pub(crate) fn strategies() -> impl Strategy<Value = &'static str> {
 }
 
 /// The boxes of elements that a member's blocks really are, tile by tile and step by step.
-fn really(plan: &Plan, member: usize) -> Vec<Part> {
+fn really(plan: &Plan, member: usize) -> Vec<OwnedBox> {
     let mut all = Vec::new();
     for block in plan.members[member].blocks() {
         let region = &plan.regions[block.region];
@@ -65,7 +65,7 @@ fn really(plan: &Plan, member: usize) -> Vec<Part> {
                 let parts = if region.is_rim(step) { 1 } else { q };
                 all.extend((0..parts).map(|w| {
                     let k = region.a_panel(i, step, u, w).cols;
-                    Part { rows: tile.rows, cols: tile.cols, k }
+                    OwnedBox { rows: tile.rows, cols: tile.cols, k }
                 }));
             }
         }
@@ -73,7 +73,7 @@ fn really(plan: &Plan, member: usize) -> Vec<Part> {
     all
 }
 
-fn volume(part: &Part) -> u64 {
+fn volume(part: &OwnedBox) -> u64 {
     part.rows.len() * part.cols.len() * part.k.len()
 }
 
@@ -101,11 +101,11 @@ proptest! {
                     prop_assert_eq!(owners.at(row, col, k), Some(member), "{} {} {}", row, col, k);
                 }
             }
-            let shown: Vec<Part> =
+            let shown: Vec<OwnedBox> =
                 plan.members[member].shares.iter().flat_map(|s| parts(&plan.regions[s.region], s)).collect();
             prop_assert_eq!(shown.iter().map(volume).sum::<u64>(), boxes.iter().map(volume).sum::<u64>());
             for b in &boxes {
-                let inside = |p: &&Part| {
+                let inside = |p: &&OwnedBox| {
                     let holds = |outer: Span, inner: Span| outer.start <= inner.start && inner.end <= outer.end;
                     holds(p.rows, b.rows) && holds(p.cols, b.cols) && holds(p.k, b.k)
                 };

@@ -8,7 +8,7 @@ use crate::bench::link::mesh::thread_ends;
 /// Has every end do the same; gives what each ended with.
 fn together<F>(ends: usize, each: F) -> Vec<Vec<u8>>
 where
-    F: AsyncFn(&mut End) -> Result<Vec<Piece>, LinkError>,
+    F: AsyncFn(&mut MeshEnd) -> Result<Vec<MessageChunk>, LinkError>,
 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
@@ -49,7 +49,7 @@ where
 }
 
 /// Numbers of an end that differ from all others'.
-fn numbers(rank: usize, count: usize) -> Source {
+fn numbers(rank: usize, count: usize) -> SendBuffer {
     Arc::new((0..count).flat_map(|i| ((i * 10 + rank * rank + 1) as f64).to_le_bytes()).collect())
 }
 
@@ -66,8 +66,8 @@ fn read(bytes: &[u8]) -> Vec<f64> {
 fn a_broadcast_brings_the_roots_bytes_to_all() {
     for ends in 1..=9 {
         for bytes in [1, 1000, (2 << 20) + 5] {
-            let given: Source = Arc::new((0..bytes).map(|i| (i % 253) as u8).collect());
-            let blank: Source = Arc::new(vec![0; bytes]);
+            let given: SendBuffer = Arc::new((0..bytes).map(|i| (i % 253) as u8).collect());
+            let blank: SendBuffer = Arc::new(vec![0; bytes]);
             let got = together(ends, async |end| {
                 let mine = if end.rank == 0 { &given } else { &blank };
                 broadcast(end, ends, mine).await
@@ -114,7 +114,8 @@ fn an_all_to_all_gives_each_end_its_block_of_every_other() {
             let mark = |from: usize, to: usize| (from * 16 + to) as u8;
             let got = together(ends, async |end| {
                 let rank = end.rank;
-                let mine: Source = Arc::new((0..ends).flat_map(|to| vec![mark(rank, to); bytes]).collect());
+                let mine: SendBuffer =
+                    Arc::new((0..ends).flat_map(|to| vec![mark(rank, to); bytes]).collect());
                 all_to_all(end, ends, &mine).await
             });
             for (to, got) in got.iter().enumerate() {

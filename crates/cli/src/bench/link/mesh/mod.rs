@@ -20,7 +20,7 @@ pub(crate) use tcp::connected;
 pub(crate) use thread::ends as thread_ends;
 
 use super::conduct::{Leader, serve};
-use super::end::End;
+use super::end::MeshEnd;
 use crate::exit::Failure;
 use crate::ranks::Ranks;
 use bramble_link::LinkError;

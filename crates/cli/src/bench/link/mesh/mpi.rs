@@ -2,14 +2,14 @@
 //!
 //! Invariant: each has a link with each other, opened by both in the order of ranks; so both mean the same one.
 
-use super::{End, Links};
+use super::{Links, MeshEnd};
 use crate::bench::link::conduct::serve;
 use crate::exit::Failure;
 use crate::ranks::{Ranks, drive};
 use bramble_link::{LinkError, LinkFuture, Order, World};
 
-/// End 0. Has to run inside a `LocalSet`.
-pub(super) fn lead(ranks: &Ranks) -> Result<End, Failure> {
+/// MeshEnd 0. Has to run inside a `LocalSet`.
+pub(super) fn lead(ranks: &Ranks) -> Result<MeshEnd, Failure> {
     let Some(world) = ranks.others() else {
         return Err(Failure::usage(
             "bench link --link mpi: there is one process; start more: mpirun -n 2 bramble bench link --link mpi",
@@ -21,12 +21,12 @@ pub(super) fn lead(ranks: &Ranks) -> Result<End, Failure> {
     end(&world).map_err(failed)
 }
 
-fn end(world: &World) -> Result<End, LinkError> {
+fn end(world: &World) -> Result<MeshEnd, LinkError> {
     let link = |rank| match rank == world.rank() {
         true => Ok(None),
         false => world.link(rank, &format!("end {rank}")).map(Some),
     };
-    Ok(End::new(world.rank(), (0..world.size()).map(link).collect::<Result<Links, _>>()?))
+    Ok(MeshEnd::new(world.rank(), (0..world.size()).map(link).collect::<Result<Links, _>>()?))
 }
 
 /// What all other processes do until the first one says that it is over.

@@ -7,7 +7,7 @@
 
 use super::half::Half;
 use super::handed::{Identity, give, take};
-use super::{End, LinkName, Links, each_with_each};
+use super::{LinkName, Links, MeshEnd, each_with_each};
 use crate::bench::link::conduct::serve;
 use crate::exit::{Exit, Failure};
 use bramble_link::LinkError;
@@ -32,7 +32,7 @@ pub(crate) struct Processes {
 
 impl Processes {
     /// Starts all ends but end 0, which is given, too.
-    pub(crate) fn start(link: LinkName, ends: usize) -> Result<(End, Self), Failure> {
+    pub(crate) fn start(link: LinkName, ends: usize) -> Result<(MeshEnd, Self), Failure> {
         let failed = |e: io::Error| Failure::failed(format!("bench link: ends of {}: {e}", link.name()));
         let halves = each_with_each(ends, |_, _| Half::pair(link)).map_err(failed)?;
         let mut processes = Self { children: Vec::new(), parents: Vec::new() };
@@ -46,7 +46,7 @@ impl Processes {
         let links: Result<Links, LinkError> =
             opened.map(|(other, half)| half.map(|half| half.open(other)).transpose()).collect();
         let links = links.map_err(|e| Failure::failed(format!("bench link: {}: {e}", link.name())))?;
-        Ok((End::new(0, links), processes))
+        Ok((MeshEnd::new(0, links), processes))
     }
 
     fn one(&mut self, who: Identity, halves: Vec<Half>) -> io::Result<()> {
@@ -142,7 +142,7 @@ pub(crate) fn run_end() -> Result<Exit, Failure> {
             return Err(LinkError::Foreign("links are missing".to_owned()));
         }
         tokio::select! {
-            served = serve(End::new(who.rank, links)) => served,
+            served = serve(MeshEnd::new(who.rank, links)) => served,
             gone = closed(parent) => gone.map_err(LinkError::from),
         }
     });
