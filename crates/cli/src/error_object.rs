@@ -139,7 +139,7 @@ mod tests {
             ),
             ("C is wrong: row 3; C.npy was not written", Some("C is wrong"), None),
             ("x: y; z; use a; or b", Some("x"), Some("use a; or b")),
-            ("ended as was asked", None, None),
+            ("stopped by a signal", None, None),
             ("no room; use less: much less", None, Some("use less: much less")),
         ];
         for (message, what, next) in cases {

@@ -10,7 +10,7 @@ use bramble_plan::Sums;
 use bramble_primary::{Loss, MachineReport, Moved, RelayReport, Report, Unreachable, Wrong};
 use serde_json::{Value, json};
 
-/// What limits a run whose first job began later than its product took.
+/// The limit of a run that took longer to start than to compute.
 const START_UP: &str = "start-up";
 
 /// The report as lines of text.
@@ -89,13 +89,13 @@ pub(crate) fn text(
     out.join("\n") + "\n"
 }
 
-/// Whether getting ready took longer than the product: from the start of the program to the first job it connects, greets,
-/// measures, plans, and waits for workers that dial in.
+/// Whether starting up took longer than the product. Start-up is the time to the first job: connecting, greeting,
+/// measuring, planning, and waiting for workers that dial in.
 fn is_limited_by_start_up(report: &Report) -> bool {
     report.opening_seconds > report.seconds
 }
 
-/// Whether C was checked, how, and what could not be.
+/// The line about verification: whether C was verified, how, and which part could not be.
 fn verified(report: &Report) -> String {
     let verify = &report.verify;
     if report.unverified() {
@@ -103,7 +103,7 @@ fn verified(report: &Report) -> String {
     }
     let Verdict { method, worst_ratio, unverified, .. } = &verify.verdict;
     let used = format!(
-        "{method}; at most {:.2} % of what rounding may do; {}",
+        "{method}; largest residual {:.2} % of the rounding tolerance; {}",
         worst_ratio * 100.0,
         seconds(verify.seconds)
     );
@@ -115,7 +115,7 @@ fn verified(report: &Report) -> String {
     format!("verified  in part: {elements} of {all} elements not verified ({reasons}); {used}")
 }
 
-/// Whether C was checked: the state, and as much as fits a yes or no.
+/// The verification as JSON. `passed` is null if C was not verified.
 fn verify_json(report: &Report) -> Value {
     let verdict = &report.verify.verdict;
     let state = match () {
@@ -127,7 +127,6 @@ fn verify_json(report: &Report) -> Value {
     json!({
         "method": verdict.method,
         "state": state,
-        // Nobody looked is neither yes nor no.
         "passed": (!report.unverified()).then_some(verdict.is_complete()),
         "unverified": {"elements": verdict.unverified.elements, "reasons": verdict.unverified.reasons},
         "worst_ratio": verdict.worst_ratio,
@@ -155,7 +154,7 @@ fn machine(m: &MachineReport, run_seconds: f64) -> String {
     )
 }
 
-/// The report as the object that docs and scripts rely on.
+/// The report as the object `bramble.multiply/1` (docs/json.md), which scripts rely on.
 pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
     let machines: Vec<Value> = report.machines.iter().map(machine_json).collect();
     let kernels: Vec<&str> = report.machines.iter().map(|m| m.kernel.as_str()).collect();
@@ -241,7 +240,7 @@ fn machine_json(m: &MachineReport) -> Value {
         "bytes_out": m.bytes_out,
         "relayed_bytes_in": m.relayed_bytes_in,
         "relayed_bytes_out": m.relayed_bytes_out,
-        // A sum of nothing is -0.
+        // The sum of an empty iterator is -0.0; adding 0.0 makes it 0.0.
         "busy_s": m.threads.iter().map(|t| t.busy_s).sum::<f64>() + 0.0,
         "jobs": m.threads.iter().map(|t| t.jobs).sum::<u64>(),
         "memory_bytes": m.memory_bytes,
@@ -258,7 +257,7 @@ pub(crate) fn cpu_seconds() -> f64 {
     t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
 }
 
-/// Largest resident size of this process, mapped files included; 0 where the system does not say.
+/// Peak resident size of this process, mapped files included; 0 if the system does not report it.
 fn rss_peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|l| l.starts_with("VmHWM:"));
