@@ -1,6 +1,6 @@
-//! `bramble nodes`: which machines answer, and what they can do. They compute nothing but their own measurement.
+//! `bramble nodes`: shows which machines answer, with their measured speed, memory and links.
 //!
-//! Invariant: whoever answers is shown, whoever does not is named: nobody is left away in silence.
+//! Invariant: every named machine is in the table, or in an error that names it.
 
 use crate::args::NodesArgs;
 use crate::exit::{Exit, Failure};
@@ -12,17 +12,17 @@ use bramble_primary::{Survey, Surveyed, survey};
 use bramble_worker::host_name;
 use serde_json::{Value, json};
 
-/// Operations that are worth a measurement of a few milliseconds.
+/// Operations of an assumed product; large enough that workers measure their speed for a few milliseconds.
 const FLOPS: f64 = 1e12;
 
-/// Who answered, this machine first, and who did not.
+/// The machines that answered, this one first, and the errors of the others.
 struct Nodes {
     answered: Vec<Surveyed>,
     missing: Vec<Failure>,
 }
 
 impl Nodes {
-    /// What all links carry together, where there are several.
+    /// The rate of all links together, if there are several.
     fn together_bytes_per_s(&self) -> Option<f64> {
         self.answered.first()?.machine.nic_bytes_per_s
     }
@@ -57,7 +57,7 @@ async fn ask(args: &NodesArgs, team: TeamSpec) -> Result<Nodes, Failure> {
     let asking = Survey {
         dtype: args.dtype,
         flops: FLOPS,
-        // All that there is.
+        // Ask for all memory that a worker offers.
         memory_bytes: u64::MAX,
         credits: None,
         kernel: gathered.kernel.clone(),

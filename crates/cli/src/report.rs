@@ -41,7 +41,7 @@ pub(crate) fn text(
     out.push(format!("time      {}  {gflops:.1} Gflop/s{peak}", seconds(report.seconds)));
     if report.machines.iter().any(|m| m.link_bytes_per_s.is_some()) {
         let (sent, received) = (bytes(report.bytes_sent as f64), bytes(report.bytes_received as f64));
-        out.push(format!("moved     {sent} out, {received} in"));
+        out.push(format!("moved     {sent} sent, {received} received"));
     }
     if report.predicted.seconds > 0.0 {
         let (predicted, took) = (seconds(report.predicted.seconds), seconds(report.seconds));
@@ -50,7 +50,7 @@ pub(crate) fn text(
             true => START_UP.to_owned(),
             false => report.predicted.by.to_string(),
         };
-        out.push(format!("plan      {strategy}: {predicted} predicted, {took} taken; limited by {by}"));
+        out.push(format!("plan      {strategy}: {predicted} predicted, {took} measured; limited by {by}"));
         let held = report.machines.iter().map(|m| m.memory_bytes).max().unwrap_or(0);
         out.push(format!("memory    {}", plan_text::memory(held, report.aside_bytes_max)));
     }
@@ -60,7 +60,9 @@ pub(crate) fn text(
     if report.bound.seconds >= plan_text::BOUND_SECONDS_MIN {
         let ratio = report.seconds / report.bound.seconds;
         let (bound, by) = (seconds(report.bound.seconds), report.bound.by.name());
-        out.push(format!("bound     {bound} by {by}; the run took {ratio:.2} times that"));
+        out.push(format!(
+            "bound     no plan takes less than {bound} ({by}); the run took {ratio:.2} times that"
+        ));
     }
     if let Some(relay) = &report.relay {
         let relayed = bytes(report.machines.iter().map(|m| m.relayed_bytes_in as f64).sum());
@@ -74,7 +76,7 @@ pub(crate) fn text(
     out.extend(refused);
     out.push(verified(report));
     out.push(format!(
-        "in all    {}, of which {} before the first job",
+        "total     {}, of which {} before the first job",
         seconds(total_seconds),
         seconds(report.opening_seconds)
     ));
@@ -82,7 +84,7 @@ pub(crate) fn text(
         out.extend(report.machines.iter().map(|m| machine(m, report.seconds)));
         out.extend(report.moved.iter().map(|m| {
             let (part, times) = (m.part * 100.0, if m.times == 1 { "once" } else { "in several parts" });
-            format!("  {part:.1} % of the work went from {} to {}, {times}", m.from, m.to)
+            format!("  {part:.1} % of the work moved from {} to {}, {times}", m.from, m.to)
         }));
         out.extend(account::text(report));
     }
@@ -142,7 +144,7 @@ fn machine(m: &MachineReport, run_seconds: f64) -> String {
     let link = m.link_bytes_per_s.map_or_else(String::new, |rate| {
         let trip = m.round_trip_s.unwrap_or_default() * 1e6;
         let cipher = m.encryption.map_or_else(String::new, |cipher| format!(" with {cipher}"));
-        format!(", link{cipher} {}/s and {trip:.0} us there and back", bytes(rate))
+        format!(", link{cipher} {}/s, round trip {trip:.0} us", bytes(rate))
     });
     format!(
         "  {}: {:.0} % of C with {}, {} busy {percent:.0} % of the time, {} of matrices{link}",

@@ -1,4 +1,4 @@
-//! A plan for programs: the object `bramble.plan/1`, which docs/json.md describes.
+//! A plan as JSON: the object `bramble.plan/1` of docs/json.md.
 
 use super::owners::{OwnedBox, parts};
 use super::view::{PlanView, limit};
@@ -6,7 +6,7 @@ use bramble_matrix::Span;
 use bramble_plan::{Considered, Member, Plan, Prediction, Share, Sums};
 use serde_json::{Value, json};
 
-/// Parts of C that are listed for each machine.
+/// Most boxes that are listed for each machine.
 const SHARES_MAX: usize = 64;
 
 /// The object.
@@ -40,7 +40,7 @@ pub(crate) fn json(view: &PlanView) -> Value {
     })
 }
 
-/// What a plan expects, as plans and reports of products print it.
+/// The prediction, as `plan` and `multiply` print it.
 pub(crate) fn predicted(predicted: &Prediction) -> Value {
     let (by, machine) = limit(&predicted.by);
     json!({
@@ -99,7 +99,7 @@ fn worker(view: &PlanView, index: usize) -> Value {
     })
 }
 
-/// The parts of C and k that a machine computes, the first of them, and how many there are.
+/// The boxes of C and k that a machine computes: the first `SHARES_MAX` of them, and the number of all.
 fn shares(plan: &Plan, member: &Member) -> (Vec<Value>, usize) {
     let boxes = || {
         member.shares.iter().flat_map(|share| {

@@ -1,4 +1,4 @@
-//! What was simulated for programs: the object `bramble.sim/1`, which docs/json.md describes.
+//! Simulated runs as JSON: the object `bramble.sim/1` of docs/json.md.
 
 use super::Own;
 use super::case::SimCase;

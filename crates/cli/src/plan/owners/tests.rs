@@ -1,11 +1,11 @@
-//! Owners and parts against the blocks that the machines will really compute.
+//! Checks owners and boxes against the blocks that the machines compute.
 
 use super::*;
 use bramble_matrix::DType;
 use bramble_plan::{Cut, LinkRate, Machine, Preference, Problem, Wish, decide};
 use proptest::prelude::*;
 
-/// A machine of that speed; `None` is no link.
+/// A machine with this speed; `link` is bytes a second, `None` for the primary.
 pub(crate) fn machine(name: &str, gflops: f64, link: Option<f64>) -> Machine {
     Machine {
         name: name.to_owned(),
@@ -20,7 +20,7 @@ pub(crate) fn machine(name: &str, gflops: f64, link: Option<f64>) -> Machine {
     }
 }
 
-/// A plan by a strategy for workers of those speeds.
+/// A plan of `strategy` for workers with these speeds.
 pub(crate) fn plan(sizes: [u64; 3], cut: [u64; 2], strategy: &str, speeds: &[f64]) -> Option<Plan> {
     let [m, n, k] = sizes;
     let problem = Problem { m, n, k, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true };
@@ -31,7 +31,7 @@ pub(crate) fn plan(sizes: [u64; 3], cut: [u64; 2], strategy: &str, speeds: &[f64
     decide(&problem, cut, &machine("here", 10.0, None), &workers, &wish).ok().map(|d| d.plan)
 }
 
-/// Strategies of every form.
+/// Strategies of every kind.
 pub(crate) fn strategies() -> impl Strategy<Value = &'static str> {
     let all = [
         "auto",
@@ -50,7 +50,7 @@ pub(crate) fn strategies() -> impl Strategy<Value = &'static str> {
     prop::sample::select(all.to_vec())
 }
 
-/// The boxes of elements that a member's blocks really are, tile by tile and step by step.
+/// The boxes of elements of a member's blocks, enumerated tile by tile and step by step.
 fn really(plan: &Plan, member: usize) -> Vec<OwnedBox> {
     let mut all = Vec::new();
     for block in plan.members[member].blocks() {
@@ -81,7 +81,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn the_owner_is_who_has_the_block(
+    fn the_owner_is_the_member_with_the_block(
         sizes in prop::array::uniform3(1u64..90),
         cut in prop::array::uniform2(3u64..24),
         strategy in strategies(),

@@ -1,4 +1,4 @@
-//! Pictures against the plan, and their form.
+//! Checks pictures against the plan, and their size.
 
 use super::*;
 use crate::plan::owners::tests::{plan, strategies};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 const PLAIN: PictureStyle = PictureStyle { columns: 80, colours: false };
 
-/// Who computes an element at a depth, by the blocks themselves.
+/// The member that computes an element at a depth, found in the blocks.
 fn by_blocks(plan: &Plan, row: u64, col: u64, k: u64) -> Option<usize> {
     (0..plan.members.len()).find(|member| {
         plan.members[*member].blocks().any(|block| {
@@ -55,7 +55,7 @@ proptest! {
                 for x in 0..width {
                     let (row, col) = (middle(y, height, sizes[0]), middle(x, width, sizes[1]));
                     let owner = by_blocks(&plan, row, col, k);
-                    prop_assert!(owner.is_some(), "nobody has {row} {col} {k}");
+                    prop_assert!(owner.is_some(), "no member computes {row} {col} {k}");
                     let wanted = owner.map(|o| letter(&plan, o));
                     prop_assert_eq!(line.get(INDENT + number * apart + x).copied(), wanted, "{:?}", drawn);
                 }
@@ -111,6 +111,6 @@ fn more_machines_than_letters_are_said_to_be() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let drawn = lines(&plan, &names, PictureStyle { columns: 40, colours: false });
     let end = drawn.last().unwrap();
-    assert_eq!(end, "  … and 48 more in this order; after 52 machines the letters begin again");
+    assert_eq!(end, "  … and 48 more in this order; after 52 machines the letters repeat");
     assert!(drawn[..drawn.len() - 1].iter().all(|l| l.chars().count() <= 40), "{drawn:?}");
 }
