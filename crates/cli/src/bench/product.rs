@@ -1,16 +1,16 @@
-//! `bramble bench product`: whole products, by this process alone and by worker processes over each link, with one thread
-//! and with several.
+//! `bramble bench product`: measures whole products, by this process alone and by worker processes over each link,
+//! with one thread and with several.
 //!
-//! Place in the flow: starts `bramble multiply` as anyone would, from files to a file, and reads what that reports: the
-//! product's own time, and that of the whole process, with starting workers, reading, verifying and writing.
+//! Place in the flow: runs `bramble multiply` from files to a file, and reads from its report the product's own time,
+//! and that of the whole process, which includes starting workers, reading, verifying and writing.
 //!
-//! Invariants: all ways of a size take turns; every product is verified, or there is no measurement; whatever was started
-//! or written is gone with the verb.
+//! Invariants: all setups of a size take turns; every product is verified, or there is no measurement; processes and
+//! files end with the verb.
 //!
-//! Source: what serial and threaded workers take over several networks, sizes 100 to 1600 (the table of "real-time speedup
-//! of a multithreaded algorithm over a serial algorithm" that this repeats).
+//! Source: this repeats a published table, "real-time speedup of a multithreaded algorithm over a serial algorithm":
+//! times of serial and threaded workers over several networks, sizes 100 to 1600.
 //!
-//! Deliberately absent: kernels (`bench threads` has them without anything around) and other machines (`multiply -w`).
+//! Deliberately absent: kernels alone (`bench threads`) and other machines (`multiply -w`).
 
 use super::chart::{Chart, Ground, Series, drawing};
 use super::machine;
@@ -26,17 +26,17 @@ use std::path::Path;
 
 const VERB: Verb = Verb("bench product");
 
-/// Who multiplies.
+/// The processes that multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProductSetup {
-    /// This process.
+    /// /// This process alone.
     Alone,
     /// Worker processes over a link.
     Workers(u16, LinkKind),
 }
 
 impl ProductSetup {
-    /// As in tables and JSON.
+    /// The name of the link in tables and JSON.
     fn link(self) -> &'static str {
         match self {
             Self::Alone => LinkKind::Thread.name(),
@@ -60,25 +60,25 @@ impl ProductSetup {
     }
 }
 
-/// What is measured.
+/// A measured case: size, setup and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ProductCase {
     size: u32,
     way: ProductSetup,
-    /// Of this process or of each worker.
+    /// Threads of this process, or of each worker.
     threads: u16,
 }
 
-/// What came of it.
+/// The measurement of a case.
 #[derive(Clone, Debug)]
 struct ProductPoint {
     case: ProductCase,
     dtype: String,
-    /// The product's own time.
+    /// Time of the product.
     wall: Times,
-    /// The whole process's.
+    /// Time of the whole process.
     total: Times,
-    /// To all workers, and from them.
+    /// Bytes sent to all workers, and received from them.
     bytes: [u64; 2],
 }
 
@@ -109,10 +109,10 @@ pub(crate) fn run(args: &BenchProductArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Everyone who multiplies, with one thread and with several.
+/// All setups, with one thread and with several.
 fn cases(args: &BenchProductArgs, size: u32) -> Vec<ProductCase> {
     let several = args.threads.unwrap_or_else(|| {
-        // Where there is one core, two threads share it, as they would have to.
+        // With one core, two threads share it.
         u16::try_from(bramble_worker::default_threads()).unwrap_or(u16::MAX).max(2)
     });
     let threads = if several > 1 { vec![1, several] } else { vec![1] };
@@ -124,7 +124,7 @@ fn cases(args: &BenchProductArgs, size: u32) -> Vec<ProductCase> {
         .collect()
 }
 
-/// Measures everything, and tells as it comes.
+/// Measures all cases, and prints results as they come.
 async fn all(args: &BenchProductArgs, form: Form, points: &mut Vec<ProductPoint>) -> Result<(), Failure> {
     for size in &args.size {
         let folder = VERB.operands(*size, args.dtype).await?;
@@ -137,7 +137,7 @@ async fn all(args: &BenchProductArgs, form: Form, points: &mut Vec<ProductPoint>
     Ok(())
 }
 
-/// All cases of a size, round by round; the first warms up.
+/// Measures all cases of a size in rounds; the first round is a warm-up.
 async fn in_turns(
     args: &BenchProductArgs,
     cases: &[ProductCase],
@@ -168,7 +168,7 @@ fn words(args: &BenchProductArgs, case: &ProductCase, folder: &Path) -> Vec<std:
     words.extend(["-o".into(), folder.join("C.npy").into()]);
     words.extend(["--threads".into(), case.threads.to_string().into()]);
     if let ProductSetup::Workers(workers, link) = case.way {
-        // Named, so that workers multiply also what this process would do sooner alone.
+        // A named strategy makes the workers multiply even if this process alone would be faster.
         words.extend(["--strategy", "reuse", "--link", link.name()].map(Into::into));
         words.extend(["--local".into(), workers.to_string().into()]);
     }
@@ -178,7 +178,7 @@ fn words(args: &BenchProductArgs, case: &ProductCase, folder: &Path) -> Vec<std:
     words
 }
 
-/// The first line of comma-separated values.
+/// The head line of the CSV.
 const CSV_HEAD: &str = "link,workers,threads,dtype,m,k,n,rounds,seconds,seconds_min,seconds_max,total_seconds,gflops,bytes_sent,\
 bytes_received,outliers\n";
 
@@ -202,7 +202,8 @@ fn json(p: &ProductPoint) -> Value {
     })
 }
 
-/// The table: a size and a way on a line; with one thread and with several, the product's time and the whole process's.
+/// The table: one size and setup per line, with the times of product and whole process, for one thread and for
+/// several.
 fn shown(points: &[ProductPoint]) -> Vec<String> {
     let several = points.iter().map(|p| p.case.threads).max().unwrap_or(1);
     let head = [
@@ -229,7 +230,7 @@ fn shown(points: &[ProductPoint]) -> Vec<String> {
     table::lines(&head.each_ref().map(String::as_str), &rows)
 }
 
-/// The drawing: a line for each way and number of threads over the size, seconds of the product.
+/// The plot: seconds of the product by size, one line per setup and number of threads.
 fn svg(points: &[ProductPoint]) -> String {
     let mut ways: Vec<ProductSetup> = Vec::new();
     let mut series: Vec<Series> = Vec::new();
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_is_a_line_with_one_thread_and_with_several() {
+    fn a_setup_is_a_line_with_one_thread_and_with_several() {
         let lines = shown(&points());
         let cells = |at: usize| lines[at].split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn everyone_multiplies_with_one_thread_and_with_several() {
+    fn every_setup_multiplies_with_one_thread_and_with_several() {
         let words =
             ["bramble", "bench", "product", "--link", "thread,pipe", "--local", "3", "--threads", "5"];
         let Command::Bench(BenchCommand::Product(args)) = Cli::parse_from(words).command else { panic!() };

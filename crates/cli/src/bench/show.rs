@@ -1,13 +1,13 @@
-//! Measurements as a table, as comma-separated values and as JSON.
+//! Kernel measurements as a table, as CSV and as JSON.
 //!
-//! Invariant: all three say the same numbers; what JSON calls its fields is in docs/json.md.
+//! Invariant: all three forms have the same numbers; docs/json.md describes the JSON fields.
 
 use super::kernel::KernelPoint;
 use crate::args::{BenchRuns, BenchSize};
 use crate::table;
 use serde_json::{Value, json};
 
-/// How measurements are printed.
+/// The output form of measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Table,
@@ -25,11 +25,12 @@ impl Form {
     }
 }
 
-/// The first line of comma-separated values.
+/// The head line of the CSV.
 pub(crate) const CSV_HEAD: &str = "kernel,dtype,m,k,n,threads,rounds,seconds,seconds_min,seconds_max,cpu_seconds,gflops,\
 peak_gflops,of_peak,error_of_bound,workspace_bytes,outliers\n";
 
-/// The values of a JSON object by the names in a head, in its order: what is not there is empty, floats have seven digits.
+/// A CSV line from a JSON object: the fields that the head names, in its order. Missing fields are empty, floats have
+/// seven digits.
 pub(crate) fn values(head: &str, all: &Value) -> String {
     let text = |name: &str| match &all[name] {
         Value::Null => String::new(),
@@ -40,7 +41,7 @@ pub(crate) fn values(head: &str, all: &Value) -> String {
     head.trim_end().split(',').map(text).collect::<Vec<_>>().join(",")
 }
 
-/// Measurements as lines of their own; nothing for a table, which is of all of them.
+/// One line for each measurement; nothing in table form, since the table is printed at the end.
 pub(crate) fn lines(form: Form, points: &[KernelPoint]) -> String {
     points
         .iter()
@@ -96,7 +97,7 @@ fn seconds(s: f64) -> String {
     }
 }
 
-/// The table of `bench kernel`: every measurement on a line.
+/// The table of `bench kernel`: one measurement per line.
 pub(crate) fn rates(points: &[KernelPoint]) -> Vec<String> {
     let head = [
         "kernel",
@@ -132,10 +133,11 @@ pub(crate) fn rates(points: &[KernelPoint]) -> Vec<String> {
     };
     let mut out = table::lines(&head, &points.iter().map(row).collect::<Vec<_>>());
     out.push(
-        "  by cpu: with the processor time of the threads, which does not count what others take".to_owned(),
+        "  by cpu: Gflop/s by processor time of the threads, which excludes time that other programs take"
+            .to_owned(),
     );
     out.push(
-        "  error: the largest of three rows, in units of what the kernel promises (1 would be the bound)"
+        "  error: the largest error in three rows, relative to the kernel's error bound (at most 1)"
             .to_owned(),
     );
     out
@@ -145,7 +147,7 @@ fn mib(bytes: usize) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// The table of `bench threads`: a kernel at a size on a line, by one thread and by several.
+/// The table of `bench threads`: one kernel and size per line, with one thread and with several.
 pub(crate) fn threads(points: &[KernelPoint]) -> Vec<String> {
     let several = points.iter().map(|p| p.threads).max().unwrap_or(1);
     let many = format!("{several} threads");
@@ -168,14 +170,14 @@ pub(crate) fn threads(points: &[KernelPoint]) -> Vec<String> {
     table::lines(&head, &rows)
 }
 
-/// What disturbed the measurements, one sentence each.
+/// Warnings about disturbed measurements.
 pub(crate) fn warnings(points: &[KernelPoint]) -> Vec<String> {
     let mut out = Vec::new();
     let runs: usize = points.iter().map(|p| p.wall.len()).sum();
     let slow: usize = points.iter().map(|p| p.wall.outliers()).sum();
     if slow > 0 {
         out.push(format!(
-            "bramble: {slow} of {runs} runs took more than 1.2 times their median: something else was running"
+            "bramble: {slow} of {runs} runs took more than 1.2 times their median: other programs may have been running"
         ));
     }
     let is_shared = |p: &&KernelPoint| p.threads == 1 && p.cpu.median() < 0.9 * p.wall.median();

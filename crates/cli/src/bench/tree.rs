@@ -1,13 +1,13 @@
-//! `bramble bench tree`: Strassen–Winograd's method by processes, level by level, over each link between them.
+//! `bramble bench tree`: measures Strassen–Winograd's method by worker processes, for several levels and links.
 //!
-//! Place in the flow: starts `bramble multiply --local P --link KIND --strategy strassen:L` as anyone would, on operands in
-//! files, and reads what that reports; the time is the product's own, without starting the processes and reading the files.
+//! Place in the flow: runs `bramble multiply --local P --link KIND --strategy strassen:L` on operands in files, and
+//! reads the time of the product from its report; starting processes and reading files do not count.
 //!
-//! Invariants: all levels and links of a size take turns; every product is verified, or there is no measurement; whatever was
-//! started or written is gone with the verb.
+//! Invariants: all levels and links of a size take turns; every product is verified, or there is no measurement;
+//! processes and files end with the verb.
 //!
-//! Deliberately absent: a process for each node of the tree. Workers are as many as are asked for, and each of them
-//! computes as many of the 7^L products as it is fast.
+//! Deliberately absent: one process per node of the tree. The user chooses the number of workers, and the plan
+//! divides the 7^L products among them by speed.
 
 use super::chart::{Chart, Ground, Series, drawing};
 use super::machine;
@@ -24,7 +24,7 @@ use std::path::Path;
 
 const VERB: Verb = Verb("bench tree");
 
-/// What is measured.
+/// A measured case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TreeCase {
     size: u32,
@@ -33,13 +33,13 @@ struct TreeCase {
     link: LinkKind,
 }
 
-/// What came of it.
+/// The measurement of a case.
 #[derive(Clone, Debug)]
 struct TreePoint {
     case: TreeCase,
     dtype: String,
     wall: Times,
-    /// To all workers, and from them.
+    /// Bytes sent to all workers, and received from them.
     bytes: [u64; 2],
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &BenchTreeArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Measures everything, and tells as it comes.
+/// Measures all cases, and prints results as they come.
 async fn all(args: &BenchTreeArgs, form: Form, points: &mut Vec<TreePoint>) -> Result<(), Failure> {
     let cores = u16::try_from(bramble_worker::default_threads()).unwrap_or(u16::MAX);
     let locals = if args.local.is_empty() { vec![cores] } else { args.local.clone() };
@@ -96,7 +96,7 @@ async fn all(args: &BenchTreeArgs, form: Form, points: &mut Vec<TreePoint>) -> R
     Ok(())
 }
 
-/// All cases of a size and number of workers, round by round; the first warms up.
+/// Measures all cases of a size and number of workers in rounds; the first round is a warm-up.
 async fn in_turns(
     args: &BenchTreeArgs,
     cases: &[TreeCase],
@@ -126,7 +126,7 @@ async fn in_turns(
 }
 
 async fn product(args: &BenchTreeArgs, case: &TreeCase, folder: &Path) -> Result<MultiplyOutcome, Failure> {
-    // Without levels it is the product as it is, by the strategy that the levels are over.
+    // Level 0 is the plain product, by the strategy that the levels are built on.
     let strategy = format!("strassen:{}", case.levels);
     let mut words: Vec<std::ffi::OsString> = ["A.npy", "B.npy"].map(|name| folder.join(name).into()).to_vec();
     words.extend(["--strategy", &strategy, "--link", case.link.name()].map(Into::into));
@@ -140,7 +140,7 @@ async fn product(args: &BenchTreeArgs, case: &TreeCase, folder: &Path) -> Result
     VERB.product(words).await
 }
 
-/// The first line of comma-separated values.
+/// The head line of the CSV.
 const CSV_HEAD: &str = "link,levels,workers,dtype,m,k,n,rounds,seconds,seconds_min,seconds_max,gflops,bytes_sent,bytes_received,\
 outliers\n";
 
@@ -164,8 +164,8 @@ fn json(p: &TreePoint) -> Value {
     })
 }
 
-/// The table: a size, number of workers and level on a line; for each link the time, how far runs are apart, and how many times
-/// as fast it is as level 0, or the first that was measured.
+/// The table: one size, number of workers and level per line; for each link the time, the spread, and the speed-up
+/// over level 0, or over the first level measured.
 fn shown(points: &[TreePoint]) -> Vec<String> {
     let mut links: Vec<LinkKind> = Vec::new();
     let mut rows: Vec<(u32, u16, u8)> = Vec::new();
@@ -201,7 +201,7 @@ fn shown(points: &[TreePoint]) -> Vec<String> {
     table::lines(&head, &rows.iter().map(row).collect::<Vec<_>>())
 }
 
-/// The drawing: a panel for each number of workers, a line for each link and level over the size.
+/// The plot: one panel per number of workers, one line per link and level, by size.
 fn svg(points: &[TreePoint]) -> String {
     let mut workers: Vec<u16> = points.iter().map(|p| p.case.workers).collect();
     workers.dedup();
