@@ -1,6 +1,6 @@
-//! Ways to add as a table, as comma-separated values, as JSON and as charts.
+//! Measurements of ways to add, as a table, as CSV, as JSON and as a plot.
 //!
-//! Invariant: all say the same numbers; what JSON calls its fields is in docs/json.md.
+//! Invariant: all forms have the same numbers; docs/json.md describes the JSON fields.
 
 use super::AccumulatePoint;
 use crate::args::BenchSize;
@@ -12,11 +12,11 @@ use crate::table as lines_of;
 use bramble_kernel::Share;
 use serde_json::{Value, json};
 
-/// The first line of comma-separated values: the fields of JSON, but the schema and what each thread did.
+/// The head line of the CSV: the JSON fields, without the schema and the activity of each thread.
 pub(crate) const CSV_HEAD: &str = "way,kernel,dtype,m,k,n,jobs,threads,blocks,rounds,seconds,seconds_min,seconds_max,\
 job_seconds,times_owner,gflops,adding,waiting,results,difference_max,outliers\n";
 
-/// Measurements as lines of their own; nothing for a table, which is of all of them.
+/// One line for each measurement; nothing in table form, since the table is printed at the end.
 pub(crate) fn lines(form: Form, points: &[AccumulatePoint]) -> String {
     let one = |point: &AccumulatePoint| match form {
         Form::Table => String::new(),
@@ -54,7 +54,7 @@ fn json(p: &AccumulatePoint) -> Value {
     })
 }
 
-/// The table: every measurement on a line.
+/// The table: one measurement per line.
 pub(crate) fn table(points: &[AccumulatePoint]) -> Vec<String> {
     let head = [
         "way",
@@ -99,9 +99,9 @@ pub(crate) fn table(points: &[AccumulatePoint]) -> Vec<String> {
     };
     let mut out = lines_of::lines(&head, &points.iter().map(row).collect::<Vec<_>>());
     for text in [
-        "of owner: the time over the owner's in the same round, the median; above 1 is slower",
-        "adding, waiting: parts of the threads' time; an owner's products and additions are one",
-        "results: how many different sums came out of the same jobs; difference: the largest from the owner's",
+        "of owner: time relative to the owner's in the same round, the median; above 1 is slower",
+        "adding, waiting: fractions of the threads' time; an owner multiplies and adds in one operation",
+        "results: number of distinct sums from the same jobs; difference: the largest from the owner's sums",
     ] {
         out.push(format!("  {text}"));
     }
@@ -112,7 +112,7 @@ fn percent(part: f64) -> String {
     format!("{:.0} %", part * 100.0)
 }
 
-/// What disturbed the measurements.
+/// Warnings about disturbed measurements.
 pub(crate) fn warnings(points: &[AccumulatePoint]) -> Vec<String> {
     let runs: usize = points.iter().map(|p| p.wall.len()).sum();
     let slow: usize = points.iter().map(|p| p.wall.outliers()).sum();
@@ -120,11 +120,11 @@ pub(crate) fn warnings(points: &[AccumulatePoint]) -> Vec<String> {
         return Vec::new();
     }
     vec![format!(
-        "bramble: {slow} of {runs} runs took more than 1.2 times their median: something else was running"
+        "bramble: {slow} of {runs} runs took more than 1.2 times their median: other programs may have been running"
     )]
 }
 
-/// Rates over the size of a job, a line for each way; a panel for each type, number of jobs and of threads.
+/// The plot: rates by job size, one line per way; one panel per type, number of jobs and number of threads.
 pub(crate) fn charts(points: &[AccumulatePoint]) -> Vec<Chart> {
     let mut charts: Vec<Chart> = Vec::new();
     for p in points {

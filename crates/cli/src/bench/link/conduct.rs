@@ -1,12 +1,13 @@
-//! How ends do the same at the same time: end 0 orders, all get ready, end 0 says go, all tell how it went.
+//! Coordinates the ends of a run: end 0 sends an order, all ends prepare, end 0 sends the start signal, and all
+//! report results.
 //!
-//! Place in the flow: end 0 is in the process that the user started (`lead`), all others serve it (`serve`), over the very links
-//! that are measured.
+//! Place in the flow: end 0 is in the process that the user started (`Leader::lead`); the other ends follow it
+//! (`serve`), over the links that are measured.
 //!
-//! Invariants: memory is made and touched before the clock starts; what arrived is checked where the order says so; a
-//! function of several ends takes as long as at the end that needs longest; nobody serves on when end 0 has closed.
+//! Invariants: memory is allocated and touched before the clock starts; received data are checked if the order says
+//! so; the time of a collective function is that of its slowest end; every end stops when end 0 closes its links.
 //!
-//! Deliberately absent: repeating and turns (`measure`), and time limits (whoever leads has one for each order).
+//! Deliberately absent: rounds and turns, and time limits (`measure` has both).
 
 use super::collective::{self, SendBuffer};
 use super::end::{MeshEnd, MessageChunk};
@@ -16,21 +17,21 @@ use bramble_link::LinkError;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of an order: the function, whether to check, the ends, repeats, bytes.
+/// Bytes of an order: function, whether to check, ends, repetitions, message size.
 const ORDER_BYTES: usize = 16;
-/// Bytes of what an end tells: whether what it got is right, and the time in nanoseconds.
+/// Bytes of an answer: whether the received data are right, and the time in nanoseconds.
 const ANSWER_BYTES: usize = 9;
-/// What is given repeats itself after so many numbers or bytes: not where frames or blocks begin.
+/// Period of the test data, in numbers or bytes; coprime to frame and block sizes.
 const PERIOD: usize = 251;
-/// Of a long piece, so many bytes at both its ends are checked.
+/// Bytes that are checked at each end of a long chunk.
 const CHECKED_BYTES: usize = 4096;
 
-/// What an end holds for a run, and for the next if that is the same.
+/// An end's test data, reused while function, size and ends stay the same.
 #[derive(Default)]
 struct Prepared(Option<(Function, usize, usize, SendBuffer)>);
 
 impl Prepared {
-    /// What the end of that rank gives.
+    /// The test data that this end sends.
     fn source(&mut self, end: &MeshEnd, run: LinkRun) -> SendBuffer {
         let key = (run.function, run.bytes, run.ends);
         if let Some((function, bytes, ends, source)) = &self.0
@@ -38,7 +39,7 @@ impl Prepared {
         {
             return source.clone();
         }
-        // First the old: both need not fit.
+        // Frees the old data first: both may not fit in memory.
         self.0 = None;
         end.pool.clear();
         let source = Arc::new(given(end.rank, run));
@@ -47,7 +48,7 @@ impl Prepared {
     }
 }
 
-/// End 0, which orders.
+/// End 0, which leads the others.
 pub(crate) struct Leader {
     end: MeshEnd,
     prepared: Prepared,
@@ -58,8 +59,8 @@ impl Leader {
         Self { end, prepared: Prepared::default() }
     }
 
-    /// Has the first ends do it, and checks what they get if so told; gives the time of one message or one
-    /// operation.
+    /// Runs a function on the first `run.ends` ends, and checks the received data if `checks`; returns the time of
+    /// one message or operation.
     pub(crate) async fn lead(&mut self, run: LinkRun, checks: bool) -> Result<Duration, LinkError> {
         let Self { end, prepared } = self;
         for other in 1..run.ends {
@@ -77,7 +78,7 @@ impl Leader {
         for other in 1..run.ends {
             let answer = end.into.signal(other).await?;
             let Some((is_right, time)) = answered(&answer) else {
-                return Err(LinkError::Foreign(format!("end {other} did not say how it went")));
+                return Err(LinkError::Foreign(format!("end {other} sent an invalid answer")));
             };
             if !run.function.is_of_pairs() {
                 longest = longest.max(time);
@@ -85,24 +86,24 @@ impl Leader {
             wrong = wrong.or_else(|| (!is_right).then_some(other));
         }
         match wrong {
-            Some(at) => Err(LinkError::Refused(format!("what end {at} got is not what was sent"))),
+            Some(at) => Err(LinkError::Refused(format!("end {at} received wrong data"))),
             None => Ok(longest),
         }
     }
 
-    /// Tells all others that this was all.
+    /// Ends all other ends.
     pub(crate) async fn close(&mut self) {
         self.end.out.close().await;
     }
 
-    /// Forgets what was prepared.
+    /// Frees the test data.
     pub(crate) fn clear(&mut self) {
         self.prepared = Prepared::default();
         self.end.pool.clear();
     }
 }
 
-/// Follows end 0 until that closes.
+/// Follows the orders of end 0 until it closes its links.
 pub(crate) async fn serve(mut end: MeshEnd) -> Result<(), LinkError> {
     let mut prepared = Prepared::default();
     loop {
@@ -111,7 +112,7 @@ pub(crate) async fn serve(mut end: MeshEnd) -> Result<(), LinkError> {
             other => other?,
         };
         let Some((run, checks)) = decode(&order).filter(|(run, _)| end.rank < run.ends) else {
-            return Err(LinkError::Foreign("end 0 sent what is no order".to_owned()));
+            return Err(LinkError::Foreign("end 0 sent an invalid order".to_owned()));
         };
         let source = prepared.source(&end, run);
         end.out.signal(0, Vec::new()).await?;
@@ -121,7 +122,7 @@ pub(crate) async fn serve(mut end: MeshEnd) -> Result<(), LinkError> {
     }
 }
 
-/// Does this end's part; gives the time of one message or operation, and whether what came last is right.
+/// Runs this end's part; returns the time of one message or operation, and whether the data received last are right.
 async fn perform(
     end: &mut MeshEnd,
     run: LinkRun,
@@ -138,7 +139,8 @@ async fn perform(
     Ok((time, is_right))
 }
 
-/// Operations of several ends, each after a barrier that does not count; the mean time, and the last result.
+/// Runs a collective function repeatedly, each time after a barrier whose time does not count; returns the mean time
+/// and the last result.
 async fn operations(
     end: &mut MeshEnd,
     run: LinkRun,
@@ -163,7 +165,8 @@ async fn operations(
     Ok((spent / run.repeats.max(1), last))
 }
 
-/// What the end of that rank gives: small whole numbers for sums, whose sums are exact; else bytes that differ by end and place.
+/// Test data of an end: for sums, small whole numbers, whose sums are exact; else bytes that depend on rank and
+/// position.
 fn given(rank: usize, run: LinkRun) -> Vec<u8> {
     let bytes = run.function.source_bytes(run.bytes, run.ends);
     let period: Vec<u8> = match run.function {
@@ -185,7 +188,7 @@ fn byte(rank: usize, at: usize) -> u8 {
     ((at % PERIOD) ^ (rank * 17)) as u8
 }
 
-/// Whether that is what an end of that rank has to end with.
+/// Whether `got` is the expected result at an end of rank `rank`.
 fn is_right(rank: usize, run: LinkRun, got: &[MessageChunk]) -> bool {
     let LinkRun { function, bytes, ends, .. } = run;
     let others: usize = (0..ends).sum();
@@ -251,7 +254,7 @@ mod tests {
     use super::*;
     use crate::bench::link::mesh::thread_ends;
 
-    /// Leads an order among tasks.
+    /// Leads a run among tasks.
     async fn led(run: LinkRun, checks: bool) -> Result<Duration, LinkError> {
         let mut ends = thread_ends(run.ends);
         let mut leader = Leader::new(ends.remove(0));
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_seen() {
+    fn wrong_data_are_detected() {
         let run = LinkRun { function: Function::AllReduce, bytes: 24, ends: 3, repeats: 1 };
         let sums = |off: f64| -> Vec<u8> {
             (0..3)

@@ -1,13 +1,12 @@
-//! `bramble bench link`: what the links can do, by the functions and conventions that MPI's users know.
+//! `bramble bench link`: measures links by the functions and conventions of MPI benchmarks.
 //!
-//! Place in the flow: arguments become what is wanted, `measure` makes points of it, `show` and `plot` what is read. Below
-//! them `conduct` has the ends of a `mesh` work together, `pairs` and `collective` are their work, over messages of
-//! `end`; `bare` is
-//! what the system does without Bramble.
+//! Place in the flow: `measure` turns the configuration into points; `show` prints them, `plot` draws them. Below,
+//! `conduct` coordinates the ends of a `mesh`, `pairs` and `collective` are the functions, over messages of `end`;
+//! `bare` measures the operating system without Bramble.
 //!
-//! Invariants: no process is left behind, however it ends; each of these files says its own.
+//! Invariants: no process outlives the verb, however it ends; each file states its own invariants.
 //!
-//! Deliberately absent: other machines and other programs (`bench/*.py` has these), and encrypted links.
+//! Deliberately absent: other machines and other programs (`bench/*.py` measures them), and encrypted links.
 
 mod bare;
 mod collective;
@@ -55,7 +54,7 @@ pub(crate) fn run(args: &BenchLinkArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// What was named, each once; all of them if nothing was.
+/// The named items without duplicates; all items if none is named.
 fn once<T: Copy + PartialEq>(named: &[T], all: &[T]) -> Vec<T> {
     let named = if named.is_empty() { all } else { named };
     let mut out = Vec::new();
@@ -67,7 +66,7 @@ fn once<T: Copy + PartialEq>(named: &[T], all: &[T]) -> Vec<T> {
     out
 }
 
-/// Prints points as they come.
+/// Prints points as they are measured.
 struct Told {
     form: Form,
     points: Vec<LinkPoint>,

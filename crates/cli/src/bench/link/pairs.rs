@@ -1,7 +1,7 @@
-//! What two ends do: gap, latency, bandwidth, two-way.
+//! Functions between two ends: gap, latency, bandwidth, two-way.
 //!
-//! Invariants: the clock is end 0's; a window is sent back to back, and its acknowledgement is one frame without a body. Gap
-//! leaves the acknowledgement out, bandwidth does not.
+//! Invariants: end 0 measures the time; a window is sent back to back, and its acknowledgement is one frame without a
+//! body. The time of bandwidth includes the acknowledgement, that of gap does not.
 
 use super::end::{MeshEnd, MeshSenders, MessageChunk};
 use super::function::Function;
@@ -9,17 +9,17 @@ use bramble_link::LinkError;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What both ends know of a run.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkRun {
     pub(crate) function: Function,
     pub(crate) bytes: usize,
     pub(crate) ends: usize,
-    /// Times that it is done; of a window, windows.
+    /// Repetitions of the message, window or operation.
     pub(crate) repeats: u32,
 }
 
-/// Does it at this end; gives the time of one message, and the last that came.
+/// Runs this end's part; returns the time of one message, and the message received last.
 pub(crate) async fn perform(
     end: &mut MeshEnd,
     run: LinkRun,
@@ -72,7 +72,7 @@ pub(crate) async fn perform(
     Ok((all.div_f64(messages.max(1.0)), last))
 }
 
-/// A message into `last`, in place of the one before.
+/// Receives a message into `last`, replacing the previous one.
 async fn take(
     end: &mut MeshEnd,
     from: usize,

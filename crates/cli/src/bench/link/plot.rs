@@ -1,8 +1,8 @@
-//! What links can do as a drawing: time or bytes a second over the size of a message, both logarithmic, a line for each link.
+//! The plot of link measurements: time or bytes a second by message size, both axes logarithmic, one line per link.
 //!
-//! Place in the flow: says what is drawn; `chart` draws it.
+//! Place in the flow: builds the series; `chart` draws them.
 //!
-//! Invariant: a link has one colour in all panels, and what it is compared with has that colour, dashed.
+//! Invariant: a link has the same colour in all panels, and its bare counterpart is a dashed line of that colour.
 
 use super::function::Function;
 use super::measure::LinkPoint;
@@ -10,7 +10,7 @@ use super::mesh::LinkName;
 use crate::bench::chart::{Chart, Ground, Series, drawing};
 use crate::quantity::size_text;
 
-/// The drawing: a panel for each function and number of ends.
+/// The plot: one panel per function and number of ends.
 pub(crate) fn svg(points: &[LinkPoint]) -> String {
     let mut panels: Vec<(Function, usize)> = Vec::new();
     for p in points {
@@ -28,7 +28,7 @@ pub(crate) fn svg(points: &[LinkPoint]) -> String {
     drawing(&charts, Ground::White)
 }
 
-/// What is drawn of so many seconds: microseconds, or megabytes a second.
+/// The y value: microseconds, or megabytes a second.
 fn height(p: &LinkPoint, seconds: f64) -> f64 {
     if p.function.is_a_rate() {
         p.function.moved_bytes(p.bytes, p.ends) / seconds / 1e6
@@ -82,7 +82,7 @@ mod tests {
         }
         let drawn = svg(&points);
         let count = |what: &str| drawn.matches(what).count();
-        // Broadcasts are compared with nothing.
+        // Broadcasts have no bare counterpart.
         assert_eq!((count("<g "), count("</g>"), count("<polyline")), (2, 2, 6));
         assert!(drawn.contains("latency, µs") && drawn.contains("broadcast among 4 ends, µs"));
         assert!(drawn.contains("- - std tcp") && drawn.contains(">1M<"));

@@ -1,11 +1,11 @@
-//! The algorithms by tasks over `thread` links: right values for any number of ends.
+//! Runs the algorithms by tasks over `thread` links, and checks the results for several numbers of ends.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use super::*;
 use crate::bench::link::mesh::thread_ends;
 
-/// Has every end do the same; gives what each ended with.
+/// Runs a function on every end; returns the result of each.
 fn together<F>(ends: usize, each: F) -> Vec<Vec<u8>>
 where
     F: AsyncFn(&mut MeshEnd) -> Result<Vec<MessageChunk>, LinkError>,
@@ -17,7 +17,7 @@ where
             .into_iter()
             .map(|mut end| {
                 Box::pin(async move {
-                    // Twice, with a barrier between: memory that comes back does not change what was given.
+                    // Twice, with a barrier between: reused buffers must not change the input.
                     for _ in 0..2 {
                         let got = each(&mut end).await.unwrap();
                         end.pool.put_back(got);
@@ -48,7 +48,7 @@ where
     })
 }
 
-/// Numbers of an end that differ from all others'.
+/// Numbers that differ between ends.
 fn numbers(rank: usize, count: usize) -> SendBuffer {
     Arc::new((0..count).flat_map(|i| ((i * 10 + rank * rank + 1) as f64).to_le_bytes()).collect())
 }
