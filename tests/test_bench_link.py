@@ -68,7 +68,7 @@ def test_csv_has_the_fields_of_json():
     assert got == [(link, function, size, ends) for function, size, ends in
                    [("latency", "4", "2"), ("latency", "64", "2"), ("reduce", "64", "3")] for link in ("pipe", "thread")]
     assert {row["bare"] for row in rows} == {"std pipe", "std channel", ""}
-    assert "reduce of 4 bytes among 3 ends is left out: sums are of floats of 8 bytes" in done.err
+    assert "reduce of 4 bytes among 3 ends is skipped: sums need multiples of 8 bytes" in done.err
 
 
 def test_the_table_names_links_units_and_sizes():

@@ -213,7 +213,7 @@ def test_an_old_c_is_scaled_once_wherever_a_short_product_is_killed(tmp_path):
             new = (tmp_path / "C.npy").read_bytes()
             save(tmp_path, "C.npy", old + 1)
             refused = bramble("multiply", *product, "--resume")
-            assert_refused(refused, USAGE, ["neither the C that the run before read", "--restart"])
+            assert_refused(refused, USAGE, ["neither the old C that the interrupted run read", "--restart"])
             (tmp_path / "C.npy").write_bytes(new)
         resumed = bramble("multiply", *product, "--resume", "--json")
         assert resumed.code == 0, resumed
@@ -268,7 +268,7 @@ def test_nothing_to_go_on_with_is_a_beginning(tmp_path, operands):
     product = *operands, "-o", tmp_path / "C.npy", *SLOW
     expected = digest(*operands, *SLOW)
     run = bramble("multiply", *product, "--resume", "--json")
-    assert "begins anew" in run.err
+    assert "starting over" in run.err
     assert_finished(tmp_path, run, expected)
     # A journal whose head is torn: nothing had been kept.
     some_tiles(tmp_path, *product)
@@ -313,7 +313,7 @@ def test_damaged_tiles_are_made_again(tmp_path, operands):
     data[header + (row * 440 + col) * 8] ^= 1
     part.write_bytes(data)
     run = bramble("multiply", *product, "--resume", "--json")
-    assert re.search(r"1 of \d+ tiles (are not what they were|had not reached the disk)", run.err), run
+    assert re.search(r"1 of \d+ tiles (of the interrupted run are damaged|had not reached the disk)", run.err), run
     assert_finished(tmp_path, run, expected)
 
 
@@ -386,7 +386,7 @@ def test_a_signal_keeps_what_is_complete_and_says_how_to_go_on(tmp_path, start, 
     assert result.code == 128 + number, result
     assert_no_result(result)
     assert_gone(run.tag)
-    said = re.search(r"bramble: ended as was asked: (\d+) of \d+ tiles \(\d+ %\) are kept; resume with: (.*)\n", result.err)
+    said = re.search(r"bramble: stopped by a signal: (\d+) of \d+ tiles \(\d+ %\) are kept; resume with: (.*)\n", result.err)
     assert said and int(said[1]) > 0, result
     command = shlex.split(said[2])
     assert command[0] == str(BRAMBLE)
@@ -477,22 +477,22 @@ def test_what_was_found_and_what_happens_now_is_said(tmp_path, operands):
         run = bramble("multiply", *product, "--resume", "--json")
         assert run.code == 0, run
         line = next(line for line in run.err.splitlines() if "--resume" in line)
-        assert all(re.search(pattern, line) for pattern in [*patterns, "begins anew"]), line
+        assert all(re.search(pattern, line) for pattern in [*patterns, "starting over"]), line
         assert_gone_files(tmp_path)
 
-    said("no run has left anything", r"C\.npy\.part", r"C\.npy\.journal")
+    said("there is nothing to resume", r"C\.npy\.part", r"C\.npy\.journal")
     part.write_bytes(bytes(1000))
-    said(r"C\.npy\.part is there", r"journal .* is missing")
+    said(r"C\.npy\.part exists", r"journal .* is missing")
     part.write_bytes(bytes(1000))
     journal(tmp_path).touch()
-    said(r"C\.npy\.journal is empty", "ended before its journal had begun")
+    said(r"C\.npy\.journal is empty", "ended before it wrote its journal")
     some_tiles(tmp_path, *product)
     part.unlink()
-    said(r"names \d+ of 121 tiles \(\d+ %\)", r"C\.npy\.part, is missing")
+    said(r"lists \d+ of 121 tiles \(\d+ %\)", r"C\.npy\.part, is missing")
     some_tiles(tmp_path, *product)
     data = journal(tmp_path).read_bytes()
     journal(tmp_path).write_bytes(data[: 14 + int.from_bytes(data[10:14], "little") + 16])
-    said(r"C\.npy\.journal has no tile", "ended before one was complete")
+    said(r"C\.npy\.journal has no tile", "the interrupted run completed none")
 
 
 def test_under_nohup_a_closed_terminal_ends_nothing(tmp_path, start):

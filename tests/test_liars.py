@@ -43,7 +43,7 @@ def assert_mended(result, tmp_path, names, tiles, want=None):
     assert report["verify"]["passed"] is True and not report["faults"]["lost"]
     assert re.search(r"C\[\d+, \d+\] is ", report["faults"]["wrong"][0]["text"])
     for name in names:
-        assert re.search(rf"of C that .*{re.escape(name)}.* made .*(was|were) wrong, and others made that again", result.err), result
+        assert re.search(rf"of C from .*{re.escape(name)}.* (was|were) wrong, and recomputed by other machines", result.err), result
     assert sum(worker["share"] for worker in report["workers"]) == pytest.approx(1, abs=1e-6)
     assert_gone(result.tag)
 
@@ -103,7 +103,7 @@ def test_a_machine_that_is_always_wrong_is_left_out_before_the_end(tmp_path, str
     assert 0 < made < 0.2, f"it made {made:.3f} of all"
     # Where work is assigned row by row, it may have no tile of its own at that moment.
     assert lost["part"] > made or strategy != "reuse", f"it made {made:.3f} of all, and {lost['part']:.3f} was left"
-    assert "looked at and wrong; others do what it had to do" in result.err, result.err
+    assert "looked at and wrong; other machines take over its work" in result.err, result.err
 
 
 def test_where_nobody_was_right_nobody_is_left_out_before_the_end(tmp_path):
@@ -147,7 +147,7 @@ def test_where_several_made_a_tile_all_are_named(tmp_path):
     assert result.code == 3 and np.array_equal(np.load(tmp_path / "C.npy"), A @ B), result
     (wrong,) = result.report["faults"]["wrong"]
     assert sorted(wrong["names"]) == sorted([*addresses, liar.address]) and wrong["tiles"] == 1, wrong
-    assert re.search(r"one tile of C that .* made together was wrong", result.err), result
+    assert re.search(r"one tile of C from .* together was wrong", result.err), result
 
 
 @pytest.mark.parametrize("dtype, strategy", [("f8", "strassen:1"), ("f4", "row:3"), ("f8", "summa:1x3"), ("i4", "strassen:2")])

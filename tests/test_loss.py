@@ -50,7 +50,7 @@ def assert_lost(result, names, digest=None):
     report = result.report
     assert sorted(lost["name"] for lost in report["faults"]["lost"]) == sorted(names), result
     for name in names:
-        said = re.findall(rf"^bramble: worker {re.escape(name)} was lost: .+; others do what", result.err, re.M)
+        said = re.findall(rf"^bramble: worker {re.escape(name)} was lost: .+; other machines take over", result.err, re.M)
         assert len(said) == 1, result
     assert report["verify"]["passed"] is True, result
     assert digest is None or report["digest"] == digest, result

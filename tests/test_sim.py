@@ -43,7 +43,7 @@ def test_help_names_the_faults_and_an_example():
 
 
 def test_the_faults_of_the_help_can_happen_on_the_cluster_of_the_first_page():
-    example = re.search(r"as in (kill:\S+%)\.", " ".join(succeed("sim", "--help").out.split()))[1]
+    example = re.search(r"such as (kill:\S+%)\.", " ".join(succeed("sim", "--help").out.split()))[1]
     words = ["sim", "20000x20000x20000", "--cluster", CLUSTERS / "pi5x8.toml", "--json"]
     struck = succeed(*words, "--faults", example).report["disturbed"]
     assert struck["lost"] and struck["joined"] and struck["failed"] is None

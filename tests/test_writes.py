@@ -95,7 +95,7 @@ def test_a_pipe_is_written_to_and_stays(tmp_path, option):
     result = bramble(*arguments, fifo)
     assert result.code == 1 and fifo.name in result.err, result
     if option != "-o":
-        assert "nobody reads" in result.err, result
+        assert "no process reads" in result.err, result
         with subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE) as reader:
             # The program does not wait for a reader of the FIFO.
             while bramble(*arguments, fifo).code != 0:

@@ -23,14 +23,14 @@ const LATENCY_US: f64 = 200.0;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ClusterFile {
     /// The machine that has the matrices; `None` is this one.
-    pub(crate) primary: Option<Described>,
+    pub(crate) primary: Option<DescribedMachine>,
     /// The workers.
-    pub(crate) machines: Vec<Described>,
+    pub(crate) machines: Vec<DescribedMachine>,
 }
 
 /// A machine as it is described.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Described {
+pub(crate) struct DescribedMachine {
     pub(crate) name: String,
     cores: u32,
     memory_bytes: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Described {
     pub(crate) watts: Option<f64>,
 }
 
-impl Described {
+impl DescribedMachine {
     /// The machine for products of that element type. No link is faster than that of the primary, through which all of
     /// them go, and all together are no faster either.
     pub(crate) fn machine(&self, dtype: DType, primary: Option<&Self>) -> Machine {
@@ -112,16 +112,16 @@ fn described(table: &Table) -> Result<ClusterFile, String> {
     let mut machines = Vec::new();
     for (keys, names) in toml_keys::machines(table)? {
         let one = machine(&keys, String::new())?;
-        machines.extend(names.into_iter().map(|name| Described { name, ..one.clone() }));
+        machines.extend(names.into_iter().map(|name| DescribedMachine { name, ..one.clone() }));
     }
     if machines.is_empty() {
         return Err("it names no machines; add [[machines]] with name, cores, memory and gflops".to_owned());
     }
-    all_differ(machines.iter().chain(&primary).map(|m: &Described| m.name.as_str()))?;
+    all_differ(machines.iter().chain(&primary).map(|m: &DescribedMachine| m.name.as_str()))?;
     Ok(ClusterFile { primary, machines })
 }
 
-fn primary(table: &Table) -> Result<Described, String> {
+fn primary(table: &Table) -> Result<DescribedMachine, String> {
     let keys = Keys { who: "primary".to_owned(), table };
     let name = keys.text("name", one_name)?.unwrap_or_else(|| "primary".to_owned());
     machine(&keys, name)
@@ -136,10 +136,10 @@ fn one_name(text: &str) -> Result<String, String> {
 const KEYS: [&str; 9] =
     ["name", "cores", "memory", "memory_gb_s", "gflops", "peak_gflops", "link_mb_s", "latency_us", "watts"];
 
-fn machine(keys: &Keys<'_>, name: String) -> Result<Described, String> {
+fn machine(keys: &Keys<'_>, name: String) -> Result<DescribedMachine, String> {
     keys.only(&KEYS)?;
     let missing = |key: &'static str, why: &'static str| move || keys.wrong(key, why);
-    Ok(Described {
+    Ok(DescribedMachine {
         name,
         gflops: speeds(keys, "gflops")?.ok_or_else(missing("gflops", "is missing, as in { f64 = 12 }"))?,
         cores: keys.whole("cores", 1, 1024)?.ok_or_else(missing("cores", "is missing"))?,

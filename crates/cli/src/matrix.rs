@@ -1,4 +1,4 @@
-//! `bramble matrix`: what is in a matrix file, whether it can be multiplied or not.
+//! `bramble matrix`: lists the contents of a matrix file, including matrices that Bramble cannot multiply.
 //!
 //! Invariant: only headers are read, so a file of any size takes milliseconds.
 
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &MatrixArgs) -> Result<Exit, Failure> {
     crate::out(text(&name, &all).as_bytes())
 }
 
-/// A table, and below it why some are not multiplied.
+/// The table, and below it the reasons why some matrices cannot be multiplied.
 fn text(name: &str, all: &[Described]) -> String {
     let names_tensors = all.iter().any(|one| one.tensor.is_some());
     let head = [
@@ -56,7 +56,7 @@ fn text(name: &str, all: &[Described]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A name of a file without what would steer the terminal.
+/// A name from a file, without terminal control characters.
 fn shown(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

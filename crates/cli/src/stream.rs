@@ -1,7 +1,7 @@
-//! Standard input as an operand, and standard output as the place of C.
+//! Standard input as an operand, and standard output as the destination of C.
 //!
-//! Invariants: C leaves only when it is complete and checked; nothing else is written to standard output then. What is
-//! read is bounded by the memory that this machine may take.
+//! Invariants: C is written only when it is complete and verified, and standard output then gets nothing else. The
+//! size of an operand on standard input is limited by the memory that this process may take.
 
 use crate::args::MultiplyArgs;
 use crate::exit::Failure;
@@ -11,13 +11,13 @@ use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// What the operand is called in messages.
+/// The name of the operand in messages.
 const INPUT: &str = "standard input";
 
-/// The most that is asked of the allocator at a time.
+/// The buffer grows by at most this much at a time.
 const GROWTH_BYTES: usize = 64 << 20;
 
-/// Refuses what standard input and output cannot be.
+/// Refuses options that do not work with C on standard output.
 pub(crate) fn check(args: &MultiplyArgs) -> Result<(), Failure> {
     if !args.is_streamed() {
         return Ok(());
@@ -46,13 +46,13 @@ pub(crate) fn write(c: &Matrix, bytes: &[u8]) -> Result<(), Failure> {
     });
     written.map_err(|e| match e.kind() {
         ErrorKind::BrokenPipe => {
-            Failure::failed("standard output: whoever reads it ended before all of C was written")
+            Failure::failed("standard output: the reader closed it before all of C was written")
         }
-        _ => Failure::failed(format!("standard output: {e}; C is not complete there")),
+        _ => Failure::failed(format!("standard output: {e}; C is incomplete there")),
     })
 }
 
-/// Reads the matrix that standard input is; `bytes_max` are taken at most, or what is free.
+/// Reads a matrix from standard input, of at most `bytes_max` bytes, or of at most the free memory.
 pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
     let failed = |what: String| Failure::failed(format!("{INPUT}: {what}"));
     if io::stdin().is_terminal() {
@@ -64,11 +64,11 @@ pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
     let mut input = own(io::stdin().as_fd()).map_err(|e| failed(e.to_string()))?;
     let mut all: Vec<u8> = Vec::new();
     loop {
-        // Twice as much each time, but no more than is allowed: a pipe does not say how long it is.
+        // The length of a pipe is unknown, so the buffer doubles, within limits.
         let room = all.len().clamp(64 << 10, GROWTH_BYTES);
         all.try_reserve(room).map_err(|_| {
             failed(format!(
-                "more than {} bytes do not fit memory; save it as a file, which is not read as a whole",
+                "more than {} bytes do not fit in memory; save it as a file, which is mapped and not read as a whole",
                 all.len()
             ))
         })?;
@@ -76,8 +76,8 @@ pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
         let read = read.map_err(|e| failed(e.to_string()))?;
         if all.len() as u64 > bytes_max {
             return Err(failed(format!(
-                "is larger than the {bytes_max} bytes of memory that may be taken; \
-                 save it as a file, which is not read as a whole, or give more --memory"
+                "is larger than the {bytes_max} bytes of memory that may be used; save it as a file, which is mapped \
+                and not read as a whole, or give more --memory"
             )));
         }
         if read == 0 {
@@ -91,7 +91,7 @@ pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
     Ok(Matrix::from_bytes(INPUT, Arc::new(all), Some(dense_bytes_max))?)
 }
 
-/// A descriptor without the buffer of the standard library, which looks for ends of lines.
+/// The descriptor without the standard library's buffer, which scans for line ends.
 fn own(descriptor: BorrowedFd<'_>) -> io::Result<File> {
     descriptor.try_clone_to_owned().map(File::from)
 }

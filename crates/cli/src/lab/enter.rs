@@ -8,7 +8,7 @@
 
 use super::limits;
 use super::network;
-use super::state::{Folder, Lab, Machine};
+use super::state::{Folder, Lab, LabMachine};
 use crate::args::{LabCalledArgs, LabExecArgs};
 use crate::exit::{Exit, Failure};
 use crate::key;
@@ -60,7 +60,7 @@ pub(super) fn called(args: &LabCalledArgs) -> Result<Exit, Failure> {
 }
 
 /// The machine that the user names.
-fn machine<'a>(lab: &'a Lab, name: &str) -> Result<&'a Machine, Failure> {
+fn machine<'a>(lab: &'a Lab, name: &str) -> Result<&'a LabMachine, Failure> {
     lab.machine(name).ok_or_else(|| {
         let (lab_name, names) = (&lab.name, lab.names());
         Failure::usage(format!(
@@ -70,13 +70,13 @@ fn machine<'a>(lab: &'a Lab, name: &str) -> Result<&'a Machine, Failure> {
 }
 
 /// Moves this process, which has one thread, into a machine.
-pub(super) fn enter(machine: &Machine) -> Result<(), Failure> {
+pub(super) fn enter(machine: &LabMachine) -> Result<(), Failure> {
     network::enter(&machine.namespace)?;
     limits::join(&machine.groups)
 }
 
 /// The command, with the name of the machine.
-pub(super) fn becoming(machine: &Machine, words: &[impl AsRef<OsStr>]) -> Result<Command, Failure> {
+pub(super) fn becoming(machine: &LabMachine, words: &[impl AsRef<OsStr>]) -> Result<Command, Failure> {
     let program = std::env::current_exe()
         .map_err(|e| Failure::failed(format!("this program's file cannot be found: {e}")))?;
     let mut command = Command::new("unshare");
@@ -98,7 +98,7 @@ pub(super) fn set_environment(command: &mut Command, folder: &Folder, lab: &Lab)
     if lab.key {
         command.env(key::FILE_VARIABLE, folder.key());
     }
-    let hosts: Vec<String> = lab.workers().iter().map(Machine::endpoint).collect();
+    let hosts: Vec<String> = lab.workers().iter().map(LabMachine::endpoint).collect();
     command.env(HOSTS_VARIABLE, hosts.join(","));
     if let (Some(threads), None) = (lab.primary().limits.threads, std::env::var_os(THREADS_VARIABLE)) {
         command.env(THREADS_VARIABLE, threads.to_string());

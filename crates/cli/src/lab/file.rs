@@ -43,14 +43,14 @@ pub(super) struct Description {
     pub(super) from: String,
     /// Whether the lab has a cluster key, and so encrypted links.
     pub(super) key: bool,
-    pub(super) primary: Limits,
+    pub(super) primary: MachineLimits,
     /// The workers, in the order of the file.
-    pub(super) machines: Vec<(String, Limits)>,
+    pub(super) machines: Vec<(String, MachineLimits)>,
 }
 
 /// What a machine may use; `None` is no limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Limits {
+pub(super) struct MachineLimits {
     pub(super) link_bits_per_s: Option<u64>,
     /// Processor time, in processors.
     pub(super) cores: Option<f64>,
@@ -96,7 +96,7 @@ fn described(table: &Table, from: String) -> Result<Description, String> {
             keys.only(&["link", "cores", "memory", "threads"])?;
             limits(&keys)?
         }
-        None => Limits::default(),
+        None => MachineLimits::default(),
     };
     let mut machines = Vec::new();
     for (keys, names) in toml_keys::machines(table)? {
@@ -117,13 +117,13 @@ fn described(table: &Table, from: String) -> Result<Description, String> {
     Ok(Description { from, key, primary, machines })
 }
 
-fn limits(keys: &Keys<'_>) -> Result<Limits, String> {
+fn limits(keys: &Keys<'_>) -> Result<MachineLimits, String> {
     let memory_bytes = keys.size("memory")?;
     if memory_bytes.is_some_and(|bytes| bytes < MEMORY_MIN) {
         return Err(keys.wrong("memory", "must be at least 64M: a worker needs 32M beside matrices"));
     }
     let threads = keys.whole("threads", 1, 1024)?;
-    Ok(Limits {
+    Ok(MachineLimits {
         link_bits_per_s: keys.text("link", rate)?,
         cores: keys.number("cores", CORES.0, CORES.1)?,
         memory_bytes,

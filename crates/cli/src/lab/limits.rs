@@ -8,8 +8,8 @@
 //!
 //! Deliberately absent: weights. A share is a quota: it is the same whether the other machines compute or not.
 
-use super::file::Limits;
-use super::state::{Lab, Machine};
+use super::file::MachineLimits;
+use super::state::{Lab, LabMachine};
 use crate::exit::Failure;
 use std::collections::BTreeSet;
 use std::fs;
@@ -75,7 +75,7 @@ impl Homes {
     }
 
     /// Refuses limits that cannot be had here.
-    pub(super) fn check(&self, machine: &str, limits: &Limits) -> Result<(), Failure> {
+    pub(super) fn check(&self, machine: &str, limits: &MachineLimits) -> Result<(), Failure> {
         let missing = |key: &str, controller: &str, advice: &str| {
             Err(Failure::failed(format!(
                 "machine {machine}: {key}: this system has no {controller} controller of control groups; {advice}, or \
@@ -94,19 +94,19 @@ impl Homes {
     }
 
     /// Where a machine's groups are going to be.
-    pub(super) fn groups(&self, lab: &str, machine: &str, limits: &Limits) -> Vec<PathBuf> {
+    pub(super) fn groups(&self, lab: &str, machine: &str, limits: &MachineLimits) -> Vec<PathBuf> {
         let groups = self.needed(limits).into_iter().map(|home| group_of(&home.path, lab).join(machine));
         groups.collect::<BTreeSet<PathBuf>>().into_iter().collect()
     }
 
-    fn needed(&self, limits: &Limits) -> Vec<&Home> {
+    fn needed(&self, limits: &MachineLimits) -> Vec<&Home> {
         let cpu = self.cpu.as_ref().filter(|_| limits.cores.is_some());
         let memory = self.memory.as_ref().filter(|_| limits.memory_bytes.is_some());
         cpu.into_iter().chain(memory).collect()
     }
 
     /// Makes the groups of a machine and sets its limits.
-    pub(super) fn make(&self, lab: &Lab, machine: &Machine) -> Result<(), Failure> {
+    pub(super) fn make(&self, lab: &Lab, machine: &LabMachine) -> Result<(), Failure> {
         for home in self.needed(&machine.limits) {
             if home.is_unified {
                 self.hand_down(home, &home.path)?;

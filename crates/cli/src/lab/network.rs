@@ -6,7 +6,7 @@
 //! Deliberately absent: delay and loss (`netem`), which not every kernel has; a switch that is slower than its ports.
 
 use super::file::HUB;
-use super::state::{Lab, Machine};
+use super::state::{Lab, LabMachine};
 use super::tool;
 use crate::exit::Failure;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -49,7 +49,7 @@ pub(super) fn make_hub(lock: &File, lab: &str) -> Result<(), Failure> {
 
 /// Makes the namespace of a machine and its link to the hub.
 pub(super) fn make_machine(lock: &File, lab: &Lab, number: usize) -> Result<(), Failure> {
-    let Machine { namespace: own, address, limits, .. } = &lab.machines[number];
+    let LabMachine { namespace: own, address, limits, .. } = &lab.machines[number];
     let hub = namespace(&lab.name, HUB);
     let port = format!("port{number}");
     let address = format!("{address}/{PREFIX}");

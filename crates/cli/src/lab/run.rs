@@ -153,17 +153,17 @@ fn replace_list(words: &mut [OsString], list: &str, addresses: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::file::{Limits, PRIMARY};
+    use crate::lab::file::{MachineLimits, PRIMARY};
     use crate::lab::network;
-    use crate::lab::state::Machine;
+    use crate::lab::state::LabMachine;
 
     fn lab(key: bool) -> Lab {
-        let machine = |(number, name): (usize, &str)| Machine {
+        let machine = |(number, name): (usize, &str)| LabMachine {
             name: name.to_owned(),
             address: network::address(number),
             namespace: network::namespace("x", name),
             groups: Vec::new(),
-            limits: Limits::default(),
+            limits: MachineLimits::default(),
         };
         let machines = [PRIMARY, "pi1", "pi2"].into_iter().enumerate().map(machine).collect();
         Lab { name: "x".to_owned(), from: String::new(), key, maker: None, machines }

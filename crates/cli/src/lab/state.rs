@@ -11,7 +11,7 @@
 //!
 //! Deliberately absent: anything that outlives the machine's start; `/run`, namespaces and groups are all gone then.
 
-use super::file::{Limits, PRIMARY};
+use super::file::{MachineLimits, PRIMARY};
 use super::network;
 use super::process::Process;
 use crate::exit::Failure;
@@ -41,12 +41,12 @@ pub(super) struct Lab {
     /// Who made it.
     pub(super) maker: Option<Process>,
     /// The primary first.
-    pub(super) machines: Vec<Machine>,
+    pub(super) machines: Vec<LabMachine>,
 }
 
 /// A machine of a lab.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Machine {
+pub(super) struct LabMachine {
     pub(super) name: String,
     pub(super) address: Ipv4Addr,
     /// Its network namespace.
@@ -54,10 +54,10 @@ pub(super) struct Machine {
     /// Its control groups, as far as it needs some.
     pub(super) groups: Vec<PathBuf>,
     #[serde(flatten)]
-    pub(super) limits: Limits,
+    pub(super) limits: MachineLimits,
 }
 
-impl Machine {
+impl LabMachine {
     pub(super) fn is_primary(&self) -> bool {
         self.name == PRIMARY
     }
@@ -69,17 +69,17 @@ impl Machine {
 }
 
 impl Lab {
-    pub(super) fn primary(&self) -> &Machine {
+    pub(super) fn primary(&self) -> &LabMachine {
         // The first by construction, and `load` has looked.
         &self.machines[0]
     }
 
-    pub(super) fn workers(&self) -> &[Machine] {
+    pub(super) fn workers(&self) -> &[LabMachine] {
         &self.machines[1..]
     }
 
     /// The machine of that name or address.
-    pub(super) fn machine(&self, what: &str) -> Option<&Machine> {
+    pub(super) fn machine(&self, what: &str) -> Option<&LabMachine> {
         let address = what.parse::<Ipv4Addr>().ok();
         self.machines.iter().find(|m| m.name == what || Some(m.address) == address)
     }

@@ -8,13 +8,13 @@ use super::file::{self, Description, PRIMARY};
 use super::limits::Homes;
 use super::network;
 use super::process::Process;
-use super::state::{Folder, Lab, Machine, down_command};
+use super::state::{Folder, Lab, LabMachine, down_command};
 use super::status;
 use super::tool;
 use crate::args::LabUpArgs;
 use crate::exit::{Exit, Failure};
 use crate::quantity::size_text;
-use crate::until::{Ended, done_or_signal};
+use crate::until::{Completion, done_or_signal};
 use bramble_link::ClusterKey;
 use bramble_worker::{available_memory, default_threads};
 use std::fs::File;
@@ -45,7 +45,7 @@ pub(super) fn run(args: &LabUpArgs) -> Result<Exit, Failure> {
         folder.complete()
     });
     let failure = match made {
-        Ok(Ended::Done(())) => {
+        Ok(Completion::Done(())) => {
             let exit = status::show(&folder, &lab, args.json)?;
             let name = &lab.name;
             let option = if name == "lab" { String::new() } else { format!(" --name {name}") };
@@ -54,7 +54,7 @@ pub(super) fn run(args: &LabUpArgs) -> Result<Exit, Failure> {
             ));
             return Ok(exit);
         }
-        Ok(Ended::Signal(exit)) => Ok(exit),
+        Ok(Completion::Signal(exit)) => Ok(exit),
         Err(failure) => Err(failure),
     };
     let name = lab.name;
@@ -89,7 +89,7 @@ fn check(description: &Description, homes: &Homes) -> Result<(), Failure> {
 fn plan(description: Description, name: &str, homes: &Homes) -> Lab {
     let primary = [(PRIMARY.to_owned(), description.primary)];
     let all = primary.into_iter().chain(description.machines).enumerate();
-    let machines = all.map(|(number, (machine, limits))| Machine {
+    let machines = all.map(|(number, (machine, limits))| LabMachine {
         address: network::address(number),
         namespace: network::namespace(name, &machine),
         groups: homes.groups(name, &machine, &limits),
@@ -167,12 +167,12 @@ async fn start(folder: &Folder, lab: &Lab) -> Result<(), Failure> {
 }
 
 /// Whether the worker has said that it listens; it may have said no more than the beginning of that.
-fn listens(folder: &Folder, machine: &Machine) -> bool {
+fn listens(folder: &Folder, machine: &LabMachine) -> bool {
     let said = std::fs::read_to_string(folder.log(&machine.name)).unwrap_or_default();
     said.lines().any(|line| line == format!("listening on {}", machine.endpoint()))
 }
 
-fn not_started(folder: &Folder, machine: &Machine, how: &str) -> Failure {
+fn not_started(folder: &Folder, machine: &LabMachine, how: &str) -> Failure {
     let said = std::fs::read_to_string(folder.log(&machine.name)).unwrap_or_default();
     let last = said.lines().last().map(|line| line.strip_prefix("bramble: ").unwrap_or(line));
     let why = last.map_or_else(|| "it said nothing".to_owned(), str::to_owned);
@@ -180,7 +180,7 @@ fn not_started(folder: &Folder, machine: &Machine, how: &str) -> Failure {
 }
 
 /// Starts a process that enters the machine and becomes its worker.
-fn start_worker(folder: &Folder, lab: &Lab, machine: &Machine, share: u64) -> Result<Process, Failure> {
+fn start_worker(folder: &Folder, lab: &Lab, machine: &LabMachine, share: u64) -> Result<Process, Failure> {
     let wrong = |e: std::io::Error| {
         Failure::failed(format!("machine {}: its worker cannot be started: {e}", machine.name))
     };

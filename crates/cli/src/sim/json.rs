@@ -1,14 +1,14 @@
-//! What was simulated for programs: the object `bramble.sim/1`, which docs/json.md describes.
+//! Simulated runs as JSON: the object `bramble.sim/1` of docs/json.md.
 
 use super::Own;
-use super::case::Case;
-use super::runs::{Part, Runs, Tried, busy, parts};
+use super::case::SimCase;
+use super::runs::{FaultTrial, MachineActivity, Runs, busy, parts};
 use crate::plan::json::predicted;
 use bramble_sim::Report;
 use serde_json::{Value, json};
 
 /// The object.
-pub(super) fn json(case: &Case, runs: &Runs, own: Own) -> Value {
+pub(super) fn json(case: &SimCase, runs: &Runs, own: Own) -> Value {
     let (plan, decision) = (case.plan(), &case.decision);
     let problem = &plan.problem;
     let left_out: Vec<Value> =
@@ -43,7 +43,7 @@ pub(super) fn json(case: &Case, runs: &Runs, own: Own) -> Value {
     })
 }
 
-fn run(case: &Case, report: &Report) -> Value {
+fn run(case: &SimCase, report: &Report) -> Value {
     let parts = parts(case, report);
     let relayed: u64 = report.machines.iter().map(|m| m.bytes_passed).sum();
     let lost = report.losses.iter().map(|loss| {
@@ -76,7 +76,7 @@ fn run(case: &Case, report: &Report) -> Value {
     })
 }
 
-fn machine(case: &Case, part: &Part) -> Value {
+fn machine(case: &SimCase, part: &MachineActivity) -> Value {
     json!({
         "worker": part.machine,
         "name": case.machines[part.machine].name,
@@ -92,7 +92,7 @@ fn machine(case: &Case, part: &Part) -> Value {
 }
 
 fn drawn(runs: &Runs) -> Value {
-    let one = |tried: &Tried| {
+    let one = |tried: &FaultTrial| {
         json!({
             "seed": tried.seed, "faults": tried.faults.to_string(), "seconds": tried.seconds, "failed": tried.failed,
             "lost": tried.lost,

@@ -255,7 +255,7 @@ fn results_that_nobody_asked_for() {
     });
     // What came first was taken, and was a lie.
     assert_ends(&twice, 3, "which it was not given");
-    assert!(twice.err.contains("made was wrong, and others made that again"), "{}", twice.err);
+    assert!(twice.err.contains("was wrong, and recomputed by other machines"), "{}", twice.err);
     let out_of_order = after_first_tile(|client, tile, _, cols| {
         client.send(4, &result(tile, 1, 1), &elements(cols as usize));
     });
@@ -340,7 +340,7 @@ fn tiles_that_come_back_before_they_can_be_done() {
             }
         }
     });
-    assert_ends(&early, 3, "made were wrong, and others made that again");
+    assert_ends(&early, 3, "were wrong, and recomputed by other machines");
 }
 
 #[test]

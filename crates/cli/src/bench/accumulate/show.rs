@@ -1,8 +1,8 @@
-//! Ways to add as a table, as comma-separated values, as JSON and as charts.
+//! Measurements of ways to add, as a table, as CSV, as JSON and as a plot.
 //!
-//! Invariant: all say the same numbers; what JSON calls its fields is in docs/json.md.
+//! Invariant: all forms have the same numbers; docs/json.md describes the JSON fields.
 
-use super::Point;
+use super::AccumulatePoint;
 use crate::args::BenchSize;
 use crate::bench::chart::{Chart, Series};
 use crate::bench::plot::threads as thread_count;
@@ -12,13 +12,13 @@ use crate::table as lines_of;
 use bramble_kernel::Share;
 use serde_json::{Value, json};
 
-/// The first line of comma-separated values: the fields of JSON, but the schema and what each thread did.
+/// The head line of the CSV: the JSON fields, without the schema and the activity of each thread.
 pub(crate) const CSV_HEAD: &str = "way,kernel,dtype,m,k,n,jobs,threads,blocks,rounds,seconds,seconds_min,seconds_max,\
 job_seconds,times_owner,gflops,adding,waiting,results,difference_max,outliers\n";
 
-/// Measurements as lines of their own; nothing for a table, which is of all of them.
-pub(crate) fn lines(form: Form, points: &[Point]) -> String {
-    let one = |point: &Point| match form {
+/// One line for each measurement; nothing in table form, since the table is printed at the end.
+pub(crate) fn lines(form: Form, points: &[AccumulatePoint]) -> String {
+    let one = |point: &AccumulatePoint| match form {
         Form::Table => String::new(),
         Form::Csv => values(CSV_HEAD, &json(point)) + "\n",
         Form::Json => json(point).to_string() + "\n",
@@ -34,7 +34,7 @@ fn waiting(share: &Share) -> f64 {
     share.wait.as_secs_f64()
 }
 
-fn json(p: &Point) -> Value {
+fn json(p: &AccumulatePoint) -> Value {
     let BenchSize { m, k, n } = p.case.size;
     let thread = |share: &Share| {
         json!({
@@ -54,8 +54,8 @@ fn json(p: &Point) -> Value {
     })
 }
 
-/// The table: every measurement on a line.
-pub(crate) fn table(points: &[Point]) -> Vec<String> {
+/// The table: one measurement per line.
+pub(crate) fn table(points: &[AccumulatePoint]) -> Vec<String> {
     let head = [
         "way",
         "type",
@@ -74,7 +74,7 @@ pub(crate) fn table(points: &[Point]) -> Vec<String> {
         "results",
         "difference",
     ];
-    let row = |p: &Point| {
+    let row = |p: &AccumulatePoint| {
         let by_thread =
             |of: &dyn Fn(&Share) -> String| p.threads.iter().map(of).collect::<Vec<_>>().join(" ");
         let jobs: f64 = p.threads.iter().map(|share| share.jobs).sum();
@@ -99,9 +99,9 @@ pub(crate) fn table(points: &[Point]) -> Vec<String> {
     };
     let mut out = lines_of::lines(&head, &points.iter().map(row).collect::<Vec<_>>());
     for text in [
-        "of owner: the time over the owner's in the same round, the median; above 1 is slower",
-        "adding, waiting: parts of the threads' time; an owner's products and additions are one",
-        "results: how many different sums came out of the same jobs; difference: the largest from the owner's",
+        "of owner: time relative to the owner's in the same round, the median; above 1 is slower",
+        "adding, waiting: fractions of the threads' time; an owner multiplies and adds in one operation",
+        "results: number of distinct sums from the same jobs; difference: the largest from the owner's sums",
     ] {
         out.push(format!("  {text}"));
     }
@@ -112,20 +112,20 @@ fn percent(part: f64) -> String {
     format!("{:.0} %", part * 100.0)
 }
 
-/// What disturbed the measurements.
-pub(crate) fn warnings(points: &[Point]) -> Vec<String> {
+/// Warnings about disturbed measurements.
+pub(crate) fn warnings(points: &[AccumulatePoint]) -> Vec<String> {
     let runs: usize = points.iter().map(|p| p.wall.len()).sum();
     let slow: usize = points.iter().map(|p| p.wall.outliers()).sum();
     if slow == 0 {
         return Vec::new();
     }
     vec![format!(
-        "bramble: {slow} of {runs} runs took more than 1.2 times their median: something else was running"
+        "bramble: {slow} of {runs} runs took more than 1.2 times their median: other programs may have been running"
     )]
 }
 
-/// Rates over the size of a job, a line for each way; a panel for each type, number of jobs and of threads.
-pub(crate) fn charts(points: &[Point]) -> Vec<Chart> {
+/// The plot: rates by job size, one line per way; one panel per type, number of jobs and number of threads.
+pub(crate) fn charts(points: &[AccumulatePoint]) -> Vec<Chart> {
     let mut charts: Vec<Chart> = Vec::new();
     for p in points {
         let title = format!(
@@ -153,17 +153,17 @@ pub(crate) fn charts(points: &[Point]) -> Vec<Chart> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // A test may panic.
 mod tests {
-    use super::super::Case;
+    use super::super::AccumulateCase;
     use super::*;
     use crate::times::Times;
     use bramble_kernel::{Choice, Way};
     use bramble_matrix::DType;
     use std::time::Duration;
 
-    fn point(way: Way) -> Point {
+    fn point(way: Way) -> AccumulatePoint {
         let ms = Duration::from_millis;
-        Point {
-            case: Case {
+        AccumulatePoint {
+            case: AccumulateCase {
                 kernel: Choice::Auto,
                 size: BenchSize { m: 100, k: 50, n: 100 },
                 jobs: 4,

@@ -3,13 +3,13 @@
 //! Invariants: only measures of one kind and one key are paired, each side's fastest way; a ratio is of speeds, the
 //! second machine's over the first's, whatever the unit.
 
-use super::measure::{Kind, Measure, Pages};
-use super::read::Source;
+use super::measure::{Measure, MeasureKind, Pages};
+use super::read::MeasuredMachine;
 use super::schema::KINDS;
 use std::collections::BTreeMap;
 
 /// One measurement on both.
-pub(crate) struct Pair<'a> {
+pub(crate) struct MeasurePair<'a> {
     pub(crate) of: [&'a Measure; 2],
     /// How many times as fast the second is.
     pub(crate) ratio: f64,
@@ -17,8 +17,8 @@ pub(crate) struct Pair<'a> {
 
 /// All of one kind.
 pub(crate) struct Compared<'a> {
-    pub(crate) kind: &'static Kind,
-    pub(crate) pairs: Vec<Pair<'a>>,
+    pub(crate) kind: &'static MeasureKind,
+    pub(crate) pairs: Vec<MeasurePair<'a>>,
     /// What was measured on one only.
     pub(crate) only: [Vec<&'a Measure>; 2],
 }
@@ -34,7 +34,7 @@ impl Compared<'_> {
 }
 
 /// Every kind that one of both has, in the order of pages.
-pub(crate) fn compared<'a>(first: &'a Source, second: &'a Source) -> Vec<Compared<'a>> {
+pub(crate) fn compared<'a>(first: &'a MeasuredMachine, second: &'a MeasuredMachine) -> Vec<Compared<'a>> {
     let of_two = KINDS.iter().filter(|kind| kind.pages != Pages::OfOne);
     of_two
         .map(|kind| {
@@ -42,7 +42,7 @@ pub(crate) fn compared<'a>(first: &'a Source, second: &'a Source) -> Vec<Compare
             let (mut pairs, mut only) = (Vec::new(), [Vec::new(), Vec::new()]);
             for one in ordered(&sides[0]) {
                 match sides[1].get(&one.key) {
-                    Some((_, other)) => pairs.push(Pair { of: [one, *other], ratio: other.over(one) }),
+                    Some((_, other)) => pairs.push(MeasurePair { of: [one, *other], ratio: other.over(one) }),
                     None => only[0].push(one),
                 }
             }
@@ -57,11 +57,11 @@ pub(crate) fn compared<'a>(first: &'a Source, second: &'a Source) -> Vec<Compare
 type ByKey<'a> = BTreeMap<&'a Vec<(&'static str, String)>, (usize, &'a Measure)>;
 
 /// The measures of a kind, in the order of the file; of those with one key the fastest.
-pub(crate) fn fastest<'a>(all: &'a [Measure], kind: &'static Kind) -> Vec<&'a Measure> {
+pub(crate) fn fastest<'a>(all: &'a [Measure], kind: &'static MeasureKind) -> Vec<&'a Measure> {
     ordered(&by_key(all, kind))
 }
 
-fn by_key<'a>(all: &'a [Measure], kind: &'static Kind) -> ByKey<'a> {
+fn by_key<'a>(all: &'a [Measure], kind: &'static MeasureKind) -> ByKey<'a> {
     let mut out = ByKey::new();
     for (at, one) in all.iter().enumerate().filter(|(_, one)| one.kind == kind) {
         let known = out.entry(&one.key).or_insert((at, one));

@@ -3,8 +3,8 @@
 //! Invariant: nothing but what is measured: the least and the greatest place of an axis are measurements.
 
 use super::compare::{Compared, fastest, figures};
-use super::measure::{Kind, Measure, Pages, Unit};
-use super::read::Source;
+use super::measure::{Measure, MeasureKind, Pages, Unit};
+use super::read::MeasuredMachine;
 use crate::bench::chart::{Chart, Ground, Series, drawing, escaped};
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ const LINES_MAX: usize = 24;
 const PANELS_MAX: usize = 24;
 
 /// What all machines of a page measured of one kind, a panel for each type; nothing where there is nothing to draw.
-pub(super) fn lines(kind: &'static Kind, sources: &[&Source]) -> String {
+pub(super) fn lines(kind: &'static MeasureKind, sources: &[&MeasuredMachine]) -> String {
     let mut charts: Vec<Chart> = Vec::new();
     // Of a line all machines have the same colour.
     let mut names: Vec<String> = Vec::new();
@@ -70,7 +70,7 @@ pub(super) fn lines(kind: &'static Kind, sources: &[&Source]) -> String {
 }
 
 /// What is drawn of a kind: where only the fastest way counts, that.
-fn shown<'a>(source: &'a Source, kind: &'static Kind) -> Vec<&'a Measure> {
+fn shown<'a>(source: &'a MeasuredMachine, kind: &'static MeasureKind) -> Vec<&'a Measure> {
     match kind.pages {
         Pages::OfTwo => fastest(&source.measures, kind),
         Pages::Both | Pages::OfOne => source.measures.iter().filter(|one| one.kind == kind).collect(),
@@ -78,7 +78,7 @@ fn shown<'a>(source: &'a Source, kind: &'static Kind) -> Vec<&'a Measure> {
 }
 
 /// The peaks that belong to a panel: those of its element type, from kinds that measured them.
-fn levels(kind: &'static Kind, of: &Measure, sources: &[&Source]) -> Vec<(String, f64)> {
+fn levels(kind: &'static MeasureKind, of: &Measure, sources: &[&MeasuredMachine]) -> Vec<(String, f64)> {
     let dtype =
         |one: &Measure| one.key.iter().find(|(name, _)| *name == "type").map(|(_, dtype)| dtype.clone());
     let mut out = Vec::new();

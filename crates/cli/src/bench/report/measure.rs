@@ -39,7 +39,7 @@ pub(crate) enum Pages {
 
 /// One kind of measurement: a part of the page.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct MeasureKind {
     pub(crate) title: &'static str,
     pub(crate) about: &'static str,
     pub(crate) unit: Unit,
@@ -64,7 +64,7 @@ pub(crate) struct Spot {
 /// One measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Measure {
-    pub(crate) kind: &'static Kind,
+    pub(crate) kind: &'static MeasureKind,
     /// What was measured: columns and what is in them.
     pub(crate) key: Vec<(&'static str, String)>,
     /// How, where that is not compared: of several ways the fastest is what the machine can do. Else empty.
@@ -85,7 +85,7 @@ pub(crate) struct Measure {
 
 impl Measure {
     /// A measurement without anything but its number.
-    pub(crate) fn new(kind: &'static Kind, key: Vec<(&'static str, String)>, value: f64) -> Self {
+    pub(crate) fn new(kind: &'static MeasureKind, key: Vec<(&'static str, String)>, value: f64) -> Self {
         let (way, more) = (String::new(), Vec::new());
         Self {
             kind,
@@ -152,7 +152,7 @@ const VERSION: &str = "1";
 
 /// What one line says.
 #[derive(Debug)]
-pub(crate) enum Said {
+pub(crate) enum ParsedLine {
     Measures(Vec<Measure>),
     Machine(Value),
 }
@@ -161,7 +161,7 @@ pub(crate) enum Said {
 pub(crate) type Versions = BTreeMap<&'static str, BTreeSet<String>>;
 
 /// Reads a line. The error is what it is instead, without where.
-pub(crate) fn said(line: &[u8], versions: &mut Versions) -> Result<Said, String> {
+pub(crate) fn said(line: &[u8], versions: &mut Versions) -> Result<ParsedLine, String> {
     let text = std::str::from_utf8(line).map_err(|_| "no text in UTF-8".to_owned())?;
     let value: Value = serde_json::from_str(text).map_err(|_| "no JSON".to_owned())?;
     let Some(schema) = value.get("schema").and_then(Value::as_str) else {
@@ -178,9 +178,9 @@ pub(crate) fn said(line: &[u8], versions: &mut Versions) -> Result<Said, String>
     }
     match meaning {
         Meaning::Measures(read) => {
-            read(&Line(&value)).map(Said::Measures).map_err(|e| format!("{schema}: {e}"))
+            read(&Line(&value)).map(ParsedLine::Measures).map_err(|e| format!("{schema}: {e}"))
         }
-        Meaning::Machine => Ok(Said::Machine(value)),
+        Meaning::Machine => Ok(ParsedLine::Machine(value)),
         Meaning::Nothing => Err(format!("{schema} is no measurement")),
     }
 }

@@ -17,7 +17,7 @@ mod schema;
 
 use crate::args::BenchReportArgs;
 use crate::exit::{Exit, Failure};
-use read::{Source, source};
+use read::{MeasuredMachine, source};
 use std::ffi::OsStr;
 
 /// Runs the verb.
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &BenchReportArgs) -> Result<Exit, Failure> {
 }
 
 /// Two machines never have one name; versions of Bramble that are different are told.
-fn told_apart(mut first: Source, mut second: Source) -> [Source; 2] {
+fn told_apart(mut first: MeasuredMachine, mut second: MeasuredMachine) -> [MeasuredMachine; 2] {
     if first.label == second.label {
         first.label += " (1)";
         second.label += " (2)";

@@ -5,8 +5,8 @@
 
 use super::compare::{Compared, figures, sentence};
 use super::draw;
-use super::measure::{Kind, Measure, Pages, SPREAD_MAX, Unit};
-use super::read::{FACTS, Source};
+use super::measure::{Measure, MeasureKind, Pages, SPREAD_MAX, Unit};
+use super::read::{FACTS, MeasuredMachine};
 use super::schema::KINDS;
 use crate::bench::chart::escaped;
 use crate::quantity;
@@ -22,7 +22,7 @@ fn cell(text: impl Into<String>) -> Cell {
 }
 
 /// The page of one machine or cluster.
-pub(super) fn of_one(source: &Source) -> String {
+pub(super) fn of_one(source: &MeasuredMachine) -> String {
     let mut body = facts(&[source]) + &disturbances(&[source]) + &notes(&[source]);
     for kind in KINDS.iter().filter(|kind| kind.pages != Pages::OfTwo) {
         let of_kind: Vec<&Measure> = source.measures.iter().filter(|one| one.kind == *kind).collect();
@@ -34,7 +34,7 @@ pub(super) fn of_one(source: &Source) -> String {
 }
 
 /// The page of two.
-pub(super) fn of_two(first: &Source, second: &Source, all: &[Compared<'_>]) -> String {
+pub(super) fn of_two(first: &MeasuredMachine, second: &MeasuredMachine, all: &[Compared<'_>]) -> String {
     let sources = [first, second];
     let mut body = summary(sources, all) + &facts(&sources) + &disturbances(&sources) + &notes(&sources);
     for compared in all {
@@ -66,7 +66,7 @@ fn page(title: &str, body: &str) -> String {
     )
 }
 
-fn section(kind: &Kind, inner: &str) -> String {
+fn section(kind: &MeasureKind, inner: &str) -> String {
     format!(
         "<section>\n<h2>{}</h2>\n<p>{}</p>\n{inner}</section>\n",
         escaped(kind.title),
@@ -75,7 +75,7 @@ fn section(kind: &Kind, inner: &str) -> String {
 }
 
 /// How much faster one is than the other.
-fn summary(sources: [&Source; 2], all: &[Compared<'_>]) -> String {
+fn summary(sources: [&MeasuredMachine; 2], all: &[Compared<'_>]) -> String {
     let labels = sources.map(|source| source.label.as_str());
     let mut out = "<section>\n<h2>How much faster</h2>\n".to_owned();
     let measured: Vec<&Compared<'_>> = all.iter().filter(|c| !c.pairs.is_empty()).collect();
@@ -122,7 +122,7 @@ fn summary(sources: [&Source; 2], all: &[Compared<'_>]) -> String {
 }
 
 /// What machines say of themselves.
-fn facts(sources: &[&Source]) -> String {
+fn facts(sources: &[&MeasuredMachine]) -> String {
     let mut head = vec![String::new()];
     head.extend(sources.iter().map(|source| source.label.clone()));
     let row = |name: &str, cells: Vec<String>| -> Vec<Cell> {
@@ -144,7 +144,7 @@ fn facts(sources: &[&Source]) -> String {
 }
 
 /// Whether what was measured can be relied on.
-fn disturbances(sources: &[&Source]) -> String {
+fn disturbances(sources: &[&MeasuredMachine]) -> String {
     let mut out = String::new();
     for source in sources {
         let own = || source.measures.iter().filter(|one| one.kind.pages != Pages::OfTwo);
@@ -172,7 +172,7 @@ fn disturbances(sources: &[&Source]) -> String {
     )
 }
 
-fn notes(sources: &[&Source]) -> String {
+fn notes(sources: &[&MeasuredMachine]) -> String {
     let items: String = sources
         .iter()
         .flat_map(|source| &source.notes)
@@ -216,7 +216,7 @@ fn listed(all: &[&Measure]) -> String {
 }
 
 /// Measures of both, and their ratios.
-fn beside(sources: [&Source; 2], compared: &Compared<'_>) -> String {
+fn beside(sources: [&MeasuredMachine; 2], compared: &Compared<'_>) -> String {
     let Some(first) = compared.pairs.first() else { return String::new() };
     let has_way = compared.pairs.iter().any(|pair| pair.of.iter().any(|one| !one.way.is_empty()));
     let has_runs = compared.pairs.iter().any(|pair| pair.of.iter().any(|one| one.spread.is_some()));
@@ -227,7 +227,7 @@ fn beside(sources: [&Source; 2], compared: &Compared<'_>) -> String {
         head.extend(has_way.then(|| "by".to_owned()));
     }
     head.push("times as fast".to_owned());
-    let row = |pair: &super::compare::Pair<'_>| {
+    let row = |pair: &super::compare::MeasurePair<'_>| {
         let mut cells: Vec<Cell> = pair.of[0].key.iter().map(|(_, what)| cell(what)).collect();
         for one in pair.of {
             cells.push((value(one), one.is_disturbed()));

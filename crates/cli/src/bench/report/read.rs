@@ -3,7 +3,7 @@
 //! Invariants: no line is passed over in silence; a file without a measurement is an error. Texts of files are not to be
 //! trusted: they are short and without control characters here, and escaped where they are written.
 
-use super::measure::{Measure, Said, Versions, clean, merged, said, short};
+use super::measure::{Measure, ParsedLine, Versions, clean, merged, said, short};
 use crate::exit::Failure;
 use serde_json::Value;
 use std::fs::File;
@@ -35,7 +35,7 @@ const HOST: usize = 0;
 
 /// One machine or cluster, as its files tell.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct MeasuredMachine {
     pub(crate) label: String,
     pub(crate) files: Vec<String>,
     /// What it says of itself: for each of `FACTS` all that was said.
@@ -46,8 +46,8 @@ pub(crate) struct Source {
 }
 
 /// Reads all files of one machine.
-pub(crate) fn source(files: &[PathBuf], label: Option<&String>) -> Result<Source, Failure> {
-    let mut of = Source {
+pub(crate) fn source(files: &[PathBuf], label: Option<&String>) -> Result<MeasuredMachine, Failure> {
+    let mut of = MeasuredMachine {
         label: label.cloned().unwrap_or_else(|| stem(&files[0])),
         files: files.iter().map(|file| clean(&file.to_string_lossy())).collect(),
         facts: vec![Vec::new(); FACTS.len()],
@@ -78,7 +78,7 @@ fn stem(file: &Path) -> String {
     stem.filter(|stem| !stem.trim().is_empty()).unwrap_or_else(|| "machine".to_owned())
 }
 
-impl Source {
+impl MeasuredMachine {
     /// Reads one file.
     fn take(&mut self, file: &Path, versions: &mut Versions) -> Result<(), Failure> {
         let name = clean(&file.to_string_lossy());
@@ -91,8 +91,8 @@ impl Source {
             }
             lines += 1;
             match said(line, versions) {
-                Ok(Said::Measures(new)) => self.measures.extend(new),
-                Ok(Said::Machine(machine)) => self.learn(&machine),
+                Ok(ParsedLine::Measures(new)) => self.measures.extend(new),
+                Ok(ParsedLine::Machine(machine)) => self.learn(&machine),
                 Err(reason) => faults.add(reason, at + 1),
             }
         }

@@ -5,61 +5,61 @@
 //! Invariant: a field that makes a measurement what it is has to be there and of its type, or the line is refused by that
 //! field's name; one that is only shown may be missing.
 
-use super::measure::{Kind, Measure, Pages, Spot, Unit, short};
+use super::measure::{Measure, MeasureKind, Pages, Spot, Unit, short};
 use crate::bench::plot::threads as thread_count;
 use crate::quantity::{self, counted};
 use serde_json::Value;
 
-static KERNELS: Kind = Kind {
+static KERNELS: MeasureKind = MeasureKind {
     title: "Kernels",
     about: "Products in memory, by kernel and number of threads: 2 m n k operations by the median time.",
     unit: Unit::Gflops,
     pages: Pages::Both,
     has_peaks: true,
 };
-static BEST: Kind = Kind {
+static BEST: MeasureKind = MeasureKind {
     title: "Best of all kernels",
     about: "Products in memory, by the kernel and the number of threads that did each fastest on its machine.",
     unit: Unit::Gflops,
     pages: Pages::OfTwo,
     has_peaks: true,
 };
-pub(super) static PEAKS: Kind = Kind {
+pub(super) static PEAKS: MeasureKind = MeasureKind {
     title: "Peak of the processor",
     about: "What so many threads could do at most, if they did nothing but multiply and add.",
     unit: Unit::Gflops,
     pages: Pages::Both,
     has_peaks: false,
 };
-static PRODUCTS: Kind = Kind {
+static PRODUCTS: MeasureKind = MeasureKind {
     title: "Whole products",
     about: "bramble multiply: from the first job sent to the last tile landed, with all machines that took part.",
     unit: Unit::Gflops,
     pages: Pages::Both,
     has_peaks: false,
 };
-static TOGETHER: Kind = Kind {
+static TOGETHER: MeasureKind = MeasureKind {
     title: "All machines together",
     about: "bramble nodes: what the machines said of their speed, summed, the primary's among them.",
     unit: Unit::Gflops,
     pages: Pages::Both,
     has_peaks: false,
 };
-static NODES: Kind = Kind {
+static NODES: MeasureKind = MeasureKind {
     title: "Machines of the cluster",
     about: "bramble nodes: each machine that answered.",
     unit: Unit::Gflops,
     pages: Pages::OfOne,
     has_peaks: false,
 };
-static LINKS: Kind = Kind {
+static LINKS: MeasureKind = MeasureKind {
     title: "Links of the cluster",
     about: "bramble nodes: bytes a second between the primary and its workers.",
     unit: Unit::BytesPerS,
     pages: Pages::Both,
     has_peaks: false,
 };
-static ROUND_TRIPS: Kind = Kind {
+static ROUND_TRIPS: MeasureKind = MeasureKind {
     title: "Round trips in the cluster",
     about: "bramble nodes: from the primary to a worker and back.",
     unit: Unit::Seconds,
@@ -68,7 +68,7 @@ static ROUND_TRIPS: Kind = Kind {
 };
 
 /// Functions of `bench link`, by their names there.
-static FUNCTIONS: [(&str, Kind); 8] = [
+static FUNCTIONS: [(&str, MeasureKind); 8] = [
     ("latency", function("Links: latency", "Half of a round trip of a message.", Unit::Seconds)),
     ("gap", function("Links: gap", "How long the sender is held by one message.", Unit::Seconds)),
     ("bandwidth", function("Links: bandwidth", "Messages one way, back to back.", Unit::BytesPerS)),
@@ -82,36 +82,36 @@ static FUNCTIONS: [(&str, Kind); 8] = [
     ),
 ];
 
-const fn function(title: &'static str, about: &'static str, unit: Unit) -> Kind {
-    Kind { title, about, unit, pages: Pages::Both, has_peaks: false }
+const fn function(title: &'static str, about: &'static str, unit: Unit) -> MeasureKind {
+    MeasureKind { title, about, unit, pages: Pages::Both, has_peaks: false }
 }
 
-static ADDING: Kind = Kind {
+static ADDING: MeasureKind = MeasureKind {
     title: "Adding to one block",
     about: "bench accumulate: jobs that several threads add to one block, by owners of tiles, locks, or atomic additions.",
     unit: Unit::Gflops,
     pages: Pages::Both,
     has_peaks: false,
 };
-static TREES: Kind = Kind {
+static TREES: MeasureKind = MeasureKind {
     title: "Strassen by processes",
     about: "bench tree: products of files by worker processes of one machine, by the levels of Strassen's method.",
     unit: Unit::Gflops,
     pages: Pages::Both,
     has_peaks: false,
 };
-static FILES: Kind = Kind {
+static FILES: MeasureKind = MeasureKind {
     title: "Products from files to a file",
     about: "bench product: by one process, and by worker processes over each link, with one thread and with several.",
     unit: Unit::Gflops,
     pages: Pages::Both,
     has_peaks: false,
 };
-static STARTS: Kind =
+static STARTS: MeasureKind =
     function("Starting", "bench spawn: until so many threads or processes were there.", Unit::Seconds);
 
 /// The order of kinds on pages.
-pub(super) static KINDS: [&Kind; 20] = [
+pub(super) static KINDS: [&MeasureKind; 20] = [
     &BEST,
     &KERNELS,
     &PEAKS,

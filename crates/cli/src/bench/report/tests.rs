@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// A machine of these lines.
-pub(super) fn source(label: &str, lines: &[&str]) -> Source {
+pub(super) fn source(label: &str, lines: &[&str]) -> MeasuredMachine {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("lines.jsonl");
     fs::write(&file, lines.join("\n")).unwrap();
@@ -38,7 +38,7 @@ const SPAWN: &str = concat!(
     r#""start_s_min":1e-4,"start_s_max":1.1e-4,"end_s":1e-5,"outliers":0}"#,
 );
 
-fn of_title<'a>(source: &'a Source, title: &str) -> Vec<&'a measure::Measure> {
+fn of_title<'a>(source: &'a MeasuredMachine, title: &str) -> Vec<&'a measure::Measure> {
     source.measures.iter().filter(|one| one.kind.title == title).collect()
 }
 

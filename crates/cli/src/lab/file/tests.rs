@@ -16,7 +16,7 @@ fn a_description_says_what_every_machine_may_use() {
     let lab = parse(&format!("{primary}{PI}kernel = \"simd\"\n")).unwrap();
     let names: Vec<&str> = lab.machines.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["pi1", "pi2", "pi3", "pi4"]);
-    let limits = |link, cores, memory_bytes, threads, kernel: Option<&str>| Limits {
+    let limits = |link, cores, memory_bytes, threads, kernel: Option<&str>| MachineLimits {
         link_bits_per_s: Some(link),
         cores: Some(cores),
         memory_bytes: Some(memory_bytes),
@@ -31,7 +31,7 @@ fn a_description_says_what_every_machine_may_use() {
 #[test]
 fn what_is_not_said_has_no_limit_and_links_are_encrypted() {
     let lab = parse("[[machines]]\nname = \"a\"\n").unwrap();
-    assert_eq!((lab.primary, &lab.machines[0].1), (Limits::default(), &Limits::default()));
+    assert_eq!((lab.primary, &lab.machines[0].1), (MachineLimits::default(), &MachineLimits::default()));
     assert!(lab.key);
 }
 
