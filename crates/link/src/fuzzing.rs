@@ -2,8 +2,8 @@
 //!
 //! Deliberately absent: everything that is not bytes in, verdict out.
 
-use crate::secure::introduction::{BYTES, Introduction, Program, Role};
-use crate::secure::tls::Tls;
+use crate::secure::introduction::{BYTES, HandshakeRole, Program, UnprovenIntroduction};
+use crate::secure::tls::TlsConfig;
 use crate::{ClusterKey, LinkError};
 use rustls::Connection;
 use std::cell::OnceCell;
@@ -11,17 +11,17 @@ use std::cell::OnceCell;
 const PROGRAM: Program = Program { protocol: 2, version: "fuzz" };
 
 thread_local! {
-    static TLS: OnceCell<Tls> = const { OnceCell::new() };
+    static TLS: OnceCell<TlsConfig> = const { OnceCell::new() };
 }
 
-fn with_tls<T>(work: impl FnOnce(&Tls) -> T) -> T {
-    TLS.with(|tls| work(tls.get_or_init(|| Tls::new().unwrap_or_else(|e| panic!("no TLS here: {e}")))))
+fn with_tls<T>(work: impl FnOnce(&TlsConfig) -> T) -> T {
+    TLS.with(|tls| work(tls.get_or_init(|| TlsConfig::new().unwrap_or_else(|e| panic!("no TLS here: {e}")))))
 }
 
 /// What a dialler of ours says first.
 pub fn dialler_hello() -> Vec<u8> {
     let mut bytes = Vec::new();
-    let connection = with_tls(Tls::dial);
+    let connection = with_tls(TlsConfig::dial);
     let mut connection = connection.unwrap_or_else(|e| panic!("no connection: {e}"));
     // Writing to memory cannot fail.
     let _ = connection.write_tls(&mut bytes);
@@ -30,12 +30,12 @@ pub fn dialler_hello() -> Vec<u8> {
 
 /// Bytes of a stranger who has dialled. True where TLS was set up with them, which they cannot be.
 pub fn listener_hears(bytes: &[u8]) -> bool {
-    with_tls(Tls::listen).is_ok_and(|connection| hears(connection, bytes))
+    with_tls(TlsConfig::listen).is_ok_and(|connection| hears(connection, bytes))
 }
 
 /// Bytes of a stranger who was dialled.
 pub fn dialler_hears(bytes: &[u8]) -> bool {
-    with_tls(Tls::dial).is_ok_and(|connection| hears(connection, bytes))
+    with_tls(TlsConfig::dial).is_ok_and(|connection| hears(connection, bytes))
 }
 
 fn hears(mut connection: Connection, bytes: &[u8]) -> bool {
@@ -59,7 +59,10 @@ pub fn introduced(
     number: &[u8; 32],
     dialled: bool,
 ) -> Result<bool, LinkError> {
-    let claim = Introduction::read(bytes, if dialled { Role::Dialler } else { Role::Listener })?;
+    let claim = UnprovenIntroduction::read(
+        bytes,
+        if dialled { HandshakeRole::Dialler } else { HandshakeRole::Listener },
+    )?;
     // Made for its text, which comes from a stranger.
     if let Err(e) = PROGRAM.check_version(&claim) {
         let text = e.to_string();
@@ -70,7 +73,7 @@ pub fn introduced(
 
 /// The introduction that is right.
 pub fn introduction(key: &ClusterKey, number: &[u8; 32], dialled: bool) -> [u8; BYTES] {
-    PROGRAM.introduce(if dialled { Role::Dialler } else { Role::Listener }, key, number)
+    PROGRAM.introduce(if dialled { HandshakeRole::Dialler } else { HandshakeRole::Listener }, key, number)
 }
 
 #[cfg(test)]

@@ -14,18 +14,18 @@ mod body;
 mod checksum;
 mod door;
 pub mod echo;
+#[cfg(target_os = "linux")]
+mod file_reference;
 mod frame;
 mod framed;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod key;
-#[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "unsupported.rs")]
 mod local;
 mod local_kind;
 mod meter;
 mod mpi;
-#[cfg(target_os = "linux")]
-mod reference;
 mod secure;
 #[cfg(target_os = "linux")]
 mod shm;

@@ -3,13 +3,13 @@
 //! Place in the flow: between the two ends that a `Link` has and a stream: a TCP socket with or without TLS, two pipes, or
 //! two rings in memory that two processes share.
 //!
-//! Invariants: those of `send`, `receive` and `pace`, which are its parts.
+//! Invariants: those of `send`, `receive` and `guard`, which are its parts.
 //!
 //! Deliberately absent: how the bytes get to the other end, and who that is.
 
-mod pace;
 mod receive;
 mod send;
+mod stall_guard;
 
 use crate::frame::REFERENCE_BYTES;
 use crate::{LinkError, Region};
@@ -65,12 +65,12 @@ pub(crate) trait Stream: 'static {
 
 /// When a task that could go on for ever lets others have their turn.
 #[derive(Default)]
-pub(crate) struct Turns {
+pub(crate) struct YieldBudget {
     frames: u32,
     bytes: usize,
 }
 
-impl Turns {
+impl YieldBudget {
     /// Between two frames. To let others have a turn is a call of the system, which frames of a few bytes would feel.
     pub(crate) async fn between_frames(&mut self, most: u32) {
         self.frames += 1;

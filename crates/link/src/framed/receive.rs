@@ -3,8 +3,8 @@
 //! Invariants: lengths are checked against the limits before anything is read; the head is read first, then
 //! the body to where `Place` says, in vectored reads; what is copied is a read-ahead of a few kilobytes.
 
-use super::pace::Pace;
-use super::{SLICES_MAX, Stream, Turns, broken, cut_off};
+use super::stall_guard::StallGuard;
+use super::{SLICES_MAX, Stream, YieldBudget, broken, cut_off};
 use crate::frame::REFERENCE_BYTES;
 use crate::{
     Arrived, ArrivedBody, HEADER_BYTES, Header, Landing, Limits, LinkError, LinkFuture, Place, Receiver,
@@ -30,7 +30,7 @@ pub(crate) struct FrameReceiver<S: Stream> {
     ahead: Vec<u8>,
     from: usize,
     to: usize,
-    turns: Turns,
+    turns: YieldBudget,
 }
 
 impl<S: Stream> FrameReceiver<S> {
@@ -44,7 +44,7 @@ impl<S: Stream> FrameReceiver<S> {
             ahead: vec![0; READ_AHEAD_BYTES],
             from: 0,
             to: 0,
-            turns: Turns::default(),
+            turns: YieldBudget::default(),
         }
     }
 
@@ -61,7 +61,7 @@ impl<S: Stream> FrameReceiver<S> {
             self.ahead.copy_within(self.from..self.to, 0);
             (self.from, self.to) = (0, self.to - self.from);
         }
-        let mut pace = None;
+        let mut guard = None;
         while self.to - self.from < HEADER_BYTES {
             let mut runs = [IoSliceMut::new(&mut self.ahead[self.to..])];
             let reading = self.stream.read(&mut runs, 0);
@@ -69,7 +69,7 @@ impl<S: Stream> FrameReceiver<S> {
                 // Nothing has begun: the schedule decides how long silence is borne.
                 reading.await.map_err(broken)?
             } else {
-                pace.get_or_insert_with(|| Pace::new(self.limits)).keep(reading).await?
+                guard.get_or_insert_with(|| StallGuard::new(self.limits)).keep(reading).await?
             };
             match got {
                 0 if self.from == self.to => return Ok(None),
@@ -85,7 +85,7 @@ impl<S: Stream> FrameReceiver<S> {
     }
 
     /// Takes `n` bytes, at most a head's, out of the read-ahead and, where it is too small, the stream.
-    async fn head(&mut self, n: usize, pace: &mut Pace) -> Result<Bytes, LinkError> {
+    async fn head(&mut self, n: usize, guard: &mut StallGuard) -> Result<Bytes, LinkError> {
         let mut out = vec![0; n];
         let have = n.min(self.to - self.from);
         out[..have].copy_from_slice(&self.ahead[self.from..self.from + have]);
@@ -93,7 +93,7 @@ impl<S: Stream> FrameReceiver<S> {
         let mut done = have;
         while done < n {
             let mut runs = [IoSliceMut::new(&mut out[done..])];
-            let got = pace.keep(self.stream.read(&mut runs, n - done)).await?;
+            let got = guard.keep(self.stream.read(&mut runs, n - done)).await?;
             if got == 0 {
                 return Err(cut_off());
             }
@@ -109,7 +109,7 @@ impl<S: Stream> FrameReceiver<S> {
         landing: &mut dyn Landing,
         len: usize,
         sum: u32,
-        pace: &mut Pace,
+        guard: &mut StallGuard,
     ) -> Result<u32, LinkError> {
         let mut sum = sum;
         let mut done = 0;
@@ -121,7 +121,7 @@ impl<S: Stream> FrameReceiver<S> {
                 self.from += got;
                 got
             } else {
-                let got = pace.keep(self.stream.read(&mut runs, len - done)).await?;
+                let got = guard.keep(self.stream.read(&mut runs, len - done)).await?;
                 self.came(got);
                 got
             };
@@ -137,8 +137,8 @@ impl<S: Stream> FrameReceiver<S> {
     }
 
     /// The body that the next bytes stand for; continues the checksum over them.
-    async fn reference(&mut self, sum: &mut u32, pace: &mut Pace) -> Result<Region, LinkError> {
-        let bytes = self.head(REFERENCE_BYTES, pace).await?;
+    async fn reference(&mut self, sum: &mut u32, guard: &mut StallGuard) -> Result<Region, LinkError> {
+        let bytes = self.head(REFERENCE_BYTES, guard).await?;
         *sum = checksum::append(*sum, &bytes);
         let Ok(reference) = bytes[..].try_into() else { return Err(cut_off()) };
         self.stream.referred(reference)
@@ -158,27 +158,27 @@ impl<S: Stream> FrameReceiver<S> {
                 "a frame without its body, on a link that carries them".to_owned(),
             ));
         }
-        let mut pace = Pace::new(self.limits);
-        let head = self.head(usize::from(header.head_bytes), &mut pace).await?;
+        let mut guard = StallGuard::new(self.limits);
+        let head = self.head(usize::from(header.head_bytes), &mut guard).await?;
         let mut sum = checksum::append(checksum::append(0, &header.prefix()), &head);
         let mut body = ArrivedBody::Empty;
         let mut body_bytes = header.body_bytes();
         if header.is_reference {
-            let region = self.reference(&mut sum, &mut pace).await?;
+            let region = self.reference(&mut sum, &mut guard).await?;
             body_bytes = region.len();
             body = ArrivedBody::Shared(region);
         } else if body_bytes > 0 {
             if let Some(until) = place.until(header.kind, &head) {
                 until.await;
                 // That was not the other end's time.
-                pace = Pace::new(self.limits);
+                guard = StallGuard::new(self.limits);
             }
             let mut landing = place.place(header.kind, &head, body_bytes).map_err(LinkError::Refused)?;
             if landing.len() != body_bytes {
                 let place = landing.len();
                 return Err(LinkError::Refused(format!("{body_bytes} bytes came for a place of {place}")));
             }
-            sum = self.land(&mut *landing, body_bytes, sum, &mut pace).await?;
+            sum = self.land(&mut *landing, body_bytes, sum, &mut guard).await?;
             body = ArrivedBody::Landed(landing);
         }
         if sum != header.checksum {

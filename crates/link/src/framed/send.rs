@@ -3,8 +3,8 @@
 //! Invariants: a frame is written whole before the next; a body leaves from where it lies, in vectored
 //! writes, and is never gathered into a buffer first (TLS encrypts it into buffers of its own).
 
-use super::pace::Pace;
-use super::{SLICES_MAX, Stream, Turns, broken};
+use super::stall_guard::StallGuard;
+use super::{SLICES_MAX, Stream, YieldBudget, broken};
 use crate::frame::REFERENCE_BYTES;
 use crate::{Body, Frame, Leaving, Left, Limits, LinkError, LinkFuture, Sender, to_u64};
 use std::cell::Cell;
@@ -22,7 +22,7 @@ pub(crate) struct FrameSender<S: Stream> {
     body_end: Rc<Cell<u64>>,
     /// Header and head of the frame that is being sent.
     prefix: Vec<u8>,
-    turns: Turns,
+    turns: YieldBudget,
 }
 
 impl<S: Stream> FrameSender<S> {
@@ -33,7 +33,7 @@ impl<S: Stream> FrameSender<S> {
             bytes: 0,
             body_end: Rc::default(),
             prefix: Vec::with_capacity(256),
-            turns: Turns::default(),
+            turns: YieldBudget::default(),
         }
     }
 
@@ -68,10 +68,10 @@ impl<S: Stream> FrameSender<S> {
     }
 
     /// Who reads a body for its sum has it in the cache, and should send it then: not before there is room for it.
-    async fn wait_to_sum(&self, body: &Body, pace: &mut Pace) -> Result<(), LinkError> {
+    async fn wait_to_sum(&self, body: &Body, guard: &mut StallGuard) -> Result<(), LinkError> {
         match body {
             Body::Shared(region) if S::SUMS_BODIES && region.len() >= LONG_BYTES && !region.is_summed() => {
-                pace.keep(async { self.stream.room().await.map(|()| 0) }).await.map(drop)
+                guard.keep(async { self.stream.room().await.map(|()| 0) }).await.map(drop)
             }
             Body::Shared(_) | Body::Empty | Body::Lent(_) => Ok(()),
         }
@@ -83,8 +83,8 @@ impl<S: Stream> FrameSender<S> {
         }
         // A stream that is never full must not keep the event loop to itself. Before the sum: others' turns empty the cache.
         self.turns.between_frames(S::TURN_FRAMES).await;
-        let mut pace = Pace::new(Limits::SESSION);
-        self.wait_to_sum(&frame.body, &mut pace).await?;
+        let mut guard = StallGuard::new(Limits::SESSION);
+        self.wait_to_sum(&frame.body, &mut guard).await?;
         self.prefix.clear();
         let reference = self.reference(&frame.body)?;
         let header = match &reference {
@@ -101,7 +101,7 @@ impl<S: Stream> FrameSender<S> {
         while done < total {
             let mut slices = Vec::with_capacity(carried.runs().saturating_add(1).min(SLICES_MAX));
             Self::slices(&self.prefix, carried, done, &mut slices);
-            done += pace.keep(self.stream.write(&slices)).await?;
+            done += guard.keep(self.stream.write(&slices)).await?;
             if done > front {
                 self.body_end.set(self.stream.written());
             }

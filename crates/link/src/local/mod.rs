@@ -10,7 +10,7 @@
 //!
 //! Deliberately absent: addresses. Nobody can dial such an end, so it has no neighbours.
 
-pub(crate) mod hand;
+pub(crate) mod descriptors;
 mod pipe;
 pub(crate) mod watch;
 
@@ -33,7 +33,7 @@ pub struct Endpoint {
 #[derive(Debug)]
 enum Parts {
     Pipe { read: OwnedFd, write: OwnedFd },
-    Shm(shm::Ends),
+    Shm(shm::ShmEndpoint),
 }
 
 /// Both ends of a new link.
@@ -64,23 +64,23 @@ impl Endpoint {
     /// Starts a process with this endpoint: its standard input is a socket from which `inherited` takes it.
     pub fn spawn(self, command: Command) -> io::Result<Child> {
         let mut command = command;
-        command.stdin(hand::give(self)?);
+        command.stdin(descriptors::give(self)?);
         command.spawn()
     }
 
     /// Puts this endpoint into a Unix stream socket, for a process that is started with several.
     pub fn give(self, socket: &impl AsFd) -> io::Result<()> {
-        hand::send(&self, socket)
+        descriptors::send(&self, socket)
     }
 
     /// The next endpoint that was put into that socket at its other side; it has to be there.
     pub fn take(socket: &impl AsFd) -> io::Result<Self> {
-        hand::take(socket)
+        descriptors::take(socket)
     }
 
     /// The endpoint that this process was started with. Can be taken once.
     pub fn inherited() -> io::Result<Self> {
-        hand::take(&io::stdin())
+        descriptors::take(&io::stdin())
     }
 
     /// A link to the other end, which is called `peer` in messages. It starts with the limits for strangers. Has to run on

@@ -10,7 +10,7 @@
 //! everything that is under way gets complete.
 
 use super::held::{self, Payload, UnderWay};
-use super::table::{Calls, Fault, Message};
+use super::table::{Calls, Message, MpiFault};
 use crate::to_u64;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -67,7 +67,7 @@ type Chore = Pin<Box<dyn Future<Output = ()>>>;
 pub(super) struct Engine {
     calls: Box<dyn Calls>,
     slots: RefCell<Slots>,
-    fault: RefCell<Option<Fault>>,
+    fault: RefCell<Option<MpiFault>>,
     small: RefCell<Vec<Box<[u8]>>>,
     large: RefCell<Vec<Box<[u8]>>>,
     /// What goes on without anybody who waits for it.
@@ -111,12 +111,12 @@ impl Engine {
         message: Message,
         is_synchronous: bool,
         counted: Counted,
-    ) -> Result<Ticket, Fault> {
+    ) -> Result<Ticket, MpiFault> {
         self.start(message, counted, || held::send(self.calls(), payload, message, is_synchronous))
     }
 
     /// Starts to receive; see `held::receive`.
-    pub(super) fn receive(self: &Rc<Self>, payload: Payload, message: Message) -> Result<Ticket, Fault> {
+    pub(super) fn receive(self: &Rc<Self>, payload: Payload, message: Message) -> Result<Ticket, MpiFault> {
         self.start(message, None, || held::receive(self.calls(), payload, message))
     }
 
@@ -124,8 +124,8 @@ impl Engine {
         self: &Rc<Self>,
         message: Message,
         counted: Counted,
-        begin: impl FnOnce() -> Result<held::Held, Fault>,
-    ) -> Result<Ticket, Fault> {
+        begin: impl FnOnce() -> Result<held::HeldPayload, MpiFault>,
+    ) -> Result<Ticket, MpiFault> {
         if let Some(fault) = &*self.fault.borrow() {
             return Err(fault.clone());
         }
@@ -149,7 +149,7 @@ impl Engine {
     }
 
     /// Nothing more will come of any message.
-    pub(super) fn fail(&self, fault: &Fault) {
+    pub(super) fn fail(&self, fault: &MpiFault) {
         self.fault.borrow_mut().get_or_insert_with(|| fault.clone());
         let mut slots = self.slots.borrow_mut();
         let waiting = slots.slots.iter_mut().flatten().filter_map(|slot| slot.waker.take());
@@ -226,7 +226,7 @@ impl Engine {
     }
 
     /// What the library said when it failed.
-    pub(super) fn fault(&self) -> Option<Fault> {
+    pub(super) fn fault(&self) -> Option<MpiFault> {
         self.fault.borrow().clone()
     }
 
@@ -281,7 +281,7 @@ impl Ticket {
 }
 
 impl Future for Ticket {
-    type Output = Result<(usize, Payload), Fault>;
+    type Output = Result<(usize, Payload), MpiFault>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut slots = self.engine.slots.borrow_mut();

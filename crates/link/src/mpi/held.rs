@@ -9,7 +9,7 @@
 //! Deliberately absent: gathering and scattering. A body that is not in one run is copied into a buffer before it comes here.
 #![allow(unsafe_code)] // The library uses memory between two calls, which no borrow can express.
 
-use super::table::{Calls, Fault, Message};
+use super::table::{Calls, Message, MpiFault};
 use crate::{Landing, Region};
 
 /// What a message is sent from, or received into.
@@ -32,7 +32,7 @@ enum Owner {
 /// A payload while its message is under way.
 ///
 /// Owners are pointers: whoever drops this without `release` leaks what it held, which the library may still use.
-pub(super) struct Held(Owner);
+pub(super) struct HeldPayload(Owner);
 
 /// Starts to send the first `message.bytes` of the payload; those are all of a region.
 pub(super) fn send(
@@ -40,7 +40,7 @@ pub(super) fn send(
     payload: Payload,
     message: Message,
     is_synchronous: bool,
-) -> Result<Held, Fault> {
+) -> Result<HeldPayload, MpiFault> {
     let (held, bytes, length) = held(payload);
     assert!(message.bytes <= length, "{} bytes of {length}", message.bytes);
     // SAFETY: the memory is borrowed from an owner that is out of reach until `release`.
@@ -48,7 +48,11 @@ pub(super) fn send(
 }
 
 /// Starts to receive into the payload, whose length the message may not exceed.
-pub(super) fn receive(calls: &dyn Calls, payload: Payload, message: Message) -> Result<Held, Fault> {
+pub(super) fn receive(
+    calls: &dyn Calls,
+    payload: Payload,
+    message: Message,
+) -> Result<HeldPayload, MpiFault> {
     assert!(!matches!(payload, Payload::Region(_)), "nothing is received into memory that others read");
     let (held, bytes, length) = held(payload);
     assert!(message.bytes <= length, "{} bytes into {length}", message.bytes);
@@ -65,7 +69,7 @@ pub(super) fn is_one_run(landing: &mut dyn Landing) -> bool {
 }
 
 /// Puts the owner out of reach; gives the address of its bytes, and how many they are. Panics where they are not one run.
-fn held(payload: Payload) -> (Held, *mut u8, usize) {
+fn held(payload: Payload) -> (HeldPayload, *mut u8, usize) {
     let (owner, bytes, length) = match payload {
         Payload::Buffer(buffer) => {
             let length = buffer.len();
@@ -89,10 +93,10 @@ fn held(payload: Payload) -> (Held, *mut u8, usize) {
             (Owner::Landing(owner), bytes, length)
         }
     };
-    (Held(owner), bytes, length)
+    (HeldPayload(owner), bytes, length)
 }
 
-impl Held {
+impl HeldPayload {
     /// Gives the payload back.
     ///
     /// # Safety
@@ -111,11 +115,11 @@ impl Held {
 
 /// Messages that are under way, in the order in which the library's table has their requests.
 #[derive(Default)]
-pub(super) struct UnderWay(Vec<(usize, Held)>);
+pub(super) struct UnderWay(Vec<(usize, HeldPayload)>);
 
 impl UnderWay {
     /// The message that was started last.
-    pub(super) fn push(&mut self, number: usize, held: Held) {
+    pub(super) fn push(&mut self, number: usize, held: HeldPayload) {
         self.0.push((number, held));
     }
 
@@ -127,7 +131,7 @@ impl UnderWay {
     pub(super) fn next_complete(
         &mut self,
         calls: &dyn Calls,
-    ) -> Result<Option<(usize, usize, Payload)>, Fault> {
+    ) -> Result<Option<(usize, usize, Payload)>, MpiFault> {
         let Some(complete) = calls.test_any()? else { return Ok(None) };
         let (number, held) = self.0.swap_remove(complete.index);
         // SAFETY: the library has said that the request at this place is complete; both lists grow and shrink alike.

@@ -11,6 +11,7 @@
 //! Deliberately absent: MPI at build time; operations of all ranks but one at the start; going on without a rank that dies:
 //! whoever started the job ends all of it.
 
+mod deadline;
 mod drive;
 mod engine;
 mod held;
@@ -20,9 +21,9 @@ mod receive;
 mod send;
 mod table;
 mod timer;
-mod watch;
 
 use crate::{Link, LinkError, Proven};
+use deadline::DeadlineWatch;
 use engine::{Engine, Ticket};
 use held::Payload;
 pub use library::{Launch, MpiError};
@@ -35,8 +36,7 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use table::{Fault, Message};
-use watch::Watch;
+use table::{Message, MpiFault};
 
 /// Longest first message of a frame, and so the longest frame that is one message.
 const FIRST_BYTES: usize = 8 << 10;
@@ -156,11 +156,12 @@ pub struct World {
 impl World {
     /// Opens a library and enters; waits for all ranks, for so long at most. Once a process, on the thread of its event loop.
     pub fn enter(launch: Launch, patience: Duration, when_late: WhenLate) -> Result<Self, MpiError> {
-        let failed = |fault: Fault| MpiError::Failed(fault.0);
+        let failed = |fault: MpiFault| MpiError::Failed(fault.0);
         let (abi, calls) = library::open(launch)?;
         let is_first = launch.rank.is_none_or(|rank| rank == 0);
         let more = if is_first { Duration::ZERO } else { OTHERS_LATER };
-        let watch = Watch::start(patience.saturating_add(more), move || when_late(Late::Entering(patience)));
+        let watch =
+            DeadlineWatch::start(patience.saturating_add(more), move || when_late(Late::Entering(patience)));
         calls.init().map_err(failed)?;
         let (rank, size) = calls.rank_and_size().map_err(failed)?;
         let number =
@@ -320,17 +321,17 @@ impl World {
         let when_late = self.when_late;
         if self.engine.is_quiet() && self.engine.fault().is_none() {
             // The others wait for the first rank, which may have things to keep yet.
-            let watch = || Watch::start(FINALIZE_DEADLINE, move || when_late(Late::Leaving(code)));
+            let watch = || DeadlineWatch::start(FINALIZE_DEADLINE, move || when_late(Late::Leaving(code)));
             let _watch = (self.rank == 0).then(watch);
             return self.engine.calls().finalize().map_err(|fault| MpiError::Failed(fault.0));
         }
-        let _watch = Watch::start(ABORT_DEADLINE, move || when_late(Late::Aborting(code)));
+        let _watch = DeadlineWatch::start(ABORT_DEADLINE, move || when_late(Late::Aborting(code)));
         self.engine.calls().abort(i32::from(code));
         Err(MpiError::Failed("other processes of the job did not come to an end".to_owned()))
     }
 
     /// Tells the first rank that this one leaves; the first one begins to wait for those words of all others.
-    fn take_leave(&self) -> Result<(), Fault> {
+    fn take_leave(&self) -> Result<(), MpiFault> {
         let word =
             |rank: usize| Message { bytes: 1, peer: i32::try_from(rank).unwrap_or(i32::MAX), tag: LEAVE_TAG };
         let paper = || Payload::Buffer(Box::new([0]));
@@ -357,7 +358,7 @@ impl std::fmt::Debug for World {
 }
 
 /// What an error of the library means for a link.
-fn failed(fault: Fault) -> LinkError {
+fn failed(fault: MpiFault) -> LinkError {
     LinkError::Broken(io::Error::other(fault.0))
 }
 

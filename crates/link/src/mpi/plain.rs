@@ -7,7 +7,7 @@
 //! Deliberately absent: waiting for anything else meanwhile. This blocks its thread, as a program of MPI does.
 #![allow(unsafe_code)] // Memory for messages is lent to the library.
 
-use super::table::{Calls, Fault, Message};
+use super::table::{Calls, Message, MpiFault};
 use super::{PLAIN_SIGNAL_TAG as SIGNAL_TAG, PLAIN_TAG as TAG};
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ pub struct Plain {
 
 impl Plain {
     /// Does one side's part; gives the time of all, from when the other side was ready.
-    pub(super) fn perform(self, calls: &dyn Calls, peer: i32, leads: bool) -> Result<Duration, Fault> {
+    pub(super) fn perform(self, calls: &dyn Calls, peer: i32, leads: bool) -> Result<Duration, MpiFault> {
         let (source, mut sink) = (vec![1; self.bytes], vec![2; self.bytes]);
         let mut side = Side { calls, peer, source: &source, sink: &mut sink };
         side.signal(!leads)?;
@@ -108,7 +108,7 @@ struct Side<'a> {
 
 impl Side<'_> {
     /// Starts so many messages each way, all over the same memory as is usual in such measurements, and waits for them.
-    fn window(&mut self, out: usize, into: usize) -> Result<(), Fault> {
+    fn window(&mut self, out: usize, into: usize) -> Result<(), MpiFault> {
         let before = self.calls.under_way();
         for _ in 0..into {
             let message = Message { bytes: self.sink.len(), peer: self.peer, tag: TAG };
@@ -125,7 +125,7 @@ impl Side<'_> {
     }
 
     /// Gives a signal, or waits for one.
-    fn signal(&self, gives: bool) -> Result<(), Fault> {
+    fn signal(&self, gives: bool) -> Result<(), MpiFault> {
         let before = self.calls.under_way();
         let message = Message { bytes: 0, peer: self.peer, tag: SIGNAL_TAG };
         // SAFETY: no byte is read or written.

@@ -8,9 +8,9 @@
 
 use super::engine::{Engine, Ticket};
 use super::held::{self, Payload};
-use super::table::{Fault, Message};
+use super::table::{Message, MpiFault};
 use super::{CUT_OFF_BYTES, Channel, FIRST_BYTES, FIRSTS_AHEAD, failed};
-use crate::framed::{Turns, cut_off};
+use crate::framed::{YieldBudget, cut_off};
 use crate::{
     Arrived, ArrivedBody, CHUNK_BYTES_MAX, HEADER_BYTES, Header, Landing, Limits, LinkError, LinkFuture,
     Place, Receiver, checksum, to_u64,
@@ -35,7 +35,7 @@ struct Firsts {
 }
 
 impl Firsts {
-    fn prepare(&mut self) -> Result<(), Fault> {
+    fn prepare(&mut self) -> Result<(), MpiFault> {
         let message = Message { bytes: FIRST_BYTES, peer: self.channel.peer, tag: self.channel.first };
         let buffer = Payload::Buffer(self.engine.buffer(FIRST_BYTES));
         self.expected.push_back(self.engine.receive(buffer, message)?);
@@ -43,7 +43,7 @@ impl Firsts {
     }
 
     /// The next one, and its bytes; none where the other end has ended.
-    async fn next(&mut self) -> Result<Option<(usize, Box<[u8]>)>, Fault> {
+    async fn next(&mut self) -> Result<Option<(usize, Box<[u8]>)>, MpiFault> {
         let Some(ticket) = self.expected.front_mut().filter(|_| !self.is_ended) else { return Ok(None) };
         self.engine.look_for(ticket);
         let (bytes, payload) = ticket.await?;
@@ -58,7 +58,7 @@ impl Firsts {
     }
 
     /// Takes and forgets them until the other end has ended.
-    async fn forget(&mut self) -> Result<(), Fault> {
+    async fn forget(&mut self) -> Result<(), MpiFault> {
         while let Some((_, buffer)) = self.next().await? {
             self.engine.keep(Payload::Buffer(buffer));
         }
@@ -76,12 +76,12 @@ struct Followers {
 }
 
 impl Followers {
-    fn prepare(&self, payload: Payload, bytes: usize) -> Result<Ticket, Fault> {
+    fn prepare(&self, payload: Payload, bytes: usize) -> Result<Ticket, MpiFault> {
         self.engine.receive(payload, Message { bytes, peer: self.channel.peer, tag: self.channel.body })
     }
 
     /// Takes and forgets them until the other end has ended.
-    async fn forget(&mut self) -> Result<(), Fault> {
+    async fn forget(&mut self) -> Result<(), MpiFault> {
         while !self.is_ended {
             let ticket = match &mut self.unwanted {
                 Some(ticket) => ticket,
@@ -109,7 +109,7 @@ struct Incoming {
 
 impl Incoming {
     /// Takes and forgets everything. Both kinds at a time: the other end sends no more of one while it waits for the other.
-    async fn forget(&mut self) -> Result<(), Fault> {
+    async fn forget(&mut self) -> Result<(), MpiFault> {
         let (firsts, followers) = tokio::join!(self.firsts.forget(), self.followers.forget());
         firsts.and(followers)
     }
@@ -122,11 +122,11 @@ pub(super) struct MpiReceiver {
     limits: Limits,
     bytes: u64,
     arriving: Rc<Cell<u64>>,
-    turns: Turns,
+    turns: YieldBudget,
 }
 
 impl MpiReceiver {
-    pub(super) fn new(engine: Rc<Engine>, channel: Channel) -> Result<Self, Fault> {
+    pub(super) fn new(engine: Rc<Engine>, channel: Channel) -> Result<Self, MpiFault> {
         let expected = VecDeque::with_capacity(FIRSTS_AHEAD);
         let mut firsts = Firsts { engine: engine.clone(), channel, expected, is_ended: false };
         (0..FIRSTS_AHEAD).try_for_each(|_| firsts.prepare())?;
@@ -137,7 +137,7 @@ impl MpiReceiver {
             limits: Limits::STRANGER,
             bytes: 0,
             arriving: Rc::default(),
-            turns: Turns::default(),
+            turns: YieldBudget::default(),
         })
     }
 

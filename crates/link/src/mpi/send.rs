@@ -11,9 +11,9 @@
 
 use super::engine::{Engine, Tally, Ticket, counted};
 use super::held::Payload;
-use super::table::{Fault, Message};
+use super::table::{Message, MpiFault};
 use super::{CUT_OFF_BYTES, Channel, FIRST_BYTES, FIRSTS_AHEAD, failed};
-use crate::framed::Turns;
+use crate::framed::YieldBudget;
 use crate::{
     Body, Frame, HEADER_BYTES, Leaving, Left, Limits, LinkError, LinkFuture, Region, Sender, to_u64,
 };
@@ -47,11 +47,11 @@ pub(super) struct MpiSender {
     gone: Ticket,
     is_in_frame: bool,
     is_closed: bool,
-    turns: Turns,
+    turns: YieldBudget,
 }
 
 impl MpiSender {
-    pub(super) fn new(engine: Rc<Engine>, channel: Channel) -> Result<Self, Fault> {
+    pub(super) fn new(engine: Rc<Engine>, channel: Channel) -> Result<Self, MpiFault> {
         let message = Message { bytes: 0, peer: channel.peer, tag: channel.gone };
         let gone = engine.receive(Payload::Buffer(Box::default()), message)?;
         Ok(Self {
@@ -66,7 +66,7 @@ impl MpiSender {
             gone,
             is_in_frame: false,
             is_closed: false,
-            turns: Turns::default(),
+            turns: YieldBudget::default(),
         })
     }
 

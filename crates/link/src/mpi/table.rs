@@ -20,7 +20,7 @@ use std::ptr;
 
 /// What a call said, in the library's words.
 #[derive(Clone, Debug)]
-pub(super) struct Fault(pub(super) String);
+pub(super) struct MpiFault(pub(super) String);
 
 /// A request that is complete: where it stood in the list, which closes the gap with its last, and the bytes that came.
 #[derive(Clone, Copy, Debug)]
@@ -40,31 +40,31 @@ pub(super) struct Message {
 /// The calls.
 pub(super) trait Calls {
     /// `MPI_Init_thread`; errors are returned from then on.
-    fn init(&self) -> Result<(), Fault>;
+    fn init(&self) -> Result<(), MpiFault>;
     /// This process's rank, and how many there are.
-    fn rank_and_size(&self) -> Result<(c_int, c_int), Fault>;
+    fn rank_and_size(&self) -> Result<(c_int, c_int), MpiFault>;
     /// What the library calls itself.
     fn version(&self) -> String;
     /// Starts to send, at the end of the list. `is_synchronous`: complete only once the other end has begun to receive.
     ///
     /// # Safety
     /// The bytes from `from` on are valid and unchanged until the request is complete.
-    unsafe fn send(&self, from: *const u8, message: Message, is_synchronous: bool) -> Result<(), Fault>;
+    unsafe fn send(&self, from: *const u8, message: Message, is_synchronous: bool) -> Result<(), MpiFault>;
     /// Starts to receive, at the end of the list.
     ///
     /// # Safety
     /// The bytes from `to` on are valid and nobody else's until the request is complete.
-    unsafe fn receive(&self, to: *mut u8, message: Message) -> Result<(), Fault>;
+    unsafe fn receive(&self, to: *mut u8, message: Message) -> Result<(), MpiFault>;
     /// A request that is complete, if one is.
-    fn test_any(&self) -> Result<Option<Complete>, Fault>;
+    fn test_any(&self) -> Result<Option<Complete>, MpiFault>;
     /// How long the list is.
     fn under_way(&self) -> usize;
     /// Waits for all requests from that place of the list on, which ends there.
-    fn wait(&self, from: usize) -> Result<(), Fault>;
+    fn wait(&self, from: usize) -> Result<(), MpiFault>;
     /// What every rank says, each as many bytes, in the order of ranks. Waits for all.
-    fn gather_all(&self, own: &[u8], ranks: usize) -> Result<Vec<u8>, Fault>;
+    fn gather_all(&self, own: &[u8], ranks: usize) -> Result<Vec<u8>, MpiFault>;
     /// Waits for all, and ends MPI.
-    fn finalize(&self) -> Result<(), Fault>;
+    fn finalize(&self) -> Result<(), MpiFault>;
     /// Ends all processes of the job.
     fn abort(&self, code: c_int);
 }
@@ -216,16 +216,16 @@ where
 
 impl<H: Handle> Table<H> {
     /// What a return code means.
-    fn checked(&self, function: &str, code: c_int) -> Result<(), Fault> {
+    fn checked(&self, function: &str, code: c_int) -> Result<(), MpiFault> {
         if code == SUCCESS {
             return Ok(());
         }
         // SAFETY: the memory is longer than any text of an error.
         let text = text(|to, length| unsafe { (self.error_text)(code, to, length) });
-        Err(Fault(format!("{function}: {}", text.replace('\n', " "))))
+        Err(MpiFault(format!("{function}: {}", text.replace('\n', " "))))
     }
 
-    fn started(&self, function: &str, start: impl FnOnce(*mut H) -> c_int) -> Result<(), Fault> {
+    fn started(&self, function: &str, start: impl FnOnce(*mut H) -> c_int) -> Result<(), MpiFault> {
         let mut request = MaybeUninit::uninit();
         self.checked(function, start(request.as_mut_ptr()))?;
         // SAFETY: a call that succeeds has written the handle.
@@ -251,19 +251,19 @@ fn count(bytes: usize) -> c_int {
 }
 
 impl<H: Handle> Calls for Table<H> {
-    fn init(&self) -> Result<(), Fault> {
+    fn init(&self) -> Result<(), MpiFault> {
         let mut level = 0;
         // SAFETY: it may be called without the program's arguments.
         let code = unsafe { (self.init)(ptr::null_mut(), ptr::null_mut(), self.funneled, &raw mut level) };
         self.checked("MPI_Init_thread", code)?;
         if level < self.funneled {
-            return Err(Fault("MPI_Init_thread: this library wants processes without threads".to_owned()));
+            return Err(MpiFault("MPI_Init_thread: this library wants processes without threads".to_owned()));
         }
         // SAFETY: the handles are of this library.
         self.checked("MPI_Comm_set_errhandler", unsafe { (self.set_handler)(self.world, self.errors_return) })
     }
 
-    fn rank_and_size(&self) -> Result<(c_int, c_int), Fault> {
+    fn rank_and_size(&self) -> Result<(c_int, c_int), MpiFault> {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: both are written to.
         self.checked("MPI_Comm_rank", unsafe { (self.rank)(self.world, &raw mut rank) })?;
@@ -279,7 +279,7 @@ impl<H: Handle> Calls for Table<H> {
         line.split(',').next().unwrap_or_default().replace(":\t", " ")
     }
 
-    unsafe fn send(&self, from: *const u8, message: Message, is_synchronous: bool) -> Result<(), Fault> {
+    unsafe fn send(&self, from: *const u8, message: Message, is_synchronous: bool) -> Result<(), MpiFault> {
         let (name, send) =
             if is_synchronous { ("MPI_Issend", self.synchronous_send) } else { ("MPI_Isend", self.send) };
         let Message { bytes, peer, tag } = message;
@@ -289,7 +289,7 @@ impl<H: Handle> Calls for Table<H> {
         })
     }
 
-    unsafe fn receive(&self, to: *mut u8, message: Message) -> Result<(), Fault> {
+    unsafe fn receive(&self, to: *mut u8, message: Message) -> Result<(), MpiFault> {
         let Message { bytes, peer, tag } = message;
         // SAFETY: the caller's, and the handles are of this library.
         self.started("MPI_Irecv", |request| unsafe {
@@ -297,7 +297,7 @@ impl<H: Handle> Calls for Table<H> {
         })
     }
 
-    fn test_any(&self) -> Result<Option<Complete>, Fault> {
+    fn test_any(&self) -> Result<Option<Complete>, MpiFault> {
         let mut requests = self.requests.borrow_mut();
         if requests.is_empty() {
             return Ok(None);
@@ -315,7 +315,7 @@ impl<H: Handle> Calls for Table<H> {
             return Ok(None);
         }
         let Some(at) = usize::try_from(index).ok().filter(|at| *at < requests.len()) else {
-            return Err(Fault(format!("MPI_Testany: request {index} of {length} is complete")));
+            return Err(MpiFault(format!("MPI_Testany: request {index} of {length} is complete")));
         };
         requests.swap_remove(at);
         // SAFETY: the call before has written the status. What it says of a request to send is of no use.
@@ -329,7 +329,7 @@ impl<H: Handle> Calls for Table<H> {
         self.requests.borrow().len()
     }
 
-    fn wait(&self, from: usize) -> Result<(), Fault> {
+    fn wait(&self, from: usize) -> Result<(), MpiFault> {
         let mut requests = self.requests.borrow_mut();
         for mut request in requests.drain(from..) {
             let mut status = Status(MaybeUninit::uninit());
@@ -339,7 +339,7 @@ impl<H: Handle> Calls for Table<H> {
         Ok(())
     }
 
-    fn gather_all(&self, own: &[u8], ranks: usize) -> Result<Vec<u8>, Fault> {
+    fn gather_all(&self, own: &[u8], ranks: usize) -> Result<Vec<u8>, MpiFault> {
         let mut all = vec![0; own.len() * ranks];
         let (each, from, to) = (count(own.len()), own.as_ptr().cast(), all.as_mut_ptr().cast());
         // SAFETY: as many bytes are read here, and as many of each rank written there.
@@ -348,7 +348,7 @@ impl<H: Handle> Calls for Table<H> {
         Ok(all)
     }
 
-    fn finalize(&self) -> Result<(), Fault> {
+    fn finalize(&self) -> Result<(), MpiFault> {
         // SAFETY: nothing of this library is used after it.
         self.checked("MPI_Finalize", unsafe { (self.finalize)() })
     }

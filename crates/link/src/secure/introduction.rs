@@ -25,7 +25,7 @@ const LABEL: &[u8] = b"bramble proof 1";
 
 /// Which end somebody is. An end never accepts its own role, so nobody can be answered with his own proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum HandshakeRole {
     /// It made the connection.
     Dialler,
     /// It took the connection.
@@ -41,7 +41,7 @@ pub(crate) struct Program {
 
 impl Program {
     /// The introduction of this end.
-    pub(crate) fn introduce(&self, role: Role, key: &ClusterKey, binding: &[u8; 32]) -> [u8; BYTES] {
+    pub(crate) fn introduce(&self, role: HandshakeRole, key: &ClusterKey, binding: &[u8; 32]) -> [u8; BYTES] {
         let mut out = [0; BYTES];
         out[..4].copy_from_slice(&MAGIC);
         out[4..6].copy_from_slice(&self.protocol.to_le_bytes());
@@ -55,7 +55,7 @@ impl Program {
     }
 
     /// Whether the other end runs the same protocol.
-    pub(crate) fn check_version(&self, other: &Introduction<'_>) -> Result<(), LinkError> {
+    pub(crate) fn check_version(&self, other: &UnprovenIntroduction<'_>) -> Result<(), LinkError> {
         if other.protocol == self.protocol {
             return Ok(());
         }
@@ -71,16 +71,16 @@ impl Program {
 
 /// What the other end says, its form checked and its proof not.
 #[derive(Debug)]
-pub(crate) struct Introduction<'a> {
+pub(crate) struct UnprovenIntroduction<'a> {
     bytes: &'a [u8; BYTES],
     pub(crate) protocol: u16,
     /// Which key it wants to prove.
     pub(crate) key_id: [u8; 4],
 }
 
-impl<'a> Introduction<'a> {
+impl<'a> UnprovenIntroduction<'a> {
     /// Reads what an end of that role has sent.
-    pub(crate) fn read(bytes: &'a [u8; BYTES], from: Role) -> Result<Self, LinkError> {
+    pub(crate) fn read(bytes: &'a [u8; BYTES], from: HandshakeRole) -> Result<Self, LinkError> {
         if bytes[..4] != MAGIC || bytes[6] != code(from) || bytes[7] != 0 {
             let what = "it does not introduce itself as a bramble does";
             return Err(LinkError::Untrusted(what.to_owned()));
@@ -102,10 +102,10 @@ impl<'a> Introduction<'a> {
     }
 }
 
-fn code(role: Role) -> u8 {
+fn code(role: HandshakeRole) -> u8 {
     match role {
-        Role::Dialler => 0,
-        Role::Listener => 1,
+        HandshakeRole::Dialler => 0,
+        HandshakeRole::Listener => 1,
     }
 }
 
@@ -131,32 +131,33 @@ mod tests {
 
     #[test]
     fn a_proof_is_good_for_one_key_one_connection_and_one_role() {
-        let sent = HERE.introduce(Role::Dialler, &key(1), &[9; 32]);
-        let read = Introduction::read(&sent, Role::Dialler).unwrap();
+        let sent = HERE.introduce(HandshakeRole::Dialler, &key(1), &[9; 32]);
+        let read = UnprovenIntroduction::read(&sent, HandshakeRole::Dialler).unwrap();
         assert!(read.proves(&key(1), &[9; 32]));
         assert!(!read.proves(&key(2), &[9; 32]));
         assert!(!read.proves(&key(1), &[8; 32]));
-        assert!(Introduction::read(&sent, Role::Listener).is_err());
+        assert!(UnprovenIntroduction::read(&sent, HandshakeRole::Listener).is_err());
         assert_eq!(read.version(), "0.1.0");
     }
 
     #[test]
     fn every_bit_of_it_counts() {
-        let sent = HERE.introduce(Role::Listener, &key(1), &[9; 32]);
+        let sent = HERE.introduce(HandshakeRole::Listener, &key(1), &[9; 32]);
         for bit in 0..BYTES * 8 {
             let mut changed = sent;
             changed[bit / 8] ^= 1 << (bit % 8);
-            let good =
-                Introduction::read(&changed, Role::Listener).is_ok_and(|i| i.proves(&key(1), &[9; 32]));
+            let good = UnprovenIntroduction::read(&changed, HandshakeRole::Listener)
+                .is_ok_and(|i| i.proves(&key(1), &[9; 32]));
             assert!(!good, "bit {bit}");
         }
     }
 
     #[test]
     fn another_version_is_named_and_cannot_play_with_the_terminal() {
-        let mut sent = Program { protocol: 7, version: "9.9.9" }.introduce(Role::Listener, &key(1), &[0; 32]);
+        let mut sent =
+            Program { protocol: 7, version: "9.9.9" }.introduce(HandshakeRole::Listener, &key(1), &[0; 32]);
         let text = |sent: &[u8; BYTES]| {
-            let read = Introduction::read(sent, Role::Listener).unwrap();
+            let read = UnprovenIntroduction::read(sent, HandshakeRole::Listener).unwrap();
             HERE.check_version(&read).unwrap_err().to_string()
         };
         assert!(text(&sent).contains("bramble 9.9.9 with protocol 7, this is 0.1.0 with protocol 2"));
@@ -170,10 +171,10 @@ mod tests {
             let mut all = [0; BYTES];
             all[..32].copy_from_slice(&bytes);
             all[32..].copy_from_slice(&tail);
-            for role in [Role::Dialler, Role::Listener] {
+            for role in [HandshakeRole::Dialler, HandshakeRole::Listener] {
                 all[..4].copy_from_slice(&MAGIC);
                 (all[6], all[7]) = (code(role), 0);
-                prop_assert!(!Introduction::read(&all, role).unwrap().proves(&key(3), &[1; 32]));
+                prop_assert!(!UnprovenIntroduction::read(&all, role).unwrap().proves(&key(3), &[1; 32]));
             }
         }
     }

@@ -17,14 +17,14 @@ use crate::key::id_text;
 use crate::tcp::pipe::Pipe;
 use crate::tcp::{framed, tcp_connect, tune};
 use crate::{ClusterKey, Link, LinkError};
-use introduction::{BYTES, Introduction, Program, Role};
+use introduction::{BYTES, HandshakeRole, Program, UnprovenIntroduction};
 use ring::rand::SecureRandom;
 use std::cell::RefCell;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
-use tls::Tls;
+use tls::TlsConfig;
 use tokio::net::TcpStream;
 
 /// Between two tries at an end that shuts the connection.
@@ -56,7 +56,7 @@ pub struct Security {
 enum Mode {
     Open(Reach),
     Proven(Keys),
-    Sealed(Rc<Tls>, Keys),
+    Sealed(Rc<TlsConfig>, Keys),
 }
 
 /// Where the other end of a connection that is not encrypted may be.
@@ -88,7 +88,7 @@ impl Security {
 
     /// TLS, over which both ends prove the key.
     pub fn sealed(key: ClusterKey, protocol: u16, version: &'static str) -> Result<Self, LinkError> {
-        Ok(Self::over(Tls::new()?, key, protocol, version))
+        Ok(Self::over(TlsConfig::new()?, key, protocol, version))
     }
 
     /// The same as on a machine that has no instructions for AES: for measuring what its links cost.
@@ -97,10 +97,10 @@ impl Security {
         protocol: u16,
         version: &'static str,
     ) -> Result<Self, LinkError> {
-        Ok(Self::over(Tls::with_aes(false)?, key, protocol, version))
+        Ok(Self::over(TlsConfig::with_aes(false)?, key, protocol, version))
     }
 
-    fn over(tls: Tls, key: ClusterKey, protocol: u16, version: &'static str) -> Self {
+    fn over(tls: TlsConfig, key: ClusterKey, protocol: u16, version: &'static str) -> Self {
         Self { mode: Mode::Sealed(Rc::new(tls), Keys::new(key)), program: Program { protocol, version } }
     }
 
@@ -192,9 +192,9 @@ impl Security {
     }
 
     async fn dial_with(&self, stream: TcpStream, key: Option<&ClusterKey>) -> Result<Link, LinkError> {
-        let (pipe, binding) = self.prepare(stream, Role::Dialler).await?;
+        let (pipe, binding) = self.prepare(stream, HandshakeRole::Dialler).await?;
         let (Some(key), Some(binding)) = (key, binding) else { return framed(pipe) };
-        put(&pipe, &self.program.introduce(Role::Dialler, key, &binding)).await?;
+        put(&pipe, &self.program.introduce(HandshakeRole::Dialler, key, &binding)).await?;
         let id = key.id();
         let closed = |_| {
             let what = format!(
@@ -204,7 +204,7 @@ impl Security {
             LinkError::Untrusted(what)
         };
         let bytes = take(&pipe).await.map_err(closed)?;
-        let answer = Introduction::read(&bytes, Role::Listener)?;
+        let answer = UnprovenIntroduction::read(&bytes, HandshakeRole::Listener)?;
         if !answer.proves(key, &binding) {
             let what = format!("it does not hold this cluster's key ({id}): somebody else answers there");
             return Err(LinkError::Untrusted(what));
@@ -216,13 +216,13 @@ impl Security {
 
     /// A link over a connection that this end has taken.
     pub async fn accept(&self, stream: TcpStream) -> Result<Link, LinkError> {
-        let (pipe, binding) = self.prepare(stream, Role::Listener).await?;
+        let (pipe, binding) = self.prepare(stream, HandshakeRole::Listener).await?;
         let (Some(keys), Some(binding)) = (self.keys(), binding) else { return framed(pipe) };
         let bytes = take(&pipe).await.map_err(|e| match e.kind() {
             ErrorKind::UnexpectedEof => LinkError::Untrusted("it left without proving a key".to_owned()),
             _ => LinkError::Broken(e),
         })?;
-        let claim = Introduction::read(&bytes, Role::Dialler)?;
+        let claim = UnprovenIntroduction::read(&bytes, HandshakeRole::Dialler)?;
         let Some((key, proven)) = keys.claimed(claim.key_id).filter(|(key, _)| claim.proves(key, &binding))
         else {
             // An older or newer bramble of a cluster with this key would have proven it.
@@ -231,7 +231,7 @@ impl Security {
             let what = format!("it does not prove this cluster's key ({own}); it says that it has {other}");
             return Err(LinkError::Untrusted(what));
         };
-        put(&pipe, &self.program.introduce(Role::Listener, &key, &binding)).await?;
+        put(&pipe, &self.program.introduce(HandshakeRole::Listener, &key, &binding)).await?;
         self.program.check_version(&claim)?;
         pipe.proven();
         Ok(Link { proven, ..framed(pipe)? })
@@ -248,7 +248,7 @@ impl Security {
     async fn prepare(
         &self,
         stream: TcpStream,
-        role: Role,
+        role: HandshakeRole,
     ) -> Result<(Rc<Pipe>, Option<[u8; 32]>), LinkError> {
         tune(&stream)?;
         let other = stream.peer_addr()?.ip();
@@ -266,8 +266,8 @@ impl Security {
             }
             Mode::Sealed(tls, _) => {
                 let connection = match role {
-                    Role::Dialler => tls.dial(),
-                    Role::Listener => tls.listen(),
+                    HandshakeRole::Dialler => tls.dial(),
+                    HandshakeRole::Listener => tls.listen(),
                 };
                 let pipe = Rc::new(Pipe::sealed(stream, connection.map_err(tls_failed)?));
                 pipe.handshake().await.map_err(explain_tls)?;
@@ -317,7 +317,7 @@ impl Drop for Introduced {
 }
 
 /// Each end sends 32 random bytes; the number is made of both.
-async fn loopback_binding(pipe: &Pipe, role: Role) -> Result<[u8; 32], LinkError> {
+async fn loopback_binding(pipe: &Pipe, role: HandshakeRole) -> Result<[u8; 32], LinkError> {
     let mut own = [0; 32];
     let random = ring::rand::SystemRandom::new().fill(&mut own);
     random.map_err(|_| LinkError::Untrusted("the system has no random numbers".to_owned()))?;
@@ -327,8 +327,8 @@ async fn loopback_binding(pipe: &Pipe, role: Role) -> Result<[u8; 32], LinkError
         _ => LinkError::Broken(e),
     })?;
     let (dialler, listener) = match role {
-        Role::Dialler => (own, other),
-        Role::Listener => (other, own),
+        HandshakeRole::Dialler => (own, other),
+        HandshakeRole::Listener => (other, own),
     };
     let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
     for part in [LOOPBACK_LABEL, &dialler[..], &listener[..]] {

@@ -26,12 +26,12 @@ use rustls::{
 use std::sync::Arc;
 
 /// Handshakes of both roles.
-pub(crate) struct Tls {
+pub(crate) struct TlsConfig {
     dialling: Arc<ClientConfig>,
     listening: Arc<ServerConfig>,
 }
 
-impl Tls {
+impl TlsConfig {
     /// With a new key of this process.
     pub(crate) fn new() -> Result<Self, LinkError> {
         Self::with_aes(has_aes())

@@ -10,9 +10,9 @@
 //! Deliberately absent: taking a map back. A link serves one product, and its operands stay until the end.
 
 use super::map::FileMap;
+use crate::file_reference::FileReference;
 use crate::frame::REFERENCE_BYTES;
-use crate::local::hand;
-use crate::reference::Reference;
+use crate::local::descriptors;
 use crate::{LinkError, Region, SharedBytes, to_u64};
 use std::cell::RefCell;
 use std::fs::File;
@@ -44,19 +44,19 @@ impl Files {
             Some(at) => at,
             None if given.len() < FILES_MAX => {
                 let bytes = to_u64((*region.owner).as_ref().len());
-                hand::put(&self.socket, &bytes.to_le_bytes(), &[file.as_fd()])?;
+                descriptors::put(&self.socket, &bytes.to_le_bytes(), &[file.as_fd()])?;
                 given.push(file.clone());
                 given.len() - 1
             }
             None => return Err(io::Error::other(format!("more than {FILES_MAX} files for one link"))),
         };
         // At most `FILES_MAX`.
-        Ok(Reference::to(region, u32::try_from(at).unwrap_or(u32::MAX)).encode())
+        Ok(FileReference::to(region, u32::try_from(at).unwrap_or(u32::MAX)).encode())
     }
 
     /// The region that something stands for.
     pub(super) fn referred(&self, reference: &[u8; REFERENCE_BYTES]) -> Result<Region, LinkError> {
-        let reference = Reference::decode(reference)?;
+        let reference = FileReference::decode(reference)?;
         let at = usize::try_from(reference.file).unwrap_or(usize::MAX);
         let mut taken = self.taken.borrow_mut();
         if at == taken.len() && at < FILES_MAX {
@@ -73,11 +73,11 @@ impl Files {
     /// Maps the next file that was handed over.
     fn next(&self) -> Result<FileMap, LinkError> {
         let mut bytes = [0; 8];
-        let come = hand::get(&self.socket, &mut bytes);
+        let come = descriptors::get(&self.socket, &mut bytes);
         let (count, descriptors) = come.map_err(|e| {
             LinkError::Foreign(format!("it refers to a file that it has not handed over: {e}"))
         })?;
-        let [file] = hand::exactly(descriptors)
+        let [file] = descriptors::exactly(descriptors)
             .filter(|_| count == bytes.len())
             .ok_or_else(|| LinkError::Foreign("what it hands over is no file".to_owned()))?;
         FileMap::map(&file, u64::from_le_bytes(bytes)).map_err(|e| {
@@ -131,7 +131,7 @@ mod tests {
         file.rewind().unwrap();
         file.write_all(&[70]).unwrap();
         let whole =
-            there.referred(&Reference::to(&Region::whole(Arc::new(vec![0u8; 8])), 0).encode()).unwrap();
+            there.referred(&FileReference::to(&Region::whole(Arc::new(vec![0u8; 8])), 0).encode()).unwrap();
         assert_eq!(whole.run(0), &[70, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!((here.given.borrow().len(), there.taken.borrow().len()), (2, 2));
         drop(there);
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn files_that_are_not_there_or_too_short_and_other_descriptors_are_refused() {
         let reference =
-            |file, bytes: usize| Reference::to(&Region::whole(Arc::new(vec![0u8; bytes])), file).encode();
+            |file, bytes: usize| FileReference::to(&Region::whole(Arc::new(vec![0u8; bytes])), file).encode();
         let (_here, there) = ends();
         for file in [0, 1, 63, 64, u32::MAX] {
             assert!(matches!(there.referred(&reference(file, 1)), Err(LinkError::Foreign(_))), "{file}");
@@ -155,10 +155,10 @@ mod tests {
         );
         let (here, there) = ends();
         let socket = std::os::unix::net::UnixStream::pair().unwrap().0;
-        hand::put(&here.socket, &8u64.to_le_bytes(), &[socket.as_fd()]).unwrap();
+        descriptors::put(&here.socket, &8u64.to_le_bytes(), &[socket.as_fd()]).unwrap();
         assert!(matches!(there.referred(&reference(0, 1)), Err(LinkError::Broken(_))), "a socket");
         let (here, there) = ends();
-        hand::put(&here.socket, &[1, 2, 3], &[short.as_fd()]).unwrap();
+        descriptors::put(&here.socket, &[1, 2, 3], &[short.as_fd()]).unwrap();
         assert!(
             matches!(there.referred(&reference(0, 1)), Err(LinkError::Foreign(_))),
             "a length of 3 bytes"

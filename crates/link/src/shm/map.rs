@@ -1,4 +1,4 @@
-//! Memory that two processes have mapped: words that both may change at any time, and bytes that one copies in and the other
+//! ShmMemory that two processes have mapped: words that both may change at any time, and bytes that one copies in and the other
 //! copies out; and files that both read.
 //!
 //! Invariants: the memory has the size that it was mapped with until it is unmapped, because it is sealed against shrinking;
@@ -8,7 +8,7 @@
 //! Deliberately absent: who may touch which bytes when (`ring`). A process that breaks those rules changes what the other one
 //! copies out, and nothing else: any bytes are bytes. And protection against a file that shrinks while it is mapped: the system
 //! then ends each process that reads it with SIGBUS, as it does with one that has mapped it by itself.
-#![allow(unsafe_code)] // Memory that another process writes has no owner that the compiler could know.
+#![allow(unsafe_code)] // ShmMemory that another process writes has no owner that the compiler could know.
 
 use crate::to_u64;
 use rustix::fs::{
@@ -70,18 +70,18 @@ impl AsRef<[u8]> for FileMap {
 
 impl Drop for FileMap {
     fn drop(&mut self) {
-        // SAFETY: as for `Memory`.
+        // SAFETY: as for `ShmMemory`.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
 /// Such memory in the address space of this process.
-pub(super) struct Memory {
+pub(super) struct ShmMemory {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-impl Memory {
+impl ShmMemory {
     /// Maps it, if it has this size and keeps it.
     pub(super) fn map(file: &impl AsFd, bytes: usize) -> io::Result<Self> {
         let keeps = fcntl_get_seals(file)?.contains(SealFlags::SHRINK);
@@ -128,7 +128,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for ShmMemory {
     fn drop(&mut self) {
         // SAFETY: it was mapped with this size, once, and words of it are borrowed from `self` only. An error would mean that
         // it is not mapped, and there is nothing to do then.

@@ -5,26 +5,26 @@
 //! (`files`).
 //!
 //! Invariants: those of `map` and `ring`. An end that finds nothing to do looks a while longer where that would have been of
-//! use lately (`patience`), then says that it sleeps and waits for its event; the other end writes to that only if it sleeps. The
+//! use lately (`spin`), then says that it sleeps and waits for its event; the other end writes to that only if it sleeps. The
 //! end of the other process, in whatever way, closes `life`; what it had written whole is still read.
 //!
 //! Deliberately absent: names. The memory has none, so nothing is left of it when both processes are gone.
 
 pub(crate) mod files;
 mod map;
-mod patience;
 mod ring;
+mod spin;
 
 use crate::frame::REFERENCE_BYTES;
 use crate::framed::Stream;
 use crate::local::watch::watched;
 use crate::{LinkError, Region};
 use files::Files;
-use map::Memory;
-use patience::{Patience, has_spare_cores};
-use ring::{MEMORY_BYTES, Reader, Writer};
+use map::ShmMemory;
+use ring::{MEMORY_BYTES, RingReader, RingWriter};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use spin::{SpinPolicy, has_spare_cores};
 use std::cell::Cell;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -34,7 +34,7 @@ use tokio::io::unix::AsyncFd;
 
 /// Which of the two ends one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum ShmSide {
     /// Writes to the first ring.
     Left,
     /// Writes to the second.
@@ -43,8 +43,8 @@ pub(crate) enum Side {
 
 /// One end that is not open yet.
 #[derive(Debug)]
-pub(crate) struct Ends {
-    pub(crate) side: Side,
+pub(crate) struct ShmEndpoint {
+    pub(crate) side: ShmSide,
     memory: OwnedFd,
     /// What wakes this end.
     own: OwnedFd,
@@ -57,7 +57,7 @@ pub(crate) struct Ends {
 }
 
 /// Both ends of new rings.
-pub(crate) fn pair() -> io::Result<(Ends, Ends)> {
+pub(crate) fn pair() -> io::Result<(ShmEndpoint, ShmEndpoint)> {
     let memory = map::create(MEMORY_BYTES)?;
     let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let (left, right) = (event()?, event()?);
@@ -66,12 +66,12 @@ pub(crate) fn pair() -> io::Result<(Ends, Ends)> {
     let (left_files, right_files) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     let descriptors = [memory.try_clone()?, left.try_clone()?, right.try_clone()?, left_life, left_files];
     let others = [memory, right, left, right_life, right_files];
-    Ok((Ends::of(Side::Left, descriptors), Ends::of(Side::Right, others)))
+    Ok((ShmEndpoint::of(ShmSide::Left, descriptors), ShmEndpoint::of(ShmSide::Right, others)))
 }
 
-impl Ends {
+impl ShmEndpoint {
     /// From descriptors in the order of `descriptors`.
-    pub(crate) fn of(side: Side, descriptors: [OwnedFd; 5]) -> Self {
+    pub(crate) fn of(side: ShmSide, descriptors: [OwnedFd; 5]) -> Self {
         let [memory, own, other, life, files] = descriptors;
         Self { side, memory, own, other, life, files }
     }
@@ -84,8 +84,8 @@ impl Ends {
 
 /// One end of two rings.
 pub(crate) struct Rings {
-    to: Writer,
-    from: Reader,
+    to: RingWriter,
+    from: RingReader,
     /// Told by the other end when this one sleeps. Nobody reads it: each writing is an event of its own.
     own: AsyncFd<OwnedFd>,
     other: OwnedFd,
@@ -93,24 +93,24 @@ pub(crate) struct Rings {
     /// The other process is no more.
     is_alone: Cell<bool>,
     files: Files,
-    reading: Patience,
-    writing: Patience,
+    reading: SpinPolicy,
+    writing: SpinPolicy,
 }
 
 impl Rings {
-    pub(crate) fn open(ends: Ends) -> io::Result<Self> {
-        let memory = Rc::new(Memory::map(&ends.memory, MEMORY_BYTES)?);
-        let (to, from) = if ends.side == Side::Left { (0, 1) } else { (1, 0) };
+    pub(crate) fn open(ends: ShmEndpoint) -> io::Result<Self> {
+        let memory = Rc::new(ShmMemory::map(&ends.memory, MEMORY_BYTES)?);
+        let (to, from) = if ends.side == ShmSide::Left { (0, 1) } else { (1, 0) };
         Ok(Self {
-            to: Writer::new(memory.clone(), to),
-            from: Reader::new(memory, from),
+            to: RingWriter::new(memory.clone(), to),
+            from: RingReader::new(memory, from),
             own: watched(ends.own, Interest::READABLE)?,
             other: ends.other,
             life: watched(ends.life, Interest::READABLE)?,
             is_alone: Cell::new(false),
             files: Files::new(ends.files),
-            reading: Patience::new(),
-            writing: Patience::new(),
+            reading: SpinPolicy::new(),
+            writing: SpinPolicy::new(),
         })
     }
 

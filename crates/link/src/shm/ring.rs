@@ -8,7 +8,7 @@
 //!
 //! Deliberately absent: sleeping and waking (the callers do), and any meaning of the bytes.
 
-use super::map::Memory;
+use super::map::ShmMemory;
 use crate::{LinkError, to_u64};
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
@@ -42,13 +42,13 @@ const _: () = assert!(PIECE_BYTES <= TOGETHER_BYTES);
 
 /// Where a direction lies.
 struct Place {
-    memory: Rc<Memory>,
+    memory: Rc<ShmMemory>,
     control: usize,
     bytes: usize,
 }
 
 impl Place {
-    fn new(memory: Rc<Memory>, direction: usize) -> Self {
+    fn new(memory: Rc<ShmMemory>, direction: usize) -> Self {
         Self { memory, control: direction * CONTROL_BYTES, bytes: FRONT_BYTES + direction * RING_BYTES }
     }
 
@@ -90,13 +90,13 @@ impl Place {
 }
 
 /// The end that writes.
-pub(super) struct Writer {
+pub(super) struct RingWriter {
     place: Place,
     written: Cell<u64>,
 }
 
-impl Writer {
-    pub(super) fn new(memory: Rc<Memory>, direction: usize) -> Self {
+impl RingWriter {
+    pub(super) fn new(memory: Rc<ShmMemory>, direction: usize) -> Self {
         Self { place: Place::new(memory, direction), written: Cell::new(0) }
     }
 
@@ -179,13 +179,13 @@ impl Writer {
 }
 
 /// The end that reads.
-pub(super) struct Reader {
+pub(super) struct RingReader {
     place: Place,
     taken: Cell<u64>,
 }
 
-impl Reader {
-    pub(super) fn new(memory: Rc<Memory>, direction: usize) -> Self {
+impl RingReader {
+    pub(super) fn new(memory: Rc<ShmMemory>, direction: usize) -> Self {
         Self { place: Place::new(memory, direction), taken: Cell::new(0) }
     }
 
@@ -257,13 +257,13 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::map::{Memory, create};
+    use super::super::map::{ShmMemory, create};
     use super::*;
     use proptest::prelude::*;
 
-    fn ends() -> (Rc<Memory>, Writer, Reader) {
-        let memory = Rc::new(Memory::map(&create(MEMORY_BYTES).unwrap(), MEMORY_BYTES).unwrap());
-        (memory.clone(), Writer::new(memory.clone(), 1), Reader::new(memory, 1))
+    fn ends() -> (Rc<ShmMemory>, RingWriter, RingReader) {
+        let memory = Rc::new(ShmMemory::map(&create(MEMORY_BYTES).unwrap(), MEMORY_BYTES).unwrap());
+        (memory.clone(), RingWriter::new(memory.clone(), 1), RingReader::new(memory, 1))
     }
 
     fn two_sizes() -> impl Strategy<Value = (usize, usize)> {

@@ -7,10 +7,10 @@
 //!
 //! Deliberately absent: reconnecting. A link that has ended stays ended.
 
+mod low_water;
 pub(crate) mod pipe;
 #[cfg(target_os = "linux")]
 mod socket;
-mod wake;
 
 use crate::framed::{FrameReceiver, FrameSender};
 use crate::{Addresses, Link, LinkError};

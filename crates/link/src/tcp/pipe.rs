@@ -11,7 +11,7 @@
 //! Deliberately absent: frames, time limits (the receiver of frames has them), and who the other end is
 //! (`secure`).
 
-use super::wake::Wake;
+use super::low_water::LowWaterMark;
 use crate::framed::Stream;
 use crate::to_u64;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -34,12 +34,12 @@ const STRANGER_BYTES: usize = 16 << 10;
 /// One socket, whose two directions may be used by two tasks of one event loop.
 pub(crate) enum Pipe {
     /// The number counts bytes that the kernel has taken.
-    Plain(TcpStream, Wake, Cell<u64>),
-    Sealed(TcpStream, Wake, Box<RefCell<Tls>>),
+    Plain(TcpStream, LowWaterMark, Cell<u64>),
+    Sealed(TcpStream, LowWaterMark, Box<RefCell<TlsStream>>),
 }
 
 /// TLS over a socket, and what was read from it and not decrypted yet.
-pub(crate) struct Tls {
+pub(crate) struct TlsStream {
     connection: Connection,
     raw: Vec<u8>,
     from: usize,
@@ -52,15 +52,15 @@ pub(crate) struct Tls {
 
 impl Pipe {
     pub(crate) fn plain(stream: TcpStream) -> Self {
-        Self::Plain(stream, Wake::new(), Cell::new(0))
+        Self::Plain(stream, LowWaterMark::new(), Cell::new(0))
     }
 
     pub(crate) fn sealed(stream: TcpStream, connection: Connection) -> Self {
         let mut connection = connection;
         connection.set_buffer_limit(Some(SEALED_BYTES));
         let (raw, stranger_left) = (vec![0; STRANGER_BYTES], Some(STRANGER_BYTES));
-        let tls = Tls { connection, raw, from: 0, to: 0, written: 0, stranger_left };
-        Self::Sealed(stream, Wake::new(), Box::new(RefCell::new(tls)))
+        let tls = TlsStream { connection, raw, from: 0, to: 0, written: 0, stranger_left };
+        Self::Sealed(stream, LowWaterMark::new(), Box::new(RefCell::new(tls)))
     }
 
     /// The other end is no stranger any more.
@@ -215,7 +215,7 @@ impl Stream for Pipe {
     }
 }
 
-impl Tls {
+impl TlsStream {
     /// Decrypted bytes into the runs: `None` where more has to come first.
     fn opened(&mut self, runs: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
         let mut done = 0;

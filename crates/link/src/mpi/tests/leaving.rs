@@ -1,7 +1,7 @@
 //! Tests of how a job ends, with a library of which it is known what the other ranks do.
 #![allow(unsafe_code)] // The library that is stood in for has calls that are unsafe; these touch no memory.
 
-use super::super::table::{Calls, Complete, Fault, Message};
+use super::super::table::{Calls, Complete, Message, MpiFault};
 use super::super::{Engine, LEAVE_TAG, Portion, World};
 use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
@@ -28,17 +28,17 @@ struct Stub {
 }
 
 impl Stub {
-    fn call(&self) -> Result<(), Fault> {
-        if self.fails { Err(Fault("it has failed".to_owned())) } else { Ok(()) }
+    fn call(&self) -> Result<(), MpiFault> {
+        if self.fails { Err(MpiFault("it has failed".to_owned())) } else { Ok(()) }
     }
 }
 
 impl Calls for Stub {
-    fn init(&self) -> Result<(), Fault> {
+    fn init(&self) -> Result<(), MpiFault> {
         unreachable!("it has been entered")
     }
 
-    fn rank_and_size(&self) -> Result<(c_int, c_int), Fault> {
+    fn rank_and_size(&self) -> Result<(c_int, c_int), MpiFault> {
         unreachable!("it has been entered")
     }
 
@@ -46,20 +46,20 @@ impl Calls for Stub {
         "stub".to_owned()
     }
 
-    unsafe fn send(&self, _: *const u8, message: Message, _: bool) -> Result<(), Fault> {
+    unsafe fn send(&self, _: *const u8, message: Message, _: bool) -> Result<(), MpiFault> {
         self.call()?;
         self.told.sent.borrow_mut().push((message.peer, message.tag));
         self.requests.borrow_mut().push(true);
         Ok(())
     }
 
-    unsafe fn receive(&self, _: *mut u8, message: Message) -> Result<(), Fault> {
+    unsafe fn receive(&self, _: *mut u8, message: Message) -> Result<(), MpiFault> {
         self.call()?;
         self.requests.borrow_mut().push(!self.stand_still.contains(&message.peer));
         Ok(())
     }
 
-    fn test_any(&self) -> Result<Option<Complete>, Fault> {
+    fn test_any(&self) -> Result<Option<Complete>, MpiFault> {
         let mut requests = self.requests.borrow_mut();
         let index = requests.iter().position(|is_complete| *is_complete);
         Ok(index.map(|index| {
@@ -72,15 +72,15 @@ impl Calls for Stub {
         self.requests.borrow().len()
     }
 
-    fn wait(&self, _: usize) -> Result<(), Fault> {
+    fn wait(&self, _: usize) -> Result<(), MpiFault> {
         unreachable!("nothing is measured")
     }
 
-    fn gather_all(&self, _: &[u8], _: usize) -> Result<Vec<u8>, Fault> {
+    fn gather_all(&self, _: &[u8], _: usize) -> Result<Vec<u8>, MpiFault> {
         unreachable!("it has been entered")
     }
 
-    fn finalize(&self) -> Result<(), Fault> {
+    fn finalize(&self) -> Result<(), MpiFault> {
         assert!(self.requests.borrow().is_empty(), "something is under way");
         self.told.is_finalized.set(true);
         Ok(())

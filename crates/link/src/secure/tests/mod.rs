@@ -60,7 +60,7 @@ fn members_meet_whoever_dialled_and_speak() {
 
 #[test]
 fn aes_is_taken_only_where_both_ends_have_it() {
-    let with = |aes: bool| Security::over(Tls::with_aes(aes).unwrap(), key(1), 2, "1");
+    let with = |aes: bool| Security::over(TlsConfig::with_aes(aes).unwrap(), key(1), 2, "1");
     run(async {
         for (a, b) in [(false, false), (false, true), (true, false), (true, true)] {
             let (listening, _) = meet(&with(a), &with(b)).await;
@@ -182,7 +182,7 @@ fn who_answers_in_the_middle_with_connections_of_his_own_is_found_out() {
     run(async {
         // The middle has TLS of its own with both, and passes their introductions on.
         let (member, other) = (sealed(1), sealed(1));
-        let middle = Tls::new().unwrap();
+        let middle = TlsConfig::new().unwrap();
         let (out, to_dialler) = sockets().await;
         let (to_listener, accepted) = sockets().await;
         let man = async {

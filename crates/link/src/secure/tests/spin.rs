@@ -86,7 +86,7 @@ impl Records {
 /// Sets TLS up, then sends all rounds at once.
 fn attack(address: SocketAddr) {
     let secret = Arc::new(Secret::default());
-    let mut config = Tls::new().unwrap().dialling();
+    let mut config = TlsConfig::new().unwrap().dialling();
     config.key_log = secret.clone();
     let name = rustls::pki_types::ServerName::try_from("bramble").unwrap();
     let mut connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
@@ -115,7 +115,7 @@ fn records_without_bytes_leave_the_event_loop_to_others() {
         let address = listener.local_addr().unwrap();
         let attacker = std::thread::spawn(move || attack(address));
         let (stream, _) = listener.accept().await.unwrap();
-        let pipe = Pipe::sealed(stream, Tls::new().unwrap().listen().unwrap());
+        let pipe = Pipe::sealed(stream, TlsConfig::new().unwrap().listen().unwrap());
         pipe.handshake().await.unwrap();
         // As one who holds the key could do it too.
         pipe.proven();

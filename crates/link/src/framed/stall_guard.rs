@@ -12,13 +12,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Watches one frame.
-pub(super) struct Pace {
+pub(super) struct StallGuard {
     limits: Limits,
     since: Instant,
     bytes: u64,
 }
 
-impl Pace {
+impl StallGuard {
     /// A frame begins.
     pub(super) fn new(limits: Limits) -> Self {
         Self { limits, since: Instant::now(), bytes: 0 }
@@ -64,9 +64,9 @@ mod tests {
 
     /// Moves `bytes` every `every` until told to stop or 1 MiB is there.
     async fn frame(bytes: usize, every: Duration) -> Result<(), LinkError> {
-        let (mut pace, mut done) = (Pace::new(limits()), 0);
+        let (mut guard, mut done) = (StallGuard::new(limits()), 0);
         while done < 1 << 20 {
-            done += pace
+            done += guard
                 .keep(async {
                     tokio::time::sleep(every).await;
                     Ok(bytes)

@@ -25,19 +25,19 @@ const WINDOW_MAX: Duration = Duration::from_micros(250);
 const WINDOW_LEAST: Duration = Duration::from_micros(10);
 /// Looks between two turns of the event loop: about a microsecond.
 const LOOKS: u32 = 64;
-/// Turns before the system is asked how many threads want to run, which takes a microsecond, too.
+/// YieldBudget before the system is asked how many threads want to run, which takes a microsecond, too.
 const TURNS_UNASKED: u32 = 2;
 /// So long holds what it said.
 const COUNT_HOLDS: Duration = Duration::from_micros(20);
 
-/// The patience of one direction.
-pub(super) struct Patience {
+/// The spin of one direction.
+pub(super) struct SpinPolicy {
     window: Cell<Duration>,
     /// When the wait that is on now began.
     began: Cell<Option<Instant>>,
 }
 
-impl Patience {
+impl SpinPolicy {
     pub(super) fn new() -> Self {
         Self { window: Cell::new(WINDOW_LEAST), began: Cell::new(None) }
     }
@@ -122,17 +122,17 @@ mod tests {
 
     #[test]
     fn patience_goes_when_it_does_not_pay_and_comes_back_when_it_would() {
-        let patience = Patience::new();
+        let spin = SpinPolicy::new();
         for _ in 0..20 {
-            patience.learn(WINDOW_MAX);
+            spin.learn(WINDOW_MAX);
         }
-        assert_eq!(patience.window.get(), WINDOW_MAX);
+        assert_eq!(spin.window.get(), WINDOW_MAX);
         let mut looked = Duration::ZERO;
         for _ in 0..20 {
-            looked += patience.window.get();
-            patience.learn(WINDOW_MAX + Duration::from_nanos(1));
+            looked += spin.window.get();
+            spin.learn(WINDOW_MAX + Duration::from_nanos(1));
         }
-        assert_eq!(patience.window.get(), WINDOW_LEAST);
+        assert_eq!(spin.window.get(), WINDOW_LEAST);
         assert!(looked <= 2 * WINDOW_MAX + 20 * WINDOW_LEAST, "{looked:?}");
     }
 
@@ -140,44 +140,44 @@ mod tests {
     async fn what_is_there_is_seen_at_once() {
         let looks = Cell::new(0);
         let there = || looks.replace(looks.get() + 1) == 0;
-        assert!(Patience::new().pays(there, || unreachable!("nobody has to wait")).await);
+        assert!(SpinPolicy::new().pays(there, || unreachable!("nobody has to wait")).await);
         assert_eq!(looks.get(), 1);
     }
 
     #[tokio::test]
     async fn who_looks_in_vain_leaves_the_core_to_others_and_else_looks_for_all_of_its_window() {
-        let patience = Patience::new();
-        patience.window.set(Duration::from_secs(3600));
-        assert!(!patience.pays(|| false, || false).await, "others want the core");
-        let patience = Patience::new();
-        patience.window.set(Duration::from_millis(2));
+        let spin = SpinPolicy::new();
+        spin.window.set(Duration::from_secs(3600));
+        assert!(!spin.pays(|| false, || false).await, "others want the core");
+        let spin = SpinPolicy::new();
+        spin.window.set(Duration::from_millis(2));
         let asked = Cell::new(0);
         let is_spare = || {
             asked.set(asked.get() + 1);
             true
         };
         let began = Instant::now();
-        assert!(!patience.pays(|| false, is_spare).await && began.elapsed() >= patience.window.get());
+        assert!(!spin.pays(|| false, is_spare).await && began.elapsed() >= spin.window.get());
         assert!(asked.get() > 0);
     }
 
     #[tokio::test]
     async fn a_waking_in_vain_teaches_nothing_and_begins_no_new_look() {
-        let patience = Patience::new();
-        patience.window.set(2 * WINDOW_LEAST);
-        assert!(!patience.pays(|| false, || true).await);
-        patience.slept(false);
-        assert_eq!(patience.window.get(), 2 * WINDOW_LEAST);
+        let spin = SpinPolicy::new();
+        spin.window.set(2 * WINDOW_LEAST);
+        assert!(!spin.pays(|| false, || true).await);
+        spin.slept(false);
+        assert_eq!(spin.window.get(), 2 * WINDOW_LEAST);
         let looks = Cell::new(0);
         let vain = || {
             looks.set(looks.get() + 1);
             false
         };
-        assert!(!patience.pays(vain, || true).await);
+        assert!(!spin.pays(vain, || true).await);
         assert_eq!(looks.get(), 1, "it was looked on for already");
         std::thread::sleep(WINDOW_MAX);
-        patience.slept(true);
-        assert_eq!(patience.window.get(), WINDOW_LEAST);
+        spin.slept(true);
+        assert_eq!(spin.window.get(), WINDOW_LEAST);
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@
 //! Deliberately absent: other versions of this program. Both processes are the same one; a message of another is refused.
 
 use super::{Endpoint, Parts};
-use crate::shm::{self, Side};
+use crate::shm::{self, ShmSide};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -37,7 +37,7 @@ pub(super) fn send(endpoint: &Endpoint, socket: &impl AsFd) -> io::Result<()> {
     let (what, descriptors) = match &endpoint.parts {
         Parts::Pipe { read, write } => (PIPE, vec![read.as_fd(), write.as_fd()]),
         Parts::Shm(ends) => {
-            let what = if ends.side == Side::Left { SHM_LEFT } else { SHM_RIGHT };
+            let what = if ends.side == ShmSide::Left { SHM_LEFT } else { SHM_RIGHT };
             (what, ends.descriptors().map(AsFd::as_fd).to_vec())
         }
     };
@@ -92,8 +92,8 @@ fn take_from(socket: BorrowedFd<'_>) -> io::Result<Endpoint> {
             Parts::Pipe { read, write }
         }
         SHM_LEFT | SHM_RIGHT => {
-            let side = if what == SHM_LEFT { Side::Left } else { Side::Right };
-            Parts::Shm(shm::Ends::of(side, exactly(descriptors).ok_or_else(refused)?))
+            let side = if what == SHM_LEFT { ShmSide::Left } else { ShmSide::Right };
+            Parts::Shm(shm::ShmEndpoint::of(side, exactly(descriptors).ok_or_else(refused)?))
         }
         _ => return Err(refused()),
     };

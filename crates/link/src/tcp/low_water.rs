@@ -28,13 +28,13 @@ const LEAST_BYTES: usize = 16 << 10;
 const GATHER: Duration = Duration::from_millis(50);
 
 /// The mark of one socket.
-pub(crate) struct Wake {
+pub(crate) struct LowWaterMark {
     bytes: Cell<usize>,
     /// Whether room has been asked for.
     has_room: Cell<bool>,
 }
 
-impl Wake {
+impl LowWaterMark {
     /// A socket as the system makes it.
     pub(super) fn new() -> Self {
         Self { bytes: Cell::new(1), has_room: Cell::new(false) }

@@ -11,9 +11,9 @@ use std::thread::Builder;
 use std::time::Duration;
 
 /// Runs to the deadline, or until it is dropped.
-pub(super) struct Watch(Option<Sender<()>>);
+pub(super) struct DeadlineWatch(Option<Sender<()>>);
 
-impl Watch {
+impl DeadlineWatch {
     /// Calls `late` on another thread when `patience` is over. Where there can be no thread, there is no deadline.
     pub(super) fn start(patience: Duration, late: impl FnOnce() + Send + 'static) -> Self {
         let (over, is_over) = channel::<()>();
@@ -26,7 +26,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for DeadlineWatch {
     fn drop(&mut self) {
         // The channel is closed with its sender, which ends the thread.
         self.0.take();
@@ -40,7 +40,8 @@ mod tests {
     #[test]
     fn a_call_that_does_not_come_back_is_seen() {
         let (tell, told) = channel();
-        let _watch = Watch::start(Duration::from_millis(1), move || tell.send(()).unwrap_or_default());
+        let _watch =
+            DeadlineWatch::start(Duration::from_millis(1), move || tell.send(()).unwrap_or_default());
         // However long it takes until the thread has its turn.
         assert_eq!(told.recv(), Ok(()));
     }
@@ -48,7 +49,7 @@ mod tests {
     #[test]
     fn a_call_that_comes_back_is_not() {
         let (tell, told) = channel();
-        drop(Watch::start(Duration::MAX, move || tell.send(()).unwrap_or_default()));
+        drop(DeadlineWatch::start(Duration::MAX, move || tell.send(()).unwrap_or_default()));
         // The thread ends and drops its closure, and with it the sender.
         assert!(told.recv().is_err());
     }

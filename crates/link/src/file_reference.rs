@@ -12,7 +12,7 @@ use crate::{LinkError, Region, SharedBytes, to_u64};
 
 /// Where a body lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reference {
+pub(crate) struct FileReference {
     /// Number of the file, in the order in which they were handed over.
     pub(crate) file: u32,
     /// Bytes before the first run.
@@ -25,7 +25,7 @@ pub(crate) struct Reference {
     runs: u64,
 }
 
-impl Reference {
+impl FileReference {
     /// To a region of that file.
     pub(crate) fn to(region: &Region, file: u32) -> Self {
         Self {
@@ -98,15 +98,15 @@ mod tests {
         #[test]
         fn references_round_trip(file in any::<u32>(), numbers in any::<[u64; 4]>()) {
             let [start, run_bytes, pitch_bytes, runs] = numbers;
-            let reference = Reference { file, start, run_bytes, pitch_bytes, runs };
-            prop_assert_eq!(Reference::decode(&reference.encode()).unwrap(), reference);
+            let reference = FileReference { file, start, run_bytes, pitch_bytes, runs };
+            prop_assert_eq!(FileReference::decode(&reference.encode()).unwrap(), reference);
         }
 
         #[test]
         fn any_reference_is_inside_of_the_map_or_refused(numbers in [number(), number(), number(), number()]) {
             let [start, run_bytes, pitch_bytes, runs] = numbers;
             let owner: SharedBytes = Arc::new(vec![7u8; 64]);
-            let reference = Reference { file: 0, start, run_bytes, pitch_bytes, runs };
+            let reference = FileReference { file: 0, start, run_bytes, pitch_bytes, runs };
             // By itself, in numbers that cannot overflow.
             let last = u128::from(start) + u128::from(runs.saturating_sub(1)) * u128::from(pitch_bytes);
             let fits = runs > 0 && run_bytes > 0 && last + u128::from(run_bytes) <= 64;
@@ -124,8 +124,8 @@ mod tests {
     #[test]
     fn a_reserved_byte_is_refused() {
         let region = Region::whole(Arc::new(vec![1u8; 8]));
-        let mut bytes = Reference::to(&region, 3).encode();
+        let mut bytes = FileReference::to(&region, 3).encode();
         bytes[5] = 1;
-        assert!(matches!(Reference::decode(&bytes), Err(LinkError::Foreign(_))));
+        assert!(matches!(FileReference::decode(&bytes), Err(LinkError::Foreign(_))));
     }
 }
