@@ -301,8 +301,8 @@ fn thin_depth([m, n]: [u64; 2], tile_rows: u64, tile_cols: u64) -> Option<u64> {
 }
 
 /// The largest square tile that still leaves enough tiles; a flat or tall C gets longer tiles of about the
-/// same area, so that a job stays worth sending. With a shallow k a product is as fast as C is written: then tiles are whole rows of C,
-/// as far as those may be long, so that memory and file are written in order.
+/// same area, so that a job stays worth sending. With a shallow k writing C takes most of the time: then tiles are whole rows
+/// of C, up to the largest edge, so that memory and file are written in order.
 fn default_tile(m: u64, n: u64, k: u64) -> (u64, u64) {
     let edge = EDGES
         .into_iter()

@@ -10,7 +10,7 @@ use crate::keeper::{JournalFile, Journaling, Subject};
 use crate::levels;
 use crate::log::{Log, Phase, Recorder};
 use crate::neighbours::Random;
-use crate::opening::even_speeds;
+use crate::opening::{Session, even_speeds};
 use crate::resume::{self, Resumed};
 use crate::run::{Before, Inspected, Terms, run};
 use crate::stop::Stop;
@@ -19,7 +19,7 @@ use bramble_kernel::factors;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span};
-use bramble_plan::{Cut, Decision, Machine, Making, Problem, Wish};
+use bramble_plan::{Cut, Decision, Machine, Making, MemoryRate, Plan, Problem, Wish};
 use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
 use std::rc::Rc;
@@ -169,14 +169,10 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let kernel = resume::fitting_kernel(&mut gathered, before, &problem)?;
     let Gathered { local, workers, nic_bytes_per_s, missing, mut lost, comers, rules, .. } = gathered;
     recorder.phase(Phase::Planning);
-    let threads = usize::from(local.welcome.threads);
-    let measure = || memory_rate(&problem, (&request.a, &request.b), &request.output, threads);
-    let memory_rate = if before.is_none() { measure() } else { None };
+    // The plan of a product that is resumed is there already, and C is not empty.
+    let memory_rate = if before.is_none() { memory_rate_here(&request, &problem, &local) } else { None };
     let primary = Machine { nic_bytes_per_s, memory_rate, ..local.machine(None, false) };
-    let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(request.credits, alike)).collect();
-    if alike {
-        even_speeds(machines.iter_mut().collect());
-    }
+    let machines = described(&workers, request.credits, alike);
     let decision = match before {
         None => strassen::choose(&request, &problem, &primary, &machines).await?,
         Some(journal) => resume::decision(journal, workers.len()),
@@ -215,8 +211,6 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     broken.into_iter().flatten().for_each(|pair| watch.parted(pair));
     let sealed = ran.output.seal()?;
     let wire = |f: fn(&MachineReport) -> u64| ran.machines.iter().map(f).sum();
-    let grid =
-        decision.plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth]);
     let Inspected { verify, wrong, suspect } = ran.inspected;
     lost.extend(losses(&ran.state, &ran.machines));
     let report = Report {
@@ -226,7 +220,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         dtype: problem.dtype,
         strategy: decision.plan.strategy.to_string(),
         sums: decision.plan.sums,
-        grid,
+        grid: grid_of(&decision.plan),
         seconds: ran.seconds,
         opening_seconds: ran.first_job.saturating_duration_since(request.began).as_secs_f64(),
         peak_gflops: decision.plan.peak_gflops,
@@ -252,6 +246,25 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         effort: request.effort,
     };
     Ok(Finished { sealed, report, log: ran.log, journal: ran.journal })
+}
+
+/// The workers as the plan sees them; equal ones (`--local`) have one speed.
+fn described(workers: &[Session], credits: Option<u64>, alike: bool) -> Vec<Machine> {
+    let mut machines: Vec<Machine> = workers.iter().map(|s| s.machine(credits, alike)).collect();
+    if alike {
+        even_speeds(machines.iter_mut().collect());
+    }
+    machines
+}
+
+/// Rows and columns of a tile, depth of a step.
+fn grid_of(plan: &Plan) -> [u64; 3] {
+    plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth])
+}
+
+fn memory_rate_here(request: &Request, problem: &Problem, local: &Session) -> Option<MemoryRate> {
+    let threads = usize::from(local.welcome.threads);
+    memory_rate(problem, (&request.a, &request.b), &request.output, threads)
 }
 
 /// The members of the plan, and the machines that took over work.

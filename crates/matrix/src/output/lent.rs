@@ -54,8 +54,8 @@ impl Shared {
         #[cfg(target_os = "linux")]
         {
             let advice = memmap2::UncheckedAdvice::DontNeed;
-            // SAFETY: the map is shared with a file (`MmapOptions::map_raw` in `part.rs`), of which the system keeps what was written;
-            // whoever reads or writes meanwhile sees the same bytes. A refusal changes nothing.
+            // SAFETY: the map is shared with a file (`MmapOptions::map_raw` in `part.rs`), whose content the system keeps;
+            // threads that read or write meanwhile see the same bytes. A refusal changes nothing.
             let _ = unsafe { self.map.unchecked_advise_range(advice, from, bytes) };
         }
         #[cfg(not(target_os = "linux"))]

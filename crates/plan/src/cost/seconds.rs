@@ -9,9 +9,9 @@ use super::{Costs, Limit, Load, MachineCost, Prediction};
 use crate::{Machine, Member, Order, Share, Sums};
 use std::collections::BTreeMap;
 
-/// The part of a memory's rate at which kernels read operands: a loop that only reads is faster. Between 0.53 (dot product)
-/// and 0.72 (products with eight columns) were measured on a server, where a core cannot use what the memory gives; less memory for
-/// more cores gives nearly all.
+/// The part of a memory's rate at which kernels read operands: a loop that only reads is faster. On a server it was 0.53 (dot
+/// product) to 0.72 (eight columns), since a core computes more slowly than its memory delivers; on machines with less memory
+/// bandwidth for each core it is nearer to 1.
 const MEMORY_USED: f64 = 0.75;
 /// The least part of a machine's speed that is reckoned with.
 const BUSY_MIN: f64 = 1e-3;
