@@ -1,7 +1,7 @@
-//! Carrying out a plan: one task that reads and one that writes for each link, one state machine.
+//! Executes a plan: one task that reads and one that writes for each link, one state machine.
 //!
-//! Invariants: everything lives on one event loop; the state machine decides, this file carries. No wait is
-//! without a deadline: the machine's ticks find silent workers.
+//! Invariants: all tasks share one event loop; the state machine decides, this file only carries out. Every wait has a
+//! deadline: the state machine detects silent workers by the ticks.
 
 mod attend;
 mod carry;
@@ -43,13 +43,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
-/// How often time is looked at.
+/// Interval between ticks of the state machine.
 const TICK: Duration = Duration::from_millis(100);
-/// How long workers have for their goodbyes; what they computed is here already.
+/// How long the primary waits for the workers' goodbyes; their results have arrived by then.
 const GOODBYE: Duration = Duration::from_secs(2);
-/// Of the work; less than a tile of any product, and more than what rounding leaves of a share that went to others.
+/// Smallest reported share of the work: less than a tile of any product, and more than rounding leaves of a share that moved.
 const SHARE_MIN: f64 = 1e-12;
-/// Links may take this long to close.
+/// How long links may take to close.
 const CLOSING: Duration = Duration::from_millis(200);
 
 /// One worker while the product runs.
@@ -59,14 +59,14 @@ struct Peer {
     shares_memory: bool,
     bytes_sent: Rc<Cell<u64>>,
     bytes_received: Rc<Cell<u64>>,
-    /// What the opening of the session had sent and received: greetings and measurements are not the product's.
+    /// Bytes sent and received before the product began: greetings and measurements are not part of it.
     before: (u64, u64),
-    /// Count bytes as they come and go, and what they said when they were last looked at.
+    /// Counters of received and sent bytes, and their values at the last tick.
     arriving: Rc<Cell<u64>>,
     leaving: Leaving,
     moved_bytes: (u64, u64),
     goodbye: Option<Bye>,
-    /// Tells its reader to end, and why.
+    /// Asks the reader of this link to end, and the reason.
     cut: Rc<Notify>,
     why: Option<String>,
     writer: Option<AbortHandle>,
@@ -84,70 +84,70 @@ impl Peer {
     }
 }
 
-/// What all tasks of a product share.
+/// State that all tasks of a product share.
 struct Core {
     state: Primary,
     bodies: Bodies,
     output: Arc<Output>,
-    /// Hints to the disk under way, each on a thread of its own: a busy disk makes them wait.
+    /// Write-back hints under way, each on a thread of its own: a busy disk blocks them.
     hints: JoinSet<()>,
     peers: Vec<Peer>,
-    /// What is reported of them.
+    /// Their entries in the report.
     machines: Vec<MachineReport>,
-    /// Tiles of which some rows have landed, by peer and id.
+    /// Leases of tiles of which only some rows have landed, by peer and id.
     partial: BTreeMap<(usize, u32), Lent>,
-    /// Sums that wait for those before them.
+    /// Partial sums that wait for earlier steps, and staged tiles.
     asides: Asides,
-    /// Tiles that are missing in each row of tiles; empty where C is not cut into one grid of tiles.
+    /// Tiles that each row of tiles still lacks; empty where C is not one grid of tiles.
     tiles_left_in_row: Vec<u64>,
     began: Instant,
-    /// Time that this process has run.
+    /// Counts the time that this process has run.
     clock: Clock,
     first_job: Option<Instant>,
     finished: Option<Instant>,
-    /// How long C was looked at before something was made again.
+    /// Time that inspections took before tiles were recomputed.
     inspecting: Duration,
     failed: Option<String>,
-    /// Whether that is because the file of an operand was changed.
+    /// Whether the run failed because the file of an operand was changed.
     is_changed: bool,
-    /// Links between workers that broke: whose, and why.
+    /// Links between workers that broke: the two peers, and why.
     parted: Vec<(usize, usize, String)>,
-    /// Machines that came in, and when.
+    /// Machines that joined, and when.
     joined: Vec<(usize, Duration)>,
-    /// When the user wanted it to end.
+    /// When the user asked for the end.
     stopped: Option<Duration>,
-    /// Keeps the journal.
+    /// Writes the journal.
     keeper: Option<Keeper>,
-    /// A tile that is to be looked at.
+    /// A tile that waits for its spot check.
     look: Option<Look>,
     changed: Rc<Notify>,
     meter: Rc<Meter>,
     recorder: Recorder,
 }
 
-/// What a run gives back.
+/// Result of a run.
 pub(crate) struct Ran {
     pub(crate) output: Output,
     pub(crate) seconds: f64,
     pub(crate) first_job: Instant,
     pub(crate) machines: Vec<MachineReport>,
-    /// What was decided: who did what.
+    /// The final state of the schedule: which machine did which work.
     pub(crate) state: Primary,
-    /// Most bytes of sums that were put aside.
+    /// Most bytes of partial sums that the primary held at once.
     pub(crate) aside_bytes_max: usize,
-    /// What this thread's processor time went to, if that was asked.
+    /// This thread's processor time by section, if that was asked for.
     pub(crate) io: Option<IoUse>,
     pub(crate) log: Option<Log>,
     pub(crate) journal: Option<JournalFile>,
-    /// What was found in C.
+    /// Result of the inspection of C.
     pub(crate) inspected: Inspected,
-    /// Links between workers that broke while C was made: whose, and why.
+    /// Links between workers that broke while C was computed: the two peers, and why.
     pub(crate) parted: Vec<(usize, usize, String)>,
-    /// Machines that came in meanwhile.
+    /// Machines that joined meanwhile.
     pub(crate) joined: Vec<Joined>,
 }
 
-/// Runs a plan on the sessions of its members, in their order, some of which have links with each other.
+/// Executes a plan on its members' sessions, in the order of the members.
 pub(crate) async fn run(
     plan: bramble_plan::Plan,
     operands: Operands,
@@ -159,7 +159,7 @@ pub(crate) async fn run(
 ) -> Result<Ran, PrimaryError> {
     let Met { sessions, neighbours, dead, report: _ } = met;
     let before = terms.before.take();
-    // In a product that goes on nobody is a member of the plan.
+    // A resumed product has no members: all its work starts unowned.
     let members = if before.is_some() { &[] } else { &plan.members[..] };
     let working = before.as_ref().map_or(members.len(), |before| before.working);
     let machines = report_stubs(&plan, members.len(), &sessions);
@@ -170,7 +170,7 @@ pub(crate) async fn run(
         .enumerate()
         .map(|(at, (s, neighbours))| PeerInfo {
             name: s.name.clone(),
-            // The plan's promise; what the worker granted is at least that.
+            // The plan's bound on this member's memory; the worker granted at least that much.
             credit_bytes: members
                 .get(at)
                 .map_or_else(|| terms.credits.unwrap_or(u64::MAX), |member| member.memory_bytes)
@@ -184,7 +184,7 @@ pub(crate) async fn run(
         })
         .collect();
     let changed = Rc::new(Notify::new());
-    // Without hints for a product that goes on: the journal brings C to the disk, too.
+    // A resumed product gets no write-back hints: its journal syncs C anyway.
     let tiles_left_in_row = if before.is_some() { Vec::new() } else { tiles_by_row(&plan)? };
     let state = kept::state(plan, operands, infos, before.as_ref(), terms.steals)?;
     let state = if terms.inspector.looks() { state.looking(ROWS_MIN) } else { state };
@@ -235,7 +235,7 @@ pub(crate) async fn run(
     let (inspected, journal) = ended(&core, &mut with, &terms.inspector).await?;
     admission.iter().for_each(JoinHandle::abort);
     let Attendants { tasks, .. } = with;
-    // Writers that have nothing left to send close their links, which tells the other ends that this was the end.
+    // A writer with an empty queue closes its link, which tells the worker that the session is over.
     core.borrow_mut().peers.iter_mut().for_each(|p| p.to = None);
     let Tasks { mut writers, mut readers } = tasks;
     let _ = tokio::time::timeout(CLOSING, async { while writers.join_next().await.is_some() {} }).await;
@@ -250,7 +250,7 @@ pub(crate) async fn run(
 }
 
 impl Core {
-    /// One event through the state machine, and what comes of it.
+    /// Passes one event to the state machine and carries out the actions that it returns.
     fn happened(&mut self, event: Event) {
         let now = self.clock.look(self.began.elapsed());
         let actions = self.meter.within(Section::Scheduling, || self.state.handle(event, now));
@@ -274,7 +274,7 @@ impl Core {
                     let c = self.output.lend(rect);
                     assert!(
                         self.asides.merge((peer, tile), c),
-                        "tile {tile} of peer {peer} was not put aside"
+                        "tile {tile} of peer {peer} has no partial sum"
                     );
                 }
                 Action::Look(rect) => self.take_look(rect),
@@ -293,7 +293,7 @@ impl Core {
         }
     }
 
-    /// A worker whose bytes come, or that takes ours, is alive, also in the middle of a long frame on a slow link.
+    /// Reports traffic since the last tick: a worker that sends or takes bytes is alive, even in a long frame on a slow link.
     fn hear(&mut self) {
         for peer in 0..self.peers.len() {
             if self.peers[peer].to.is_none() {
@@ -314,12 +314,12 @@ impl Core {
 
     fn send(&self, peer: usize, kind: Kind, head: Vec<u8>, body: Body) {
         if let Some(to) = &self.peers[peer].to {
-            // A writer that is gone has reported its loss.
+            // If the writer has ended, its link's loss is reported already.
             let _ = to.send(Frame::new(kind.code(), head, body));
         }
     }
 
-    /// A row of tiles that is complete may go to the disk while the next is computed.
+    /// Reports a committed tile to the journal writer, and starts the write-back of a row of tiles that is complete.
     fn committed(&mut self, rect: Rect) {
         if let Some(keeper) = &self.keeper {
             keeper.committed(rect);
@@ -366,7 +366,7 @@ impl Core {
                 self.changed.notify_one();
             }
             Kind::Missing | Kind::Reached => self.relayed(peer, &arrived)?,
-            // A complete product is not lost by what somebody says while leaving.
+            // C is complete: errors of workers that leave do not matter.
             Kind::Error if self.finished.is_some() => drop(decode_error(&arrived.head)?),
             Kind::Error => return Err(ProtocolError::new(decode_error(&arrived.head)?)),
             Kind::Hello
@@ -419,7 +419,7 @@ impl Core {
             machines[moved.from].share -= moved.part;
             machines[moved.to].share += moved.part;
         }
-        // With what was made again it is more than one.
+        // Recomputed work counts twice.
         let all: f64 = machines.iter().map(|machine| machine.share).sum();
         if all > 1.0 + 1e-9 {
             machines.iter_mut().for_each(|machine| machine.share /= all);
@@ -458,7 +458,7 @@ impl Core {
     }
 }
 
-/// How many tiles each row of tiles has, where C is one grid of tiles.
+/// The number of tiles in each row of tiles, where C is one grid of tiles.
 fn tiles_by_row(plan: &bramble_plan::Plan) -> Result<Vec<u64>, PrimaryError> {
     let [region] = plan.regions[..] else { return Ok(Vec::new()) };
     if region.levels > 0 {

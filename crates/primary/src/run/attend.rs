@@ -1,8 +1,8 @@
-//! What goes on beside the links: time passes, machines come, C is looked at, goodbyes are said.
+//! Supervises a run beside its link tasks: ticks, machines that join, spot checks, the inspection of C, goodbyes.
 //!
-//! Place in the flow: `run` begins it when all links have their tasks; what it waits for happens in these.
+//! Place in the flow: `run` starts the supervisor when every link has its two tasks; they move the messages.
 //!
-//! Invariants: while this process waits for whatever it may be, its machines hear of it at every tick.
+//! Invariants: whatever the primary waits for, the state machine gets its tick, so workers keep hearing heartbeats.
 
 use super::inspection::{Inspected, inspect};
 use super::joins::{Came, Tasks};
@@ -20,22 +20,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc};
 
-/// Who sees what happens, and who comes.
+/// What the supervisor of a run needs beside the core.
 pub(super) struct Attendants<'a> {
     pub(super) changed: &'a Notify,
     pub(super) watch: &'a dyn Watch,
     pub(super) stop: &'a Stop,
     pub(super) tasks: Tasks,
     pub(super) came: mpsc::Receiver<Came>,
-    /// Losses that were told.
+    /// How many losses have been reported to `watch`.
     pub(super) told: usize,
-    /// Who looks at C, and at tiles before.
+    /// Checks C, and single tiles while the product runs.
     pub(super) inspector: Arc<Inspector>,
     pub(super) looking: Looking,
 }
 
 impl Attendants<'_> {
-    /// A machine comes in, or may not.
+    /// Adds a machine that was admitted, or reports why it was turned away.
     fn welcome(&mut self, core: &Rc<RefCell<Core>>, came: Came) {
         match came {
             Ok(session) => {
@@ -46,7 +46,7 @@ impl Attendants<'_> {
         }
     }
 
-    /// Says what was lost since.
+    /// Reports the losses since the last call.
     fn tell(&mut self, core: &Core) {
         for lost in &core.state.losses()[self.told..] {
             let helps = !lost.too_slow && !lost.is_wrong;
@@ -56,7 +56,7 @@ impl Attendants<'_> {
     }
 }
 
-/// Ticks until all tiles are there, or never will be.
+/// Ticks until every tile is committed, the run has failed, or the user has ended it.
 pub(super) async fn supervise(core: &Rc<RefCell<Core>>, with: &mut Attendants<'_>) {
     loop {
         tokio::select! {
@@ -82,7 +82,7 @@ pub(super) async fn supervise(core: &Rc<RefCell<Core>>, with: &mut Attendants<'_
     }
 }
 
-/// Waits for something, while the machines hear that this one is there.
+/// Waits for `work` while ticks go on, so that workers do not take the primary for lost.
 pub(super) async fn while_alive<T>(
     core: &Rc<RefCell<Core>>,
     with: &mut Attendants<'_>,
@@ -100,20 +100,20 @@ pub(super) async fn while_alive<T>(
     }
 }
 
-/// What comes when the product is over, one way or the other: C is looked at while all are here, and goodbyes are said.
+/// Ends a run: closes the journal, inspects C while all workers are still connected, and says goodbye.
 pub(super) async fn ended(
     core: &Rc<RefCell<Core>>,
     with: &mut Attendants<'_>,
     inspector: &Arc<Inspector>,
 ) -> Result<(Option<Inspected>, Result<Option<JournalFile>, PrimaryError>), PrimaryError> {
-    // From here on a signal ends at once, unless one has been heard already.
+    // From here on a signal kills the process at once, unless the user has asked for an orderly end already.
     with.stop.arm(core.borrow().stopped.is_some());
     if core.borrow().finished.is_none() {
-        // Before the disk, which may take long: nobody has to wait for it.
+        // Goodbyes first: closing the journal waits for the disk, and no worker has to wait for that.
         goodbyes(core, with.changed).await;
         return Ok((None, end_keeper(core).await));
     }
-    // Which tiles are on the disk does not matter any more, and its thread reads C.
+    // C is complete, so the journal needs no more tiles; its thread must not read C while C is inspected.
     let journal = while_alive(core, with, end_keeper(core)).await;
     let inspected = inspect(core, with, inspector).await?;
     core.borrow_mut().happened(Event::Accepted);
@@ -121,7 +121,7 @@ pub(super) async fn ended(
     Ok((inspected, journal))
 }
 
-/// Says goodbye to every worker and takes its account, for a while.
+/// Says goodbye to every worker and waits, at most `GOODBYE`, for their accounts.
 async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
     if core.borrow().failed.is_some() {
         return;

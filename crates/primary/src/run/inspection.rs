@@ -1,15 +1,16 @@
-//! C is looked at while everybody is still here; what is wrong others make again.
+//! Inspection: the primary checks C while all workers are still connected; other workers recompute wrong tiles.
 //!
-//! Place in the flow: when all tiles are there, and before goodbyes are said. A check that fails is followed by a search for
-//! the wrong tiles; the schedule says who made them, and has the others make them again; then C is looked at anew.
+//! Place in the flow: after every tile is committed, and before goodbyes. When the check fails, the primary locates the wrong
+//! tiles; the schedule knows their makers and has other workers recompute the tiles; then C is checked again.
 //!
-//! Invariants: nothing lands in C while it is read. Who is named for a tile is who made it before others made it differently, and
-//! C then passed; where kernels differ, so that right tiles have other bits too, the check has shown that very tile to be wrong.
-//! Where others make the same, or cannot make it, or nobody else is here, C stays wrong and is not kept. Rounds are counted.
+//! Invariants: nothing lands in C while C is read. A machine is named for a tile only if another machine computed the
+//! tile differently and C then passed; where kernels differ, so that correct tiles may differ in bits, too, only if the check
+//! has shown that very tile to be wrong. If the recomputed tiles are the same, or cannot be computed, or no other machine is
+//! connected, C stays wrong and is not kept. The number of rounds is limited.
 //!
-//! The files of the operands are compared with their state at the opening before a machine is accused or C is accepted.
+//! Before a machine is accused or C is accepted, the operands' files are compared with their state when they were opened.
 //!
-//! Deliberately absent: looking at parts of C while the product runs.
+//! Deliberately absent: checks while the product runs (`run/spot_check.rs`).
 
 use super::Core;
 use super::attend::{Attendants, supervise, while_alive};
@@ -26,28 +27,28 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What was found.
+/// Result of the inspection.
 pub(crate) struct Inspected {
     pub(crate) verify: VerifyReport,
-    /// What was wrong and is right now, by who made it.
+    /// Tiles that were wrong and have been recomputed, by the machines that made them.
     pub(crate) wrong: Vec<Wrong>,
-    /// Who made the element that is wrong still.
+    /// The machine that made the element that is still wrong.
     pub(crate) suspect: Option<String>,
 }
 
-/// Rounds beyond one for each machine: with levels of Strassen's method what somebody made is located in two.
+/// Rounds beyond one for each machine: with levels of Strassen's method one machine's faults take two rounds to locate.
 const MORE_ROUNDS: u64 = 3;
 
-/// Tiles that were made again, with what was in them, and who may have made each.
+/// The suspect tiles of one round: their contents before they were recomputed, and the machines that may have made each.
 struct Accused {
     before: Tiles,
     makers: BTreeMap<(usize, u64), Vec<usize>>,
-    /// Those that the check has shown to be wrong.
+    /// Tiles that the check has shown to be wrong.
     shown: BTreeSet<(usize, u64)>,
     text: String,
 }
 
-/// Looks at C until it is right or nobody can mend it. Nothing where the user ended it meanwhile.
+/// Checks C until it is right or cannot be repaired. `None` if the user ended the run meanwhile.
 pub(super) async fn inspect(
     core: &Rc<RefCell<Core>>,
     with: &mut Attendants<'_>,
@@ -73,7 +74,7 @@ pub(super) async fn inspect(
         let is_other = after != next.before;
         accused.push(next);
         if !is_other {
-            // Others make the same: whatever is wrong, nobody here did it alone.
+            // The recomputed tiles are the same: no single machine can be blamed for the fault.
             suspect = None;
             break;
         }
@@ -85,7 +86,7 @@ pub(super) async fn inspect(
     Ok(Some(Inspected { suspect: suspect.filter(|_| !verify.verdict.passed), verify, wrong }))
 }
 
-/// Checks C.
+/// Runs the verification of C.
 async fn look(
     core: &Rc<RefCell<Core>>,
     with: &mut Attendants<'_>,
@@ -98,7 +99,7 @@ async fn look(
     while_alive(core, with, inspector.look(c, round)).await
 }
 
-/// Which tiles are wrong, and who may have made them so. Nothing where nobody else is here.
+/// Locates the wrong tiles and their possible makers. `None` if no other machine could recompute them.
 async fn accuse(
     core: &Rc<RefCell<Core>>,
     with: &mut Attendants<'_>,
@@ -116,7 +117,8 @@ async fn accuse(
     let (mut tiles, shown) = while_alive(core, with, located).await?;
     let suspects: BTreeSet<usize> =
         before.iter().flat_map(|a| a.makers.values().flatten().copied()).collect();
-    // Where one fault at a time is all that can be located: what else was made by who was wrong before is made again.
+    // With levels of Strassen's method only one fault at a time can be located: so all other tiles of a machine that is a suspect
+    // for the second time are recomputed, too.
     let theirs = {
         let state = &core.borrow().state;
         let makers: BTreeSet<usize> = found.iter().flat_map(|tile| state.makers(&[*tile]).concat()).collect();
@@ -134,7 +136,7 @@ async fn accuse(
     Ok(Some(Accused { before: tiles, makers, shown, text: fault.text.clone() }))
 }
 
-/// What is in some tiles.
+/// Digests of tiles.
 async fn contents(
     core: &Rc<RefCell<Core>>,
     with: &mut Attendants<'_>,
@@ -147,7 +149,8 @@ async fn contents(
     while_alive(core, with, Inspector::contents(c, plan, tiles)).await
 }
 
-/// Others make tiles again. False where the user ended it meanwhile; an error where they cannot: what is in C then is of no use.
+/// Has other workers recompute the accused tiles. False if the user ended the run meanwhile; an error if the tiles cannot be
+/// recomputed: C is useless then.
 async fn make_again(
     core: &Rc<RefCell<Core>>,
     with: &mut Attendants<'_>,
@@ -161,7 +164,7 @@ async fn make_again(
         let names: Vec<String> = makers.iter().map(|maker| core.machines[*maker].name.clone()).collect();
         with.watch.wrong(&names, tiles.len(), &accused.text);
         core.recorder.phase(Phase::Computing);
-        // A row of tiles was complete once.
+        // Each row of tiles was complete once, and its write-back was requested then.
         core.tiles_left_in_row.clear();
         let looked = core.finished.take().map_or(Duration::ZERO, |finished| finished.elapsed());
         core.inspecting += looked;
@@ -173,13 +176,13 @@ async fn make_again(
         Some(why) => {
             let by = suspect.map_or_else(String::new, |name| format!(", computed by {name}"));
             let text = &accused.text;
-            Err(PrimaryError::Wrong(format!("C is wrong: {text}{by}; it could not be made again: {why}")))
+            Err(PrimaryError::Wrong(format!("C is wrong: {text}{by}; it could not be recomputed: {why}")))
         }
         None => Ok(core.finished.is_some()),
     }
 }
 
-/// Of tiles that are right now, those that were not, by who made them.
+/// Compares the tiles of a C that is right with their contents before, and counts those that were wrong, by maker.
 async fn judged(
     core: &Rc<RefCell<Core>>,
     with: &mut Attendants<'_>,
@@ -209,7 +212,7 @@ async fn judged(
 }
 
 impl Core {
-    /// Who made an element, where one machine did.
+    /// The machine that made an element, if a single machine did.
     fn maker_of(&self, fault: &Fault) -> Option<String> {
         let owner = self.state.owner_of(fault.row, fault.col)?;
         Some(self.machines.get(owner)?.name.clone())

@@ -1,9 +1,9 @@
-//! What a run does so that another could go on: it tells the keeper what is complete, and ends in order when it is asked to.
+//! What makes a run resumable: it reports committed tiles to the journal writer, and ends in order when the user asks.
 //!
-//! Place in the flow: between the state machine and the keeper's thread.
+//! Place in the flow: between the state machine and the journal writer's thread.
 //!
-//! Invariants: a tile is told of once, when it is complete and nobody has it. The keeper has ended, and given the output back,
-//! before the run has.
+//! Invariants: each tile is reported once, when it is committed and no worker or link holds it. The journal writer has ended, and
+//! given the output back, before the run returns.
 
 use super::Core;
 use crate::PrimaryError;
@@ -17,14 +17,14 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long tiles that are under way may still land when the user wants to end.
+/// How long results that are under way may still land after the user asked for the end.
 const LANDING: Duration = Duration::from_secs(1);
 
-/// What another run has left.
+/// State left by an earlier run, from which this run resumes.
 pub(crate) struct Before {
-    /// Tiles that are there, by region and number.
+    /// Tiles that are in C already, by region and tile number.
     pub(crate) tiles: BTreeSet<(usize, u64)>,
-    /// How many of the sessions work from the start; those after them are reserves.
+    /// The first so many sessions work from the start; the rest are reserves.
     pub(crate) working: usize,
 }
 
@@ -34,7 +34,7 @@ impl Before {
     }
 }
 
-/// The state machine of a product, from its beginning or from where another run ended.
+/// The state machine of a product, new or resumed.
 pub(super) fn state(
     plan: Plan,
     operands: Operands,
@@ -54,7 +54,7 @@ pub(super) fn state(
 }
 
 impl Core {
-    /// Begins to keep a journal.
+    /// Starts the journal writer, if a journal is wanted.
     pub(super) fn keep_journal(&mut self, wanted: Option<(Journaling, Subject)>) -> Result<(), PrimaryError> {
         self.keeper = match wanted {
             Some((journaling, subject)) => Some(Keeper::start(journaling, subject, self.output.clone())?),
@@ -63,11 +63,11 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the run is over because the user wants that, or because nothing can be kept any more.
+    /// Whether the run has to end because the user asked for it, or because the journal failed.
     pub(super) fn is_given_up(&mut self, stop: &Stop) -> bool {
         stop.arm(self.keeper.as_ref().is_some_and(Keeper::is_writing));
         if self.keeper.as_ref().is_some_and(Keeper::has_failed) {
-            // Why is what the keeper says when it ends.
+            // The journal writer returns the cause when it ends.
             self.fail("the journal cannot be kept".to_owned());
             return true;
         }
@@ -82,7 +82,7 @@ impl Core {
     }
 }
 
-/// Ends the keeper: with what is complete, unless C is.
+/// Ends the journal writer; unless C is complete, it first records all tiles that are.
 pub(super) async fn end_keeper(core: &Rc<RefCell<Core>>) -> Result<Option<JournalFile>, PrimaryError> {
     let keeper = core.borrow_mut().keeper.take();
     let is_finished = core.borrow().finished.is_some();

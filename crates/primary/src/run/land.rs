@@ -1,10 +1,11 @@
-//! Where the rows of results land, and what becomes of them when they have.
+//! Places arriving rows of results, and files them when they have landed.
 //!
-//! Place in the flow: the reader of a link asks before the rows of a frame come (`place`), and again when they are there
-//! (`keep`); then the state machine is told.
+//! Place in the flow: the reader of a link asks for memory before the rows of a frame arrive (`place`), and reports them when
+//! they have landed (`keep`); then the state machine gets the event.
 //!
-//! Invariants: the state machine says where (`Primary::expect`), before and after. A tile of C is lent to one landing at a
-//! time, between two frames of it too. What a broken link leaves in C is either made anew as a whole or was not landing in C.
+//! Invariants: the state machine chooses the destination (`Primary::expect`), before and after. A tile of C is leased to one
+//! landing at a time, also between two of its frames. A broken link leaves a partial tile in C only where the whole tile will be
+//! recomputed and overwritten.
 
 use super::Core;
 use crate::aside::{AsideLines, Nowhere, bytes_of, copy_lines};
@@ -17,7 +18,7 @@ use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{Destination, Place};
 
 impl Core {
-    /// Where the rows of a result are to land.
+    /// The memory in which the rows of a result land.
     pub(super) fn place(
         &mut self,
         peer: usize,
@@ -53,14 +54,14 @@ impl Core {
         bytes_of(row, self.output.dtype()).unwrap_or(usize::MAX)
     }
 
-    /// The buffer for lines that have to wait.
+    /// The staging buffer of a result that may not land in C yet.
     fn aside(&mut self, peer: usize, head: &ResultHead, to: &Destination) -> Result<Buffer, String> {
         let bytes = bytes_of(to.rect, self.output.dtype()).ok_or("a tile that is larger than memory")?;
         let is_staged = to.place == Place::Staged;
         self.asides.take((peer, head.c), bytes, is_staged).map_err(|e| e.to_string())
     }
 
-    /// Lines of a result have come, or the memory that was lent for them.
+    /// Files rows that have landed, or memory whose lease the worker has returned.
     pub(super) fn keep(
         &mut self,
         peer: usize,
@@ -69,7 +70,7 @@ impl Core {
     ) -> Result<(), ProtocolError> {
         let landing = match body {
             ArrivedBody::Landed(landing) | ArrivedBody::Lent(landing) => landing.into_any(),
-            // A file of another process may be cut short while it is read.
+            // A mapped file of another process may be truncated while it is read.
             ArrivedBody::Shared(_) if !self.peers[peer].shares_memory => {
                 return Err(ProtocolError::new("it sent where a result lies instead of the result"));
             }
@@ -97,7 +98,7 @@ impl Core {
         Ok(())
     }
 
-    /// Lines of a sum that this process's own threads made, where they lie.
+    /// Copies rows of a partial sum that this process's own compute threads left in their memory.
     fn keep_shared(
         &mut self,
         peer: usize,
@@ -113,7 +114,7 @@ impl Core {
             }
         }
         if region.len() != to_usize(head.lines) * self.line_bytes(destination.rect) {
-            return Err(ProtocolError::new("it returned other than the lines that it said"));
+            return Err(ProtocolError::new("it returned more or fewer rows than it announced"));
         }
         let mut buffer = self.aside(peer, head, &destination).map_err(ProtocolError::new)?;
         let from = to_usize(head.first_line) * self.line_bytes(destination.rect);

@@ -1,4 +1,4 @@
-//! What is written down of a run beside its result, and the last questions that belong there.
+//! Options of a run, and the closing messages to its workers.
 
 use super::kept::Before;
 use super::{Comers, Core};
@@ -11,30 +11,30 @@ use bramble_schedule::message::{Bye, Kind};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// How a run goes, and what is written down of it.
+/// Options of a run.
 pub(crate) struct Terms {
-    /// Whether work that a slow machine has not been sent goes to others.
+    /// Whether idle machines steal work that a slow machine has not been sent.
     pub(crate) steals: bool,
-    /// Whether the processor's time is accounted for.
+    /// Whether processor time is accounted for.
     pub(crate) account: bool,
-    /// Most bytes that any one worker is sent before it frees some, if the user said so.
+    /// Most bytes that the primary may have outstanding at each worker, if the user set a limit.
     pub(crate) credits: Option<u64>,
-    /// Machines that may come while it runs.
+    /// Machines that may join while the product runs.
     pub(crate) comers: Option<Comers>,
-    /// The event log, if there is one.
+    /// The event log; inactive unless the user asked for one.
     pub(crate) recorder: Recorder,
-    /// The journal, and what it is about.
+    /// The journal's options, and what it describes.
     pub(crate) journal: Option<(Journaling, Subject)>,
-    /// What a run before has left.
+    /// State left by the run that this one resumes.
     pub(crate) before: Option<Before>,
-    /// Where the user may say that it shall end.
+    /// Tells whether the user asked for the end.
     pub(crate) stop: Rc<Stop>,
-    /// Looks at C.
+    /// Checks C.
     pub(crate) inspector: Arc<Inspector>,
 }
 
 impl Core {
-    /// No more jobs for anybody; before that, what their clocks say.
+    /// Sends goodbye to every worker; before it, the last clock readings for the event log.
     pub(super) fn say_goodbye(&mut self) {
         self.recorder.phase(Phase::Closing);
         for peer in 0..self.peers.len() {

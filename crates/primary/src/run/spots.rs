@@ -1,12 +1,12 @@
-//! A tile is looked at while the product runs, when the state machine asks for it (`Action::Look`).
+//! Spot checks: the primary checks a tile while the product runs, when the state machine asks for it (`Action::Look`).
 //!
-//! Place in the flow: the tile is copied before anybody else has it (`Core::take_look`); whoever supervises the run has the copy
-//! checked on a thread of its own, and says what came of it (`Event::Looked`).
+//! Place in the flow: the core copies the tile before any other machine can write to it (`Core::take_look`); the supervisor has
+//! the copy checked on a thread of its own, and reports the result (`Event::Looked`).
 //!
-//! Invariants: the event loop copies one tile and does not wait. A look that is not over when the product is holds up nothing:
-//! it has a copy, and its thread ends with the process.
+//! Invariants: the event loop copies one tile and does not wait. A spot check that outlasts the product delays nothing: it
+//! reads a copy, and its thread ends with the process.
 //!
-//! Deliberately absent: deciding which, and what follows (`schedule/src/primary/spots.rs`).
+//! Deliberately absent: the choice of tiles and the consequences (`schedule/src/primary/spots.rs`).
 
 use super::Core;
 use crate::inspector::Inspector;
@@ -15,16 +15,16 @@ use bramble_schedule::primary::Event;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// A tile with fewer rows tells too little: the check compares what is left of each with the others.
+/// Tiles with fewer rows are not checked: the check compares each row's residual with those of the other rows.
 pub(super) const ROWS_MIN: u64 = 16;
 
-/// A tile to be looked at; without a copy where there was no memory for one.
+/// A tile to be checked; `copy` is `None` if there was no memory for one.
 pub(super) struct Look {
     rect: Rect,
     copy: Option<Buffer>,
 }
 
-/// The look that is under way.
+/// The spot check that is under way.
 #[derive(Default)]
 pub(super) struct Looking {
     found: Option<oneshot::Receiver<Option<bool>>>,
@@ -32,7 +32,7 @@ pub(super) struct Looking {
 }
 
 impl Looking {
-    /// Begins a look.
+    /// Starts a spot check.
     pub(super) fn begin(&mut self, look: Look, inspector: &Arc<Inspector>, core: &Core) {
         self.looks += 1;
         let (says, found) = oneshot::channel();
@@ -45,14 +45,14 @@ impl Looking {
                     Matrix::from_shared("a tile of C", Arc::new(copy), 0, shape, dtype, Layout::RowMajor);
                 inspector.is_wrong(look.rect, &tile.ok()?, round).ok()
             });
-            // Nobody listens when the product is over.
+            // The receiver is gone when the product is over.
             let _ = says.send(is_wrong);
         };
-        // Where no thread can be had there is no look: its end of the channel is gone, and that is what is heard.
+        // If no thread can be started, the sender is dropped, which `over` reports as no result.
         drop(std::thread::Builder::new().name("look".to_owned()).spawn(work));
     }
 
-    /// When the look that is under way is over: whether the tile is wrong, if that could be found out. Never where there is none.
+    /// Waits for the current spot check: whether the tile is wrong, `None` if unknown. Pending for ever if none is under way.
     pub(super) async fn over(&mut self) -> Option<bool> {
         let Some(found) = &mut self.found else { return std::future::pending().await };
         let is_wrong = found.await.unwrap_or(None);
@@ -62,7 +62,7 @@ impl Looking {
 }
 
 impl Core {
-    /// A look is over. A tile is not taken for wrong where the file of an operand has changed: nothing that is made now is right.
+    /// Handles the result of a spot check. If an operand's file has changed, no machine is blamed and the run fails.
     pub(super) fn looked(&mut self, is_wrong: Option<bool>, inspector: &Inspector) {
         if is_wrong == Some(true)
             && let Err(e) = inspector.unchanged("when a tile was found to be wrong", true)
@@ -73,7 +73,7 @@ impl Core {
         self.happened(Event::Looked(is_wrong));
     }
 
-    /// Copies a tile that is to be looked at.
+    /// Copies a tile for a spot check.
     pub(super) fn take_look(&mut self, rect: Rect) {
         let lent = self.output.lend(rect);
         let bytes = lent.lines().saturating_mul(lent.line_bytes());
