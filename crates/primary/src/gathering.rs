@@ -1,9 +1,9 @@
-//! Who takes part: sessions with every machine, its link measured, and those that know each other.
+//! Gathers the participants: opens sessions, measures their links, introduces workers to each other.
 //!
-//! Place in the flow: from links to the sessions of a plan's members, in front of and behind the decision.
+//! Place in the flow: from links to the sessions of a plan's members; partly before the planner's decision, partly after it.
 //!
-//! Invariants: a worker that does not answer is an error that names it, or, where that was asked for, is left out and named. One
-//! that has answered and is then gone is lost, as it would be later: the others do the product.
+//! Invariants: a worker that does not answer is an error that names it, or, with `--degraded`, is left out by name. A worker that
+//! answered and then disappears counts as lost, as it would later: the other machines do the product.
 
 use crate::PrimaryError;
 use crate::account::{Loss, RelayReport};
@@ -17,25 +17,25 @@ use bramble_matrix::Winograd;
 use bramble_plan::{Decision, Plan, Problem, Wish, memory_to_ask};
 use bramble_schedule::message::Wants;
 
-/// Everybody who can take part.
+/// All sessions that can take part, and the conditions for the plan.
 pub(crate) struct Gathered {
-    /// This process's own threads.
+    /// The session with this process's own threads.
     pub(crate) local: Session,
     pub(crate) workers: Vec<Session>,
-    /// What all links together carry, where that was measured.
+    /// Measured bandwidth of all links together, if it was measured.
     pub(crate) nic_bytes_per_s: Option<f64>,
-    /// Workers that could not be had, one sentence each.
+    /// Workers that could not be used, one sentence each.
     pub(crate) missing: Vec<String>,
-    /// Those that were lost since.
+    /// Workers that were lost after they had answered.
     pub(crate) lost: Vec<Loss>,
-    /// Those who may come later.
+    /// Machines that may join later.
     pub(crate) comers: Option<Comers>,
-    /// How kernels among them cut products that multiply by Strassen's method, and what is wanted of a plan for these.
+    /// The rules by which Strassen kernels among the machines cut products, and the user's wish, adapted to them.
     pub(crate) rules: Vec<Winograd>,
     pub(crate) wish: Wish,
 }
 
-/// Opens and measures everybody.
+/// Opens all sessions and measures their links.
 pub(crate) async fn gather(
     request: &Request,
     problem: &Problem,
@@ -75,9 +75,9 @@ pub(crate) async fn gather(
     Ok(Gathered { local, workers, nic_bytes_per_s, missing, lost, comers, rules, wish })
 }
 
-/// What every worker is told first.
+/// The hello for every worker.
 fn opening(request: &Request, problem: &Problem, wants: Wants) -> Result<Opening, PrimaryError> {
-    // The grids do not depend on who answers, so what there is to hold is known before anybody is asked.
+    // The grid does not depend on which workers answer, so the memory to ask for is known before the first hello.
     let memory_bytes = memory_to_ask(problem, request.cut, &request.wish)?;
     Ok(Opening {
         dtype: problem.dtype,
@@ -91,8 +91,8 @@ fn opening(request: &Request, problem: &Problem, wants: Wants) -> Result<Opening
     })
 }
 
-/// Opens the session with this machine's own threads, so that they are measured undisturbed (workers may be
-/// processes beside us), then all others at the same time. Those that could not be opened come last.
+/// Opens the session with this machine's own threads first, so that their probe is undisturbed (workers may be processes on
+/// the same machine), then all others concurrently. Returns this machine's, the others', and the errors.
 async fn open_all(
     request: &Request,
     ends: Ends,
@@ -117,14 +117,14 @@ async fn open_all(
     Ok((local, opened, failed))
 }
 
-/// The sessions of a plan's members, in their order, and that with this process's own threads where it has no share: they wait
-/// until nobody else is left. The others are dismissed.
+/// The sessions of the plan's members, in their order, and that with this process's own threads if it has no share: it stays as a
+/// reserve until no other machine is left. The other sessions are dismissed.
 pub(crate) async fn chosen(
     decision: &Decision,
     local: Session,
     workers: Vec<Session>,
 ) -> (Vec<Session>, Option<Session>) {
-    // As in the decision: first the primary, then the workers.
+    // In the decision's order: first the primary, then the workers.
     let mut slots: Vec<Option<Session>> = std::iter::once(local).chain(workers).map(Some).collect();
     let sessions = decision.plan.members.iter().filter_map(|m| slots[m.machine].take()).collect();
     let reserve = slots.first_mut().and_then(Option::take);
@@ -132,7 +132,7 @@ pub(crate) async fn chosen(
     (sessions, reserve)
 }
 
-/// The sessions, and who of them can pass panels on to whom, where the plan wants that.
+/// Introduces the members to each other if the plan relays panels.
 pub(crate) async fn acquainted(
     plan: &Plan,
     sessions: Vec<Session>,

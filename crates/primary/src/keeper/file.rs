@@ -1,13 +1,13 @@
-//! The file `C.npy.journal`, beside the unfinished `C.npy.part`.
+//! The journal's file `C.npy.journal`, beside the unfinished `C.npy.part`.
 //!
-//! Place in the flow: a run looks for it before it begins (`find`); the keeper writes it; when C has its name it is
-//! removed, where an old C was read for it only when all has been told.
+//! Place in the flow: a run looks for it before it begins (`find`); the journal writer appends to it; it is removed when C has its
+//! final name, or, if an old C was read, when the result has been reported.
 //!
-//! Invariants: whoever writes it holds the lock of the unfinished result. Space for all that will be written is taken before
-//! the product begins. An error leaves what is valid in it valid: bytes are only appended, and what a torn write
-//! leaves at its end does not count.
+//! Invariants: the process that writes it holds the lock of the unfinished result. Disk space for all records is reserved before
+//! the product begins. An error leaves all valid records valid: bytes are only appended, and a torn write at the end of the file
+//! is ignored.
 //!
-//! Deliberately absent: what the bytes mean (`bramble_schedule::journal`).
+//! Deliberately absent: the format (`bramble_schedule::journal`).
 
 use super::Steps;
 use crate::PrimaryError;
@@ -22,29 +22,29 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What there is of a run before.
+/// State of the journal's file when a run begins.
 #[derive(Debug)]
 pub enum Found {
     /// No such file.
     Missing,
-    /// A file without a byte: its space was taken, and the run ended before the operands had been digested.
+    /// An empty file: an earlier run reserved its space and ended before the operands had been digested.
     Empty,
-    /// A journal of a run that ended before any tile was complete.
+    /// A journal of a run that ended before any tile was recorded.
     NoTiles,
-    /// A file that cannot be read, and why.
+    /// A file that is not a valid journal, and why.
     Unreadable(String),
-    /// What it says.
+    /// A journal with tiles.
     Journal(Box<Journal>),
 }
 
 impl Found {
-    /// Whether another run could go on from it.
+    /// Whether a run can resume from it.
     pub fn has_tiles(&self) -> bool {
         matches!(self, Self::Journal(_))
     }
 }
 
-/// Looks for a journal with tiles of a result.
+/// Reads the journal; one without tiles is `NoTiles`.
 pub fn find(path: &Path) -> Result<Found, PrimaryError> {
     Ok(match look(path)? {
         Found::Journal(journal) if journal.tiles.is_empty() => Found::NoTiles,
@@ -52,7 +52,7 @@ pub fn find(path: &Path) -> Result<Found, PrimaryError> {
     })
 }
 
-/// Looks for the journal of a result, whatever is in it.
+/// Reads the journal, whether or not it has tiles.
 pub fn look(path: &Path) -> Result<Found, PrimaryError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -68,7 +68,7 @@ pub fn look(path: &Path) -> Result<Found, PrimaryError> {
     })
 }
 
-/// The journal that is being written. Dropped without anything in it that another run could use, it is removed.
+/// The journal that is being written. It removes its file when dropped, unless a run could resume from it.
 #[derive(Debug)]
 pub struct JournalFile {
     file: File,
@@ -79,7 +79,7 @@ pub struct JournalFile {
 }
 
 impl JournalFile {
-    /// Takes the space for `bytes` more than the `valid` ones that stay.
+    /// Opens the file, cuts it to its `valid` bytes and reserves space for `bytes` more.
     pub(super) fn open(path: &Path, valid: u64, bytes: u64, steps: Steps) -> Result<Self, PrimaryError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
@@ -94,14 +94,14 @@ impl JournalFile {
         let this = Self { file, path: path.to_owned(), len: valid, is_of_use, steps };
         this.file.set_len(valid).map_err(|e| this.error("cannot shorten", &e))?;
         if valid > 0 {
-            // A process that was killed may have left records that the disk does not have yet.
+            // The earlier process may have been killed before its last records were synced.
             this.file.sync_data().map_err(|e| this.error("cannot write", &e))?;
         }
         this.reserve(bytes)?;
         Ok(this)
     }
 
-    /// An empty one, whatever the file is.
+    /// An empty journal over any file.
     #[cfg(test)]
     pub(super) fn of(file: File, path: &Path) -> Self {
         let (path, is_of_use) = (path.to_owned(), Arc::new(AtomicBool::new(true)));
@@ -116,18 +116,18 @@ impl JournalFile {
             Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::IO)) => {
                 Err(self.error("cannot take its space", &e.into()))
             }
-            // What cannot be taken in advance is taken as it is written.
+            // Filesystems without reservation allocate space as it is written.
             _ => Ok(()),
         }
     }
 
-    /// Space is taken as it is written.
+    /// Space is allocated as it is written.
     #[cfg(not(target_os = "linux"))]
     fn reserve(&self, _bytes: u64) -> Result<(), PrimaryError> {
         Ok(())
     }
 
-    /// Writes after all that is there. The middle of it is a point at which a run may end.
+    /// Appends bytes. The middle of the write is a crash point.
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), PrimaryError> {
         let (first, rest) = bytes.split_at(bytes.len() / 2);
         for part in [first, rest] {
@@ -138,14 +138,14 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Brings it to the disk.
+    /// Syncs the file's data to the disk.
     pub(super) fn sync(&self) -> Result<(), PrimaryError> {
         self.file.sync_data().map_err(|e| self.error("cannot write", &e))?;
         self.steps.one();
         Ok(())
     }
 
-    /// Brings its name to the disk.
+    /// Syncs the folder, so that the file's name is on the disk.
     pub(super) fn sync_folder(&self) -> Result<(), PrimaryError> {
         let folder =
             self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
@@ -158,13 +158,13 @@ impl JournalFile {
         }
     }
 
-    /// From now on another run could go on with it.
+    /// From now on a run could resume from it.
     pub(super) fn is_of_use_now(&self) {
         self.is_of_use.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that C is complete and right: whoever finds it under its name knows it from the C that was read for it. Before
-    /// the disk has that, C must not get its name.
+    /// Records that C is complete and right, with its digest: a later run needs it to tell the new C from the old C that was read
+    /// for it. This record must be on the disk before C gets its final name.
     pub fn complete(&mut self, c: &Matrix, threads: usize) -> Result<(), PrimaryError> {
         let digest = c.digest(threads, &|| false)?;
         if let Some(digest) = digest.filter(|_| self.len > 0) {
@@ -174,17 +174,17 @@ impl JournalFile {
         Ok(())
     }
 
-    /// C has its name, and nobody has been told yet.
+    /// C has its final name; keeps the file until the result has been reported.
     pub fn is_of_use_until_told(&self) {
         self.is_of_use.store(self.len > 0, Ordering::Relaxed);
     }
 
-    /// A point at which a run may end, for those who test that it may.
+    /// A crash point, for tests of resuming.
     pub fn step(&self) {
         self.steps.one();
     }
 
-    /// Removes it: C has its name and that was told, or it is wrong.
+    /// Removes the file: C has its final name and was reported, or C is wrong.
     pub fn remove(self) {
         self.is_of_use.store(false, Ordering::Relaxed);
     }
@@ -197,7 +197,7 @@ impl JournalFile {
 impl Drop for JournalFile {
     fn drop(&mut self) {
         if !self.is_of_use.load(Ordering::Relaxed) {
-            // Nothing is left to be told about a failure here; the next run looks at it again.
+            // No caller is left to get the error; the next run reads the file again.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -1,15 +1,14 @@
-//! Keeps a journal of the tiles that are complete, so that another run can go on where this one ends.
+//! The journal writer: records complete tiles on disk, so that a later run can resume where this one ends.
 //!
-//! Place in the flow: `run` starts it with the product and tells it of each tile that is complete; it digests the operands, then
-//! tiles, has data and journal synced, and hands the file back when the product is over.
+//! Place in the flow: `run` starts it with the product and reports each committed tile to it; its thread digests the operands, then
+//! the tiles, syncs data and journal, and hands the file back when the product is over.
 //!
-//! A tile is in the journal a moment after it was complete, and on the disk with the next interval.
+//! A tile is in the journal a moment after it was committed, and on the disk with the next interval.
 //!
-//! Invariants: one thread of its own does all that waits for a disk; the event loop never does. A tile is lent to it after it is
-//! complete, and given back before the next. What waits is a bit for each tile. After an error nothing more
-//! is written: what is in the journal stays valid.
+//! Invariants: only its own thread waits for disks; the event loop never does. The thread leases one committed tile at a time.
+//! The queue of waiting tiles is one bit for each tile. After an error nothing more is written: the journal so far stays valid.
 //!
-//! Deliberately absent: deciding when what is written (`bramble_schedule::journal`).
+//! Deliberately absent: deciding what is written when (`bramble_schedule::journal`).
 
 mod file;
 
@@ -29,41 +28,41 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// How long the thread sleeps at most: a tile that is complete waits no longer for it.
+/// Longest sleep of the thread, and so the longest that a committed tile waits for it.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Where the journal of a product is, and what is known of a run before.
+/// Options of a product's journal, and the journal of an earlier run.
 #[derive(Debug)]
 pub struct Journaling {
     /// The file.
     pub path: PathBuf,
-    /// The run before, which this one goes on with.
+    /// The journal of the run that this one resumes.
     pub before: Option<Box<Journal>>,
-    /// How long an interval is at least.
+    /// Shortest interval between two syncs.
     pub every: Duration,
-    /// Where this process is to die.
+    /// The crash points, for tests.
     pub steps: Steps,
 }
 
-/// Counts the points at which a run may end, and at one of them ends this process at once: to test that it may.
+/// Counts the crash points that a run passes and kills this process at a chosen one: to test resuming.
 #[derive(Clone, Debug, Default)]
 pub struct Steps(Option<Arc<AtomicI64>>);
 
 impl Steps {
-    /// Ends it at the nth.
+    /// Kills the process at the nth crash point.
     pub fn die_at(nth: i64) -> Self {
         Self(Some(Arc::new(AtomicI64::new(nth))))
     }
 
     fn one(&self) {
         if self.0.as_ref().is_some_and(|left| left.fetch_sub(1, Ordering::Relaxed) == 1) {
-            // Nothing is left to be told if that fails.
+            // No caller could handle the error.
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }
     }
 }
 
-/// What a journal is about: that of `Head`, before the operands have been read.
+/// The contents of the journal's `Head`, before the operands have been digested.
 pub(crate) struct Subject {
     pub(crate) a: Matrix,
     pub(crate) b: Matrix,
@@ -72,7 +71,7 @@ pub(crate) struct Subject {
     pub(crate) beta: f64,
     pub(crate) kernel: String,
     pub(crate) plan: Plan,
-    /// How many may digest the operands when nobody computes.
+    /// Threads that may digest the operands when no worker computes.
     pub(crate) threads: usize,
 }
 
@@ -91,30 +90,30 @@ impl Subject {
     }
 }
 
-/// How a keeper is to end.
+/// How the journal writer has to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// With one more interval of all that is complete.
+    /// After one more interval with all tiles that are complete.
     Last = 1,
     /// At once.
     Now = 2,
-    /// At once, but not without a head: C is complete, and has to be known from the C that was read for it.
+    /// At once, but after the head is written: C is complete, and a later run has to tell it from the old C that was read for it.
     Complete = 3,
 }
 
-/// What the event loop and the keeper's thread share.
+/// State shared by the event loop and the writer's thread.
 struct Shared {
-    /// Tiles that are complete and not digested yet, a bit each.
+    /// Tiles that are committed and not digested yet, one bit each.
     tiles: Mutex<Vec<u64>>,
     ending: AtomicU8,
-    /// Whether there is a journal that an interval can be appended to.
+    /// Whether the journal has its head, so that an interval can be appended.
     is_writing: AtomicBool,
     failed: AtomicBool,
 }
 
 impl Shared {
     fn tiles(&self) -> MutexGuard<'_, Vec<u64>> {
-        // A word is changed whole, or not.
+        // A panic cannot leave a word half changed, so poisoning does not matter.
         self.tiles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,12 +121,12 @@ impl Shared {
         self.ending.load(Ordering::Relaxed) >= how as u8
     }
 
-    /// Whether a head is no use any more.
+    /// Whether the product ends without need of a head.
     fn needs_no_head(&self) -> bool {
         self.is_ending(Ending::Last) && !self.is_ending(Ending::Complete)
     }
 
-    /// A tile that waits, from some number on and around.
+    /// Takes a waiting tile, searching from some number on and wrapping around.
     fn next(&self, from: usize) -> Option<usize> {
         let mut words = self.tiles();
         let count = words.len();
@@ -138,7 +137,7 @@ impl Shared {
     }
 }
 
-/// The event loop's end of it.
+/// The event loop's handle of the journal writer.
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
     thread: Thread,
@@ -147,7 +146,7 @@ pub(crate) struct Keeper {
     reads_c: bool,
 }
 
-/// Tiles of all regions in one row.
+/// Numbers the tiles of all regions consecutively.
 #[derive(Clone)]
 struct Numbers {
     plan: Arc<Plan>,
@@ -173,7 +172,7 @@ impl Numbers {
         Some(self.firsts[region] + tile)
     }
 
-    /// Region, number there, and place.
+    /// Region, tile number in the region, and rectangle.
     fn tile(&self, number: u64) -> Option<(usize, u64, Rect)> {
         let region = self.firsts.partition_point(|first| *first <= number).checked_sub(1)?;
         let tile = number - self.firsts[region];
@@ -182,7 +181,7 @@ impl Numbers {
 }
 
 impl Keeper {
-    /// Takes the space of the journal, and begins.
+    /// Reserves the journal's space and starts the thread.
     pub(crate) fn start(
         what: Journaling,
         subject: Subject,
@@ -200,7 +199,7 @@ impl Keeper {
         };
         bits.resize(words, 0);
         let Journaling { path, before, every, steps } = what;
-        // Each tile may have an end of its own, and a mark.
+        // Each tile may need an end record and a watermark of its own.
         let records =
             numbers.count().saturating_mul(3).saturating_add(2).saturating_mul(to_u64(RECORD_BYTES));
         let head = before.as_ref().map_or_else(|| head_bytes(&subject), |_| 0);
@@ -225,7 +224,7 @@ impl Keeper {
         let work = move || {
             let result = work.run(&subject, before.as_deref());
             work.shared.failed.store(result.is_err(), Ordering::Relaxed);
-            // The output is given back before anybody hears of it.
+            // The output is released before the event loop learns that the thread has ended.
             let Work { file, output, .. } = work;
             drop((output, subject));
             let _ = says.send(result.map(|()| file));
@@ -235,29 +234,29 @@ impl Keeper {
         Ok(Self { shared, thread: thread.thread().clone(), ended, numbers, reads_c })
     }
 
-    /// A tile is complete, and nobody else has it.
+    /// A tile is committed, and no other lease of it exists.
     pub(crate) fn committed(&self, rect: Rect) {
         let number = self.numbers.number(rect).and_then(|number| usize::try_from(number).ok());
         let Some(number) = number else { unreachable!("{rect} is no tile of the plan") };
         self.shared.tiles()[number / 64] |= 1 << (number % 64);
     }
 
-    /// Whether what is complete could be kept.
+    /// Whether complete tiles can be recorded.
     pub(crate) fn is_writing(&self) -> bool {
         self.shared.is_writing.load(Ordering::Relaxed)
     }
 
-    /// Whether it has ended with an error.
+    /// Whether the thread has ended with an error.
     pub(crate) fn has_failed(&self) -> bool {
         self.shared.failed.load(Ordering::Relaxed)
     }
 
-    /// How it is to end when C is complete.
+    /// How the writer has to end when C is complete.
     pub(crate) fn ending_with_c(&self) -> Ending {
         if self.reads_c { Ending::Complete } else { Ending::Now }
     }
 
-    /// Ends it, and gives the file back.
+    /// Ends the thread, and returns the file.
     pub(crate) async fn end(mut self, how: Ending) -> Result<JournalFile, PrimaryError> {
         self.tell(how);
         match (&mut self.ended).await {
@@ -278,7 +277,7 @@ impl Drop for Keeper {
     }
 }
 
-/// Bytes of the head, whatever the digests will be.
+/// Bytes of the head, which do not depend on the digests.
 fn head_bytes(subject: &Subject) -> u64 {
     let none = Digest128::default();
     to_u64(head(subject, none, none, subject.old_c.as_ref().map(|_| none)).encode().len())
@@ -290,7 +289,7 @@ fn head(subject: &Subject, a: Digest128, b: Digest128, old_c: Option<Digest128>)
     Head { alpha: *alpha, beta: *beta, a, b, old_c, kernel: kernel.clone(), plan }
 }
 
-/// What the thread has.
+/// State of the writer's thread.
 struct Work {
     shared: Arc<Shared>,
     output: Arc<Output>,
@@ -331,10 +330,10 @@ impl Work {
         Ok(())
     }
 
-    /// Digests the operands and writes the head; `None` where the product was over before.
+    /// Digests the operands and writes the head; `None` if the product ended before.
     fn begin(&mut self, subject: &Subject) -> Result<Option<Log>, PrimaryError> {
-        // A product that is over before an interval needs no journal, and pays nothing for one, unless it reads the old C. One
-        // that is expected to take longer has its journal as soon as it can be.
+        // A product that ends before the first interval needs no journal, and should not pay for one, unless it reads the old C. One
+        // that is predicted to take longer gets its journal as early as possible.
         let is_long = subject.plan.predicted.seconds >= self.every.as_secs_f64();
         let wait = if is_long { Duration::ZERO } else { self.every / 2 };
         while self.began.elapsed() < wait && !self.shared.is_ending(Ending::Complete) {
@@ -344,7 +343,7 @@ impl Work {
             }
         }
         let stop = || self.shared.needs_no_head();
-        // When C is complete nobody else computes.
+        // When C is complete, no thread computes any more.
         let threads = if self.shared.is_ending(Ending::Complete) { subject.threads } else { 1 };
         let digest = |matrix: &Matrix| matrix.digest(threads, &stop);
         let (a, b) = (digest(&subject.a)?, digest(&subject.b)?);
@@ -389,7 +388,7 @@ impl Work {
     }
 }
 
-/// Where the journal of a result is.
+/// The path of a result's journal.
 pub fn journal_of(target: &Path) -> PathBuf {
     let mut name = target.as_os_str().to_owned();
     name.push(".journal");

@@ -1,4 +1,4 @@
-//! The keeper with real files.
+//! The journal writer with real files.
 
 use super::*;
 use bramble_matrix::{DType, Generator, Shape, Span, Unfinished};
@@ -35,7 +35,7 @@ fn tile(i: u64, j: u64) -> Rect {
     Rect::new(Span::new(10 * i, 10 * i + 10), Span::new(10 * j, 10 * j + 10))
 }
 
-/// Fills a tile and says that it is complete.
+/// Fills a tile and reports it complete.
 fn complete(output: &Output, keeper: &Keeper, i: u64, j: u64) -> Digest128 {
     let mut lent = output.lend(tile(i, j));
     (0..lent.lines()).for_each(|line| lent.line_mut(line).fill((10 * i + j + 1) as u8));
@@ -79,7 +79,7 @@ fn what_is_complete_is_in_the_journal_and_another_run_goes_on_with_it() {
     );
     assert_eq!((before.head.alpha, before.head.kernel.as_str()), (2.0, "simd"));
 
-    // A torn end does not matter.
+    // A torn write at the end does not matter.
     let mut bytes = fs::read(&path).unwrap();
     bytes.extend([1; 40]);
     fs::write(&path, bytes).unwrap();
