@@ -1,9 +1,9 @@
 //! Results that do not land in C at once: partial sums of later steps, which wait for earlier ones, and staged tiles, which will
 //! replace a sum in C.
 //!
-//! Place in the flow: where k is cut, a partial sum that is not the first lands here; the schedule says when to add it. A tile that
-//! continues a sum in C is *staged* here until it is whole: if its link breaks in the middle, the sum in C is intact and another
-//! machine can continue it.
+//! Place in the flow: where k is cut, a partial sum that is not the first lands here; the schedule says when to add it. A
+//! tile that continues a sum in C is *staged* here until it is whole: if its link breaks in the middle, the sum in C is
+//! intact and another machine can continue it.
 //!
 //! Invariants: a partial sum is added once and then freed. The plan bounds the bytes of partial sums that are here at once
 //! (`Prediction::primary_memory_bytes`), the workers' memory those of staged tiles. Only whole results outlive their machine.

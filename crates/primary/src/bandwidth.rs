@@ -26,8 +26,8 @@ const PROBE_TIME: Duration = Duration::from_millis(20);
 /// Bytes that a thread touches between two readings of the clock, approximately.
 const PIECE_BYTES: u64 = 1 << 16;
 
-/// The rate for bytes of A, B and C, or `None` if memory does not bind the product. If A and B are one file, its bytes count twice
-/// but are read once. C must not have been written to before.
+/// The rate for bytes of A, B and C, or `None` if memory does not bind the product. If A and B are one file, its bytes count
+/// twice but are read once. C must not have been written to before.
 pub(crate) fn memory_rate(
     problem: &Problem,
     (a, b): (&Matrix, &Matrix),

@@ -64,7 +64,8 @@ impl Inspector {
     }
 
     /// An error if the file of an operand was changed since it was opened. `noticed` completes the message: "noticed …".
-    /// `is_doubted`: C or a tile is wrong, and a machine would be accused next; then a mere change of the file's status counts, too.
+    /// `is_doubted`: C or a tile is wrong, and a machine would be accused next; then a mere change of the file's status
+    /// counts, too.
     pub(crate) fn unchanged(&self, noticed: &str, is_doubted: bool) -> Result<(), PrimaryError> {
         let all = [Some(&self.a), Some(&self.b), self.old_c.as_ref()];
         let found = all.into_iter().flatten().find_map(|matrix| {

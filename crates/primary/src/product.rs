@@ -25,131 +25,131 @@ use bramble_schedule::primary::Operands;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// What is to be computed, and how.
+/// A product to compute, and how.
 pub struct Request {
     /// Left operand, already transposed and converted as asked.
     pub a: Matrix,
     /// Right operand.
     pub b: Matrix,
-    /// The old C, where β ≠ 0.
+    /// The old C, if β ≠ 0.
     pub old_c: Option<Matrix>,
     /// α.
     pub alpha: f64,
     /// β.
     pub beta: f64,
-    /// Where C goes.
+    /// The output for C.
     pub output: Output,
-    /// Tiles and steps, where not the defaults.
+    /// Tile size and step depth, if not the defaults.
     pub cut: Cut,
     /// Kernel by name, or `auto`.
     pub kernel: String,
-    /// What is wanted of the plan.
+    /// The user's wishes for the plan.
     pub wish: Wish,
     /// Names the strategy or kernel that replaces one that the user has ordered, and the reason. `None` in a new request.
     pub instead: Option<String>,
-    /// Most bytes that any one worker is sent before it frees some.
+    /// Most bytes that the primary may have outstanding at each worker.
     pub credits: Option<u64>,
-    /// Whether work that a slow machine has not been sent goes to others.
+    /// Whether idle machines steal work that a slow machine has not been sent.
     pub steals: bool,
-    /// How hard C is checked.
+    /// How thoroughly C is checked.
     pub effort: Effort,
-    /// Threads that may check it.
+    /// Threads for the check.
     pub threads: usize,
     /// Source of session numbers, which workers see.
     pub session_seed: u32,
     /// Source of the check's random vectors, which workers must not be able to guess.
     pub check_seed: u64,
-    /// Source of the secrets by which workers that relay know each other.
+    /// Source of the secrets with which relaying workers authenticate each other.
     pub random: Random,
-    /// What the primary calls itself.
+    /// Name by which the primary introduces itself.
     pub name: String,
     /// When the process began its work.
     pub began: Instant,
-    /// Whether it is accounted for what processor time went to, here and at workers.
+    /// Whether processor time is accounted for, here and at workers.
     pub account: bool,
-    /// Whether a worker that does not answer is left out; it is an error otherwise.
+    /// Whether a worker that does not answer is left out; otherwise it is an error.
     pub degraded: bool,
-    /// Where everything that happens is written down.
+    /// The event log, if one is wanted.
     pub log: Option<Log>,
-    /// Where it is written down which tiles are complete, and what a run before has left.
+    /// The journal's options, if one is kept; with the journal of an earlier run, if this one resumes it.
     pub journal: Option<Journaling>,
-    /// Where the user may say that it shall end.
+    /// Tells whether the user asked for the end.
     pub stop: Rc<Stop>,
 }
 
-/// The way to one machine.
+/// A link to one machine.
 pub struct End {
     /// The link.
     pub link: Link,
-    /// Most threads that it may use there; 0 is no limit.
+    /// Most threads that this product may use there; 0 means no limit.
     pub threads_max: u16,
     /// Whether this process has made the connection.
     pub was_dialled: bool,
 }
 
-/// Who can compute.
+/// Links to all machines that can compute.
 pub struct Ends {
     /// This process's own threads.
     pub local: End,
     /// Workers.
     pub workers: Vec<End>,
-    /// Whether the workers are known to be alike (processes of one machine): their speed is then the mean of
-    /// what they measured, since they disturb each other's short measurements.
+    /// Whether the workers are known to be alike (processes of one machine): each then gets the mean of their measured speeds,
+    /// because they disturb each other's short measurements.
     pub alike: bool,
-    /// Workers that could not be had, one sentence each, where the product goes on without them.
+    /// Workers that could not be reached and are left out, one sentence each.
     pub missing: Vec<String>,
-    /// Workers that come while the product runs.
+    /// Workers that join while the product runs.
     pub later: Option<tokio::sync::mpsc::Receiver<End>>,
 }
 
-/// Sees what happens while it happens.
+/// Observes a product while it runs.
 pub trait Watch {
     /// The plan has been chosen, with a sentence that says why.
     fn decided(&self, decision: &Decision);
     /// Workers have been introduced to each other.
     fn introduced(&self, relay: &RelayReport);
-    /// Two workers that passed panels on to each other had no link any more before C was complete.
+    /// A link between two relaying workers broke before C was complete.
     fn parted(&self, pair: &Unreachable);
-    /// A machine that was named could not be had; the product goes on without it.
+    /// A named machine could not be used; the product runs without it.
     fn missing(&self, why: &str);
-    /// A run before is gone on with.
+    /// The run resumes an earlier one.
     fn resumed(&self, resumed: &Resumed);
-    /// A machine was lost; others do what it has not given back. Whether it would help if it came back.
+    /// A machine was lost; its unfinished work is reassigned. `helps`: whether it may usefully reconnect.
     fn lost(&self, name: &str, why: &str, helps: bool);
-    /// So many tiles of C are wrong, one of them as it says, and these may have made them; others make them again.
+    /// `tiles` tiles of C are wrong, `text` describes one, and `makers` may have made them; other machines recompute them.
     fn wrong(&self, makers: &[String], tiles: usize, text: &str);
-    /// A machine has come in mid-product, and takes a part of what is left.
+    /// A machine has joined, and takes a part of the remaining work.
     fn joined(&self, name: &str);
-    /// A machine has come in mid-product, and may not take part.
+    /// A machine wanted to join, and may not take part.
     fn turned_away(&self, why: &PrimaryError);
-    /// Some time has passed.
+    /// Called regularly.
     fn progress(&self, progress: &Progress);
-    /// C is there and is being checked.
+    /// C is complete and is being checked.
     fn verifying(&self);
 }
 
-/// A product that is done.
+/// A finished product.
 pub struct Finished {
     /// C, not yet under its final name.
     pub sealed: Sealed,
-    /// Numbers.
+    /// The report.
     pub report: Report,
-    /// What has happened, if that was wanted.
+    /// The event log, if one was wanted.
     pub log: Option<Log>,
-    /// The journal, to be removed when C has its name.
+    /// The journal, to be removed when C has its final name.
     pub journal: Option<JournalFile>,
 }
 
-/// A request that is to go on with the product of another run, with what that has left checked: A, B and C are read for it, so
-/// this comes before anybody is asked to wait. Others stay as they are.
+/// Prepares a request that resumes an earlier run: checks the operands and the tiles of that run, which reads A, B and C. So the
+/// caller does this before any worker has to wait. Requests that resume nothing are returned unchanged.
 pub async fn gone_on_with(request: Request, watch: &dyn Watch) -> Result<Request, PrimaryError> {
     let problem = problem(&request)?;
     let request = strassen::with_a_fitting_strategy(request, &problem).await?;
     resume::check(request, &problem, watch).await
 }
 
-/// Computes and checks a product. Has to run inside a `tokio::task::LocalSet`. A C that fails the check is
-/// given back too: `report.verify` says so, and the caller must not commit it.
+/// Computes and checks a product. Must run inside a `tokio::task::LocalSet`. A C that fails the check is
+/// returned, too: `report.verify` tells, and the caller must not commit it.
 pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result<Finished, PrimaryError> {
     let problem = problem(&request)?;
     if problem.flops() == 0.0 || request.alpha == 0.0 {
@@ -254,13 +254,13 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     Ok(Finished { sealed, report, log: ran.log, journal: ran.journal })
 }
 
-/// The members of the plan, and the machines that took over work.
+/// Members of the plan, and other machines that did work.
 fn with_a_share(machines: Vec<MachineReport>, members: usize) -> Vec<MachineReport> {
     let counts = |(at, machine): &(usize, MachineReport)| *at < members || machine.share > 0.0;
     machines.into_iter().enumerate().filter(counts).map(|(_, machine)| machine).collect()
 }
 
-/// How the operands lie, and which of them are generated.
+/// The operands' layouts, and which of them are generated.
 fn as_they_lie(request: &Request, problem: &Problem) -> Operands {
     Operands {
         a_layout: request.a.layout(),
@@ -293,7 +293,7 @@ fn problem(request: &Request) -> Result<Problem, PrimaryError> {
     })
 }
 
-/// Products without multiplications: no elements, no depth, or α = 0. C = βC.
+/// Products without multiplications (no elements, no depth, or α = 0): C = βC.
 async fn without_product(mut request: Request, problem: &Problem) -> Result<Finished, PrimaryError> {
     let began = Instant::now();
     let mut log = request.log.take();
@@ -347,7 +347,7 @@ async fn without_product(mut request: Request, problem: &Problem) -> Result<Fini
     Ok(Finished { sealed, report, log, journal: None })
 }
 
-/// C = βC, a strip of rows at a time.
+/// C = βC, row by row.
 fn scale<T: Element>(old: &Matrix, beta: f64, output: &Output) -> Result<(), PrimaryError> {
     let shape = old.shape();
     for row in 0..shape.rows {

@@ -1,7 +1,7 @@
 //! The journal writer: records complete tiles on disk, so that a later run can resume where this one ends.
 //!
-//! Place in the flow: `run` starts it with the product and reports each committed tile to it; its thread digests the operands, then
-//! the tiles, syncs data and journal, and hands the file back when the product is over.
+//! Place in the flow: `run` starts it with the product and reports each committed tile to it; its thread digests the
+//! operands, then the tiles, syncs data and journal, and hands the file back when the product is over.
 //!
 //! A tile is in the journal a moment after it was committed, and on the disk with the next interval.
 //!
@@ -332,8 +332,8 @@ impl Work {
 
     /// Digests the operands and writes the head; `None` if the product ended before.
     fn begin(&mut self, subject: &Subject) -> Result<Option<Log>, PrimaryError> {
-        // A product that ends before the first interval needs no journal, and should not pay for one, unless it reads the old C. One
-        // that is predicted to take longer gets its journal as early as possible.
+        // A product that ends before the first interval needs no journal, and should not pay for one, unless it reads the
+        // old C. One that is predicted to take longer gets its journal as early as possible.
         let is_long = subject.plan.predicted.seconds >= self.every.as_secs_f64();
         let wait = if is_long { Duration::ZERO } else { self.every / 2 };
         while self.began.elapsed() < wait && !self.shared.is_ending(Ending::Complete) {

@@ -1,7 +1,7 @@
-//! Writes the event log while a product runs: one call at each place of the shell where something happens.
+//! Writes the event log while a product runs: the shell calls it wherever an event happens.
 //!
-//! Invariants: without a log nothing is done. Workers are not believed: a batch of records that nobody asked for, or of
-//! more jobs than the machine was given, breaks the protocol.
+//! Invariants: without a log nothing is done. Workers are not trusted: records that were not asked for, or of more jobs than
+//! the worker was given, break the protocol.
 
 use super::{ClockSample, Event, Frame, Log, Machine, NOBODY, Phase, What, ns};
 use crate::opening::Session;
@@ -13,9 +13,9 @@ use bramble_schedule::primary::{Destination, Primary, Standing};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Pings with larger numbers ask for the clock; the schedule's are counted from 1.
+/// Pings with larger nonces ask for the clock; the schedule counts its own from 1.
 const CLOCK_NONCES: u64 = 1 << 63;
-/// How often a clock is asked at the end. Answers of a link that is at rest differ little.
+/// How often a clock is asked at the end. On an idle link answers differ little.
 const QUESTIONS: u64 = 3;
 
 /// See the head of this file.
@@ -27,15 +27,15 @@ struct Recording {
     peers: Vec<PeerBook>,
 }
 
-/// What is known of a peer.
+/// Records of one peer.
 struct PeerBook {
-    /// `NOBODY` while it waits in reserve: then it is no machine of the product.
+    /// `NOBODY` for a reserve without work: it is no machine of the product.
     machine: u16,
     reserve: Option<Machine>,
     stands: Option<Standing>,
-    /// When the frame that is coming was seen.
+    /// When the head of the frame arrived that is being received.
     arriving: Option<Instant>,
-    /// Things that it can have done: jobs, and matrices that it was to make.
+    /// Most records that the worker can have made: jobs, and matrices that it had to generate.
     work_given: u64,
     work_seen: u64,
     /// When its clock was asked, by nonce.
@@ -51,7 +51,7 @@ impl Recorder {
         self.0.is_some()
     }
 
-    /// Gives the log back.
+    /// Returns the log.
     pub(crate) fn into_log(self) -> Option<Log> {
         self.0.map(|recording| recording.log)
     }
@@ -62,7 +62,7 @@ impl Recorder {
         }
     }
 
-    /// The machines that take part, in the order of the plan; those after the first `working` only if they are given something.
+    /// Adds machines in the order of the plan; those after the first `working` appear in the log only once they get work.
     pub(crate) fn peers(&mut self, sessions: &[Session], working: usize) {
         let Some(recording) = &mut self.0 else { return };
         for (at, session) in sessions.iter().enumerate() {
@@ -90,7 +90,7 @@ impl Recorder {
         }
     }
 
-    /// A store goes to a peer.
+    /// A store is sent to a peer.
     pub(crate) fn given(&mut self, peer: usize, store: &StoreHead) {
         let Some(recording) = &mut self.0 else { return };
         if let Some(machine) = recording.peers[peer].reserve.take() {
@@ -99,7 +99,7 @@ impl Recorder {
         recording.peers[peer].work_given += to_u64(store.jobs.len() + store.matrices.len());
     }
 
-    /// The schedule has decided something.
+    /// Records changes of the schedule's status of each peer.
     pub(crate) fn look(&mut self, state: &Primary) {
         let Some(recording) = &mut self.0 else { return };
         let at_ns = recording.log.time_ns(Instant::now());
@@ -111,21 +111,21 @@ impl Recorder {
         }
     }
 
-    /// A link has taken a frame that it was given at that moment.
+    /// A link has taken a frame; it was offered the frame at `began`.
     pub(crate) fn sent(&mut self, peer: usize, kind: u8, bytes: usize, began: Instant) {
         let Some(recording) = &mut self.0 else { return };
         let frame = Frame { kind, bytes: to_u64(bytes), took_ns: ns(began.elapsed()) };
         recording.frame(peer, began, What::Sent(frame));
     }
 
-    /// The head of a frame is there, its body is coming.
+    /// The head of a frame has arrived, its body is being received.
     pub(crate) fn arriving(&mut self, peer: usize) {
         if let Some(recording) = &mut self.0 {
             recording.peers[peer].arriving = Some(Instant::now());
         }
     }
 
-    /// A frame is there.
+    /// A frame has been received.
     pub(crate) fn received(&mut self, peer: usize, kind: u8, bytes: u64) {
         let Some(recording) = &mut self.0 else { return };
         let began = recording.peers[peer].arriving.take().unwrap_or_else(Instant::now);
@@ -133,7 +133,7 @@ impl Recorder {
         recording.frame(peer, began, What::Received(frame));
     }
 
-    /// Lines of a tile are there; `place` says of the first of them where they belong.
+    /// Rows of a tile have landed; `place` is asked for the destination of the first.
     pub(crate) fn landing(
         &mut self,
         peer: usize,
@@ -150,16 +150,16 @@ impl Recorder {
         }
     }
 
-    /// What a worker says of its jobs.
+    /// Records jobs that a worker reports.
     pub(crate) fn worked(&mut self, peer: usize, head: &[u8]) -> Result<(), ProtocolError> {
         let Some(recording) = &mut self.0 else {
-            return Err(ProtocolError::new("it tells of its jobs, and nobody asked"));
+            return Err(ProtocolError::new("it reports jobs, and no log was asked for"));
         };
         let batch = LogHead::decode(head)?;
         let (book, log) = (&mut recording.peers[peer], &mut recording.log);
         book.work_seen += to_u64(batch.records.len());
         if book.work_seen > book.work_given {
-            return Err(ProtocolError::new("it tells of more jobs than it was given"));
+            return Err(ProtocolError::new("it reports more jobs than it was given"));
         }
         if let Some(machine) = log.machines.get_mut(usize::from(book.machine)) {
             machine.lost_records = batch.dropped;
@@ -167,7 +167,7 @@ impl Recorder {
         for record in batch.records {
             let threads = log.machines.get(usize::from(book.machine)).map_or(0, |m| m.threads);
             if record.thread >= threads {
-                return Err(ProtocolError::new(format!("it tells of its thread {}", record.thread)));
+                return Err(ProtocolError::new(format!("it reports a job of thread {}, which it does not have", record.thread)));
             }
             let what = What::Computed {
                 work: record.work,
@@ -183,7 +183,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Heads of pings that ask a peer for its clock; none where there is no log, or one clock.
+    /// Heads of pings that ask a peer for its clock; none if there is no log or the peer has the primary's clock.
     pub(crate) fn questions(&mut self, peer: usize) -> Vec<Vec<u8>> {
         let Some(recording) = &mut self.0 else { return Vec::new() };
         let book = &mut recording.peers[peer];

@@ -1,7 +1,6 @@
-//! Events in a file, 40 bytes each, for as long as the process lives.
+//! Events in a file, 40 bytes each. The file does not outlive the process.
 //!
-//! Invariant: what is read is what was written, in the order in which it was. The form is nobody else's business: it may
-//! change with any version.
+//! Invariant: events are read as they were written, in the same order. The format is private and may change with any version.
 
 use super::{Event, Frame, Phase, What};
 use bramble_schedule::message::{Operation, Work};
@@ -31,7 +30,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Reads from the first event on.
+    /// Reads from the first event.
     pub(super) fn reader(&self) -> io::Result<Reader<'_>> {
         (&self.file).seek(SeekFrom::Start(0))?;
         Ok(Reader { file: BufReader::with_capacity(1 << 16, &self.file), left: self.events })
@@ -52,11 +51,11 @@ impl Reader<'_> {
         let mut bytes = [0; EVENT_BYTES];
         self.file.read_exact(&mut bytes)?;
         let event = decode(&bytes);
-        event.map(Some).ok_or_else(|| io::Error::other("the event log was changed by somebody"))
+        event.map(Some).ok_or_else(|| io::Error::other("another process has changed the event log"))
     }
 }
 
-/// The fields of an event: its code, what fits a byte and two, and three numbers.
+/// The fields of an event: its code, one byte, two bytes, and three numbers.
 struct Fields {
     code: u8,
     small: u8,

@@ -1,35 +1,35 @@
-//! What each machine was doing at each moment of a product, from its event log.
+//! The state of each machine at each moment of a product, derived from the event log.
 //!
-//! Place in the flow: after the product; traces draw it as one bar a machine.
+//! Place in the flow: after the product; traces draw it as one bar for each machine.
 //!
-//! Invariants: from the first job to the last tile every moment of a machine has exactly one state, so the spans follow
-//! each other without gaps and their lengths sum up to the whole. Rules in the order in which they are asked, with what
-//! a person can do about it, are in docs/trace.md.
+//! Invariants: from the first job to the last tile a machine has exactly one state at every moment, so the spans follow
+//! each other without gaps and their lengths add up to the whole. docs/trace.md lists the rules in the order in which they
+//! apply, and what a user can do about each state.
 
 use super::{Event, Log, Phase, What};
 use bramble_schedule::message::Work;
 use bramble_schedule::primary::Next;
 use std::io;
 
-/// What a machine is doing.
+/// State of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// All its compute threads have a job.
     Computing,
-    /// Some of them have.
+    /// Some of its compute threads have a job.
     ComputingPartly,
-    /// None has, and what the next job needs is on its way or still with others.
+    /// No thread has a job; the next job's data is on its way or still with the primary or another worker.
     WaitingForData,
-    /// None has, and the primary may not send the next panel before memory is free.
+    /// No thread has a job, and the primary may not send the next panel before memory is freed.
     WaitingForCredit,
-    /// None has, and finished tiles are on their way back.
+    /// No thread has a job, and finished tiles are being sent.
     Sending,
-    /// Nothing is left for it now.
+    /// The machine has no work at present.
     Idle,
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 6] = [
         Self::Computing,
         Self::ComputingPartly,
@@ -39,7 +39,7 @@ impl State {
         Self::Idle,
     ];
 
-    /// What to call it.
+    /// Name of the state, for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Computing => "computing (all threads)",
@@ -52,39 +52,39 @@ impl State {
     }
 }
 
-/// A state for a while.
+/// A period in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// First moment.
+    /// First moment of the period.
     pub start_ns: u64,
-    /// First moment after it.
+    /// First moment after the period.
     pub end_ns: u64,
     /// The state.
     pub state: State,
 }
 
-/// What one machine did while the product was computed.
+/// What one machine did while C was computed.
 #[derive(Clone, Debug, Default)]
 pub struct Story {
-    /// Its states, one after another.
+    /// Its states, in order of time.
     pub spans: Vec<Span>,
-    /// Jobs that it was given and has not begun, from each moment on.
+    /// The number of jobs that it had been given and not begun, from each moment on.
     pub jobs_waiting: Vec<(u64, u64)>,
 }
 
-/// A change, and what it does to the numbers below.
+/// A change of the counters below.
 #[derive(Clone, Copy)]
 enum Change {
     /// A job ends; it returned its tile, or did not.
     Ends { returned: bool },
-    /// How it stands with the schedule.
+    /// The schedule's status changes.
     Stands { link_is_busy: bool, next: Next, jobs_given: u32, tiles_back: u32 },
-    /// A thread begins a job, or something else.
+    /// A thread begins a job or generates a panel.
     Begins { is_job: bool },
 }
 
 impl Change {
-    /// Of changes in the same moment, ends come first: one job may follow another at once.
+    /// Of changes at the same moment, ends come first: one job may follow another without a gap.
     fn rank(self) -> u8 {
         match self {
             Self::Ends { .. } => 0,
@@ -94,13 +94,13 @@ impl Change {
     }
 }
 
-/// What counts for the state of a machine.
+/// Counters from which a machine's state follows.
 struct Numbers {
     threads: u64,
     running: u64,
     begun: u64,
     given: u64,
-    /// Tiles whose last job has ended, and those that the primary has.
+    /// Tiles whose last job has ended, and tiles that have arrived at the primary.
     returned: u64,
     back: u64,
     link_is_busy: bool,
@@ -145,7 +145,7 @@ impl Numbers {
 }
 
 impl Story {
-    /// What a machine did.
+    /// Derives a machine's history from the log.
     pub fn of(log: &Log, machine: u16) -> io::Result<Self> {
         let (mut from, mut to) = (None, None);
         let mut changes: Vec<(u64, Change)> = Vec::new();
@@ -168,7 +168,7 @@ impl Story {
         Ok(tell(numbers, from, to, &changes))
     }
 
-    /// How long it was in a state.
+    /// Total time in a state.
     pub fn total_ns(&self, state: State) -> u64 {
         self.spans.iter().filter(|s| s.state == state).map(|s| s.end_ns - s.start_ns).sum()
     }
@@ -190,13 +190,13 @@ fn changes_of(event: &Event, changes: &mut Vec<(u64, Change)>) {
     }
 }
 
-/// From changes in the order of time to spans.
+/// Turns changes, sorted by time, into spans.
 fn tell(mut numbers: Numbers, from: u64, to: u64, changes: &[(u64, Change)]) -> Story {
     let mut story = Story::default();
     let mut now = from;
     let mut left = changes;
     loop {
-        // All changes of a moment, then the state that they leave.
+        // Apply all changes of a moment, then take the resulting state.
         let until_next = loop {
             match left.split_first() {
                 Some(((at, change), rest)) if *at <= now => {

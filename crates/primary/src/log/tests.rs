@@ -1,4 +1,4 @@
-//! The log keeps what it is given, in memory and beyond; and tells from it what machines did.
+//! The log returns events as they were added, from memory and from its file, and derives the machines' states.
 
 use super::*;
 use proptest::prelude::*;
@@ -75,7 +75,7 @@ proptest! {
         prop_assert!(reader.next().unwrap().is_none());
     }
 
-    /// Whatever comes in whatever order: every moment has one state.
+    /// Whatever events come in whatever order: every moment has one state.
     #[test]
     fn the_states_of_a_machine_follow_each_other_without_gaps(
         events in proptest::collection::vec((0u64..1000, any_what()), 0..60), threads in 1u16..4,
