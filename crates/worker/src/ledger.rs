@@ -1,13 +1,13 @@
-//! What the sessions of one worker share: its memory, their number, the turn to measure, and what was measured.
+//! The ledger of one worker: memory, number of sessions, the lock for measurements, and results of measurements.
 //!
-//! Place in the flow: a session takes its part between hello and welcome, and gives it back when it ends.
+//! Place in the flow: a session takes a grant between hello and welcome, and returns it when it ends.
 //!
-//! Invariants: what is granted, and what the kernels of those sessions need beside it, never exceed the worker's
-//! memory; a grant comes back whatever way its session ends, and not before the last compute thread has let go of
+//! Invariants: all grants, and the scratch memory of those sessions' kernels, never exceed the worker's
+//! memory. A grant is returned however its session ends, and not before the last compute thread has dropped
 //! the session's matrices. At most one measurement runs at a time, and none on the event loop.
 //!
-//! Deliberately absent: queues and shares. Who comes first is granted what its product can use; who finds nothing
-//! is told who has it.
+//! Deliberately absent: queues and fair shares. A session is granted what its product can use, as far as memory is left; a
+//! session that finds none is told which primary holds it.
 
 use crate::machine::Config;
 use crate::session::WorkerError;
@@ -17,10 +17,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of a name in a refusal; the rest of a longer one is left out, so that the sentence stays whole.
+/// Bytes of a name in a refusal; a longer name is cut, so that the sentence stays whole.
 const NAME_BYTES_MAX: usize = 60;
 
-/// What the sessions of one worker share. Clones are the same ledger.
+/// State that the sessions of one worker share. Clones share the same ledger.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     state: Arc<Mutex<State>>,
@@ -35,44 +35,44 @@ struct State {
     holders: BTreeMap<u64, Holder>,
 }
 
-/// A session that has memory.
+/// A session with a grant.
 #[derive(Debug)]
 struct Holder {
     who: Who,
     granted_bytes: u64,
-    /// What its kernel needs beside the matrices.
+    /// Scratch memory of its kernel.
     scratch_bytes: u64,
     since: Instant,
 }
 
-/// A primary, for messages: names come from the other end and were checked as texts.
+/// The primary of a session, for messages: the name comes from the network and was checked as a text.
 #[derive(Clone, Debug)]
 pub(crate) struct Who {
-    /// What it calls itself.
+    /// The primary's name for itself.
     pub(crate) name: String,
-    /// What its link calls it.
+    /// The link's name for it.
     pub(crate) peer: String,
 }
 
-/// What a session would like to have.
+/// A session's request for memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
-    /// The most that its product can use.
+    /// Most bytes of matrices that its product can use.
     pub(crate) wanted_bytes: u64,
-    /// What its kernel needs beside it.
+    /// Scratch memory of its kernel.
     pub(crate) scratch_bytes: u64,
-    /// What this worker has for all sessions.
+    /// Bytes that this worker has for all sessions.
     pub(crate) capacity_bytes: u64,
 }
 
 impl Wish {
-    /// The least that is worth a session.
+    /// The smallest useful grant.
     fn least_bytes(&self) -> u64 {
         self.wanted_bytes.clamp(1, GRANT_BYTES_MIN)
     }
 }
 
-/// Memory of a session, given back when it is dropped.
+/// Memory granted to a session; returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Grant {
     ledger: Ledger,
@@ -94,27 +94,27 @@ impl Drop for Grant {
 }
 
 impl Ledger {
-    /// Nobody has anything.
+    /// A ledger without sessions.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A panic elsewhere leaves the entries whole: each change is one call.
+    /// A panic elsewhere leaves the entries consistent: each change is one call.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was measured so far.
+    /// Results of earlier measurements.
     pub(crate) fn speeds(&self) -> &Speeds {
         &self.speeds
     }
 
-    /// Whether at most one session has memory, so that nobody computes while it measures.
+    /// Whether at most one session has memory, so that no other session computes during a measurement.
     pub(crate) fn is_quiet(&self) -> bool {
         self.state().holders.len() <= 1
     }
 
-    /// What is wanted or what is left, if that is worth it and there is room for a session.
+    /// Grants what is requested or what is left, unless that is too little or there are too many sessions.
     pub(crate) fn take(&self, who: &Who, wish: Wish) -> Option<Grant> {
         let mut state = self.state();
         let used = |h: &Holder| h.granted_bytes.saturating_add(h.scratch_bytes);
@@ -131,8 +131,8 @@ impl Ledger {
         Some(Grant { ledger: self.clone(), key, bytes })
     }
 
-    /// The same, but waits up to `patience` where others have it: a primary that has just ended, or was killed, is
-    /// still being cleared away. The error says who has it; `memory_bytes` is all that the worker has.
+    /// The same, but waits up to `patience` while other sessions hold the memory: a session that has just ended, or whose
+    /// primary was killed, may still be closing. The error names the holder; `memory_bytes` is the worker's whole memory.
     pub(crate) async fn take_within(
         &self,
         patience: Duration,
@@ -152,7 +152,7 @@ impl Ledger {
         }
     }
 
-    /// Who has the memory, or why there is none.
+    /// Names the largest holder, or says why there is no memory.
     fn refusal(&self, memory_bytes: u64) -> String {
         let state = self.state();
         let mib = memory_bytes >> 20;
@@ -174,8 +174,8 @@ impl Ledger {
         format!("its {mib} MiB are in use by {holder}: try again later, or start it with more --memory")
     }
 
-    /// Runs a measurement on a thread of its own when no other one runs. A turn is over when the measurement is,
-    /// even if nobody waits for it any more.
+    /// Runs a measurement on a thread of its own, when no other measurement runs. The lock is held until the measurement ends,
+    /// even if the caller no longer waits for it.
     pub(crate) async fn measured<T: Send + 'static>(
         &self,
         measure: impl FnOnce() -> T + Send + 'static,

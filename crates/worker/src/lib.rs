@@ -1,14 +1,14 @@
-//! The machine shell of a worker: memory, threads and links around the schedule's worker state.
+//! The worker's shell: memory, threads and links around the schedule's state machine of the worker.
 //!
-//! Place in the flow: at the far end of a link. Frames come in, matrices land in the store, compute threads
-//! run jobs, tiles go back as soon as they are ready.
+//! Place in the flow: at the worker's end of a link. Frames come in, matrices land in the store, compute threads
+//! run jobs, tiles are sent back as soon as they are finished.
 //!
-//! Invariants: no more memory than the grant; one pinned compute thread a core, all taking jobs greedily
-//! from one queue; nothing is allocated for matrices once buffers of the sizes in use exist; nothing is
+//! Invariants: no more memory than the grant; one pinned compute thread for each core, all taking jobs greedily
+//! from one queue; no allocation for matrices once buffers of the sizes in use exist; nothing is
 //! written to disk.
 //!
-//! Deliberately absent: plans, files, and any decision about what to compute. The primary's shell is not
-//! known here; the two meet on the wire.
+//! Deliberately absent: plans, files, and any decision about what to compute. This crate does not know the primary's
+//! shell; the two meet on the wire.
 
 mod ledger;
 mod machine;

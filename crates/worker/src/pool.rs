@@ -1,13 +1,13 @@
-//! Compute threads: one a core, pinned, all taking tasks greedily from one queue.
+//! Compute threads: one for each core, pinned, all taking tasks greedily from one queue.
 //!
-//! Invariants: the task with the least number is taken first; a task runs on one thread, start to end; where asked to,
-//! threads give way to the one that moves bytes; tasks that nobody has begun are dropped when the pool is. A task that
-//! panics is reported, never lost. A thread is started when there is work for it: small products need few.
+//! Invariants: the task of highest priority (least number) is taken first; a task runs on one thread, start to end; if
+//! configured, compute threads yield to the thread that moves bytes; dropping the pool drops tasks that have not begun. A
+//! task that panics is reported, never lost. A thread is started when there is work for it: small products need few.
 //!
-//! What is done is said at once, unless brief tasks follow it: then a thread keeps up to `KEPT_MAX` results, for `KEPT_FOR`
-//! and one brief task more at the most. It keeps none while it waits, while another thread waits, during a task that is
-//! not brief, or when it took the last task that there was. To be told of each addition by itself would cost the owner
-//! more than the addition: it is woken for each, on a core that computes.
+//! A result is reported at once, unless brief tasks follow: then a thread collects up to `KEPT_MAX` results, for at most
+//! `KEPT_FOR` and one more brief task. It reports all before it waits, while another thread waits, before a task that is not
+//! brief, and when it took the last task in the queue. Reporting each addition by itself would cost the session more than
+//! the addition: its event loop would be woken for each, on a core that computes.
 //!
 //! Deliberately absent: any knowledge of jobs and matrices.
 
@@ -19,33 +19,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How threads sit on their machine.
+/// How compute threads are placed on the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hosting {
-    /// The first of the allowed cores to pin them to; `None` does not pin.
+    /// The first core to pin threads to, counted among the allowed ones; `None` does not pin.
     pub(crate) pin_from: Option<usize>,
-    /// Whether whoever else of this process wants a processor has it first.
+    /// Whether other threads of this process have priority.
     pub(crate) gives_way: bool,
 }
 
-/// Work for a thread. What it returns goes to the pool's owner.
+/// Work for a thread. Its result goes to the pool's owner.
 pub(crate) type Task<R> = Box<dyn FnOnce() -> R + Send>;
 
-/// Results that a thread keeps at most before it says them.
+/// Most results that a thread collects before it reports them.
 pub(crate) const KEPT_MAX: usize = 16;
-/// For how long it keeps them before it takes another task.
+/// How long it collects before it takes another task.
 const KEPT_FOR: Duration = Duration::from_millis(1);
 
-/// How long a task takes, as far as that is known before.
+/// Duration of a task, as far as it is known in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
     /// Well below a millisecond.
     Brief,
-    /// Any time.
+    /// Unknown.
     Any,
 }
 
-/// What waits, and who is there to take it.
+/// Waiting tasks, and the state of the threads.
 struct Queue<R> {
     tasks: Turns<(Task<R>, Length)>,
     started: usize,
@@ -57,18 +57,18 @@ struct Shared<R> {
     queue: Mutex<Queue<R>>,
     more: Condvar,
     accounts: Vec<Account>,
-    /// Whether the processor time of tasks is read, too.
+    /// Whether the processor time of tasks is measured, too.
     reads_cpu: bool,
     hosting: Hosting,
     done: Box<dyn Fn(Vec<Ended<R>>) + Send + Sync>,
 }
 
-/// A set of compute threads; dropping it lets each finish what it is doing and end.
+/// A set of compute threads; after it is dropped, each thread ends with its current task.
 pub(crate) struct Pool<R> {
     shared: Arc<Shared<R>>,
 }
 
-/// How a task ended, or its panic; where and when it ran.
+/// Result of a task, or its panic; where and when it ran.
 pub(crate) struct Ended<R> {
     pub(crate) result: Result<R, String>,
     pub(crate) thread: usize,
@@ -76,7 +76,7 @@ pub(crate) struct Ended<R> {
     pub(crate) took: Duration,
 }
 
-/// What a thread has done so far, nanoseconds.
+/// Account of a thread so far, in nanoseconds.
 #[derive(Default)]
 struct Account {
     began: OnceLock<Instant>,
@@ -96,8 +96,8 @@ impl Account {
 }
 
 impl<R: Send + 'static> Pool<R> {
-    /// A pool of up to `threads` threads, each calling `done` with what its tasks give, in the order in which they ended
-    /// on it; `reads_cpu` says that accounts tell of processor time.
+    /// A pool of up to `threads` threads. Each calls `done` with the results of its tasks, in the order in which they
+    /// ended; `reads_cpu`: accounts include processor time.
     pub(crate) fn new(
         threads: usize,
         hosting: Hosting,
@@ -110,7 +110,7 @@ impl<R: Send + 'static> Pool<R> {
         Self { shared: Arc::new(Shared { queue, more: Condvar::new(), accounts, reads_cpu, hosting, done }) }
     }
 
-    /// Queues a task in its turn, and starts a thread for it where none is idle and one may be. An error where the
+    /// Queues a task, and starts a thread for it if none is idle and the limit allows. An error if the
     /// system refuses the first thread.
     pub(crate) fn submit(&self, task: Task<R>, turn: Turn, length: Length) -> std::io::Result<()> {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +121,7 @@ impl<R: Send + 'static> Pool<R> {
             match thread.spawn(move || work(&shared, index)) {
                 Ok(_) => queue.started += 1,
                 Err(e) if queue.started == 0 => return Err(e),
-                // The others will do it.
+                // The threads that are running will do it.
                 Err(_) => {}
             }
         }
@@ -129,7 +129,7 @@ impl<R: Send + 'static> Pool<R> {
         Ok(())
     }
 
-    /// What each thread has done so far.
+    /// The account of each thread so far.
     pub(crate) fn accounts(&self) -> Vec<ThreadReport> {
         self.shared.accounts.iter().map(Account::report).collect()
     }
@@ -144,7 +144,7 @@ impl<R> Drop for Pool<R> {
     }
 }
 
-/// What a thread has done and not said.
+/// Results that a thread has not reported yet.
 struct Kept<R> {
     ended: Vec<Ended<R>>,
     since: Option<Instant>,
@@ -156,7 +156,7 @@ impl<R> Kept<R> {
         self.since.get_or_insert(now);
     }
 
-    /// Whether it may be kept while such a task runs.
+    /// Whether the results may wait until a task of that length has run.
     fn may_stay(&self, length: Length) -> bool {
         let is_young = self.since.is_none_or(|since| since.elapsed() < KEPT_FOR);
         length == Length::Brief && is_young && self.ended.len() < KEPT_MAX
@@ -169,7 +169,8 @@ impl<R> Kept<R> {
     }
 }
 
-/// The next task, `None` when the pool is gone; before, or before waiting for it, what was kept and may not stay is said.
+/// The next task, `None` after the pool was dropped; reports collected results before it waits, or that may not wait for the
+/// task.
 fn next<R>(shared: &Shared<R>, kept: &mut Kept<R>) -> Option<Task<R>> {
     let lock = || shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
     let mut queue = lock();
@@ -202,7 +203,7 @@ fn work<R>(shared: &Shared<R>, index: usize) {
         pin(first + index);
     }
     if cfg!(target_os = "linux") && shared.hosting.gives_way {
-        // Of this thread alone there; elsewhere it would be the process. Not being able to is no error: then all take turns.
+        // On Linux this affects only the calling thread, elsewhere the process. A failure only means equal priorities.
         let _ = rustix::process::nice(GIVES_WAY_BY);
     }
     let account = &shared.accounts[index];
@@ -211,7 +212,7 @@ fn work<R>(shared: &Shared<R>, index: usize) {
     while let Some(task) = next(shared, &mut kept) {
         let cpu_before = if shared.reads_cpu { thread_cpu_ns() } else { 0 };
         let began = Instant::now();
-        // A bug in a kernel must end the session with a name, not leave the primary waiting.
+        // A bug in a kernel must end the session with a message, not leave the primary waiting.
         let result = catch_unwind(AssertUnwindSafe(task)).map_err(|panic| {
             let text = panic.downcast_ref::<String>().cloned();
             text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default()
@@ -226,10 +227,10 @@ fn work<R>(shared: &Shared<R>, index: usize) {
     }
 }
 
-/// How much nicer a thread is that gives way: when both want a processor it has a quarter of it.
+/// Niceness of threads that yield: when both want a processor, such a thread gets a quarter of it.
 const GIVES_WAY_BY: i32 = 5;
 
-/// Binds the calling thread to the `index`-th of the cores that it may use. Not being able to is no error:
+/// Binds the calling thread to the `index`-th of the cores that it may use. A failure is no error:
 /// the thread then runs wherever the system puts it.
 #[cfg(target_os = "linux")]
 fn pin(index: usize) {
@@ -243,7 +244,7 @@ fn pin(index: usize) {
     let _ = sched_setaffinity(None, &one);
 }
 
-/// The numbers of the cores that this process may use; none where the system does not say.
+/// The numbers of the cores that this process may use; empty if unknown.
 #[cfg(target_os = "linux")]
 fn allowed_cores() -> Vec<usize> {
     use rustix::thread::{CpuSet, sched_getaffinity};
@@ -251,19 +252,19 @@ fn allowed_cores() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect()
 }
 
-/// How many cores there are to pin threads to; 0 where that is not known, or not done.
+/// How many cores threads can be pinned to; 0 if unknown or unsupported.
 #[cfg(target_os = "linux")]
 pub fn pinnable_cores() -> usize {
     allowed_cores().len()
 }
 
-/// Other systems put threads where they want.
+/// Other systems place threads themselves.
 #[cfg(not(target_os = "linux"))]
 pub fn pinnable_cores() -> usize {
     0
 }
 
-/// Other systems put threads where they want.
+/// Other systems place threads themselves.
 #[cfg(not(target_os = "linux"))]
 fn pin(_index: usize) {}
 
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(accounts.iter().map(|a| a.jobs).sum::<u64>(), 100);
     }
 
-    /// One thread and a task that holds it while the others are put in: what comes after it is decided by the queue alone.
+    /// One thread, and a task that blocks it while the others are queued: the order after it depends on the queue alone.
     fn after_a_gate(tasks: &[(usize, Turn, Length)]) -> Vec<Vec<usize>> {
         let (tx, rx) = mpsc::channel();
         let (begin, begun) = mpsc::channel::<()>();
@@ -338,7 +339,7 @@ mod tests {
         let brief = after_a_gate(&all(|_| Length::Brief));
         assert!(brief.iter().all(|batch| batch.len() <= KEPT_MAX), "{brief:?}");
         assert_eq!(brief.concat(), (0..=60).collect::<Vec<_>>());
-        // A task that may take long begins with nothing kept: what came before it is not in its batch.
+        // A task that may take long begins after all results were reported: the results before it are in another batch.
         let mixed = after_a_gate(&all(|i| if i.is_multiple_of(4) { Length::Any } else { Length::Brief }));
         for i in (4..=60).step_by(4) {
             assert!(mixed.iter().any(|batch| batch[0] == i), "{i}: {mixed:?}");

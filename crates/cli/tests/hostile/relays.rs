@@ -111,7 +111,7 @@ fn a_primary_that_orders_what_cannot_be_loses_its_session_and_no_more() {
     let unknown = Reached { peer: 5, is_there: false, why: String::new() };
     let cases: [(&str, Messages); 6] = [
         ("is not stored here", vec![(Kind::Relay, order(1, 2))]),
-        ("come from worker 3, who is not known", vec![(Kind::Store, store(&[relayed], &[]))]),
+        ("come from worker 3, which is not known", vec![(Kind::Store, store(&[relayed], &[]))]),
         ("worker 5 is not known", vec![(Kind::Reached, unknown.encode())]),
         ("introduced twice", vec![(Kind::Neighbour, neighbour(1).encode()); 2]),
         (
@@ -130,6 +130,6 @@ fn a_primary_that_orders_what_cannot_be_loses_its_session_and_no_more() {
     let mut client = worker.session();
     client.send(Kind::Store.code(), &store(&[data(1, 2, 2, 1)], &[]), &[0; 32]);
     client.send(Kind::Relay.code(), &order(1, 9), &[]);
-    assert!(client.last_words().contains("worker 9, who is not known"));
+    assert!(client.last_words().contains("worker 9, which is not known"));
     worker.is_well();
 }

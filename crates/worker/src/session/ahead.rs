@@ -1,33 +1,33 @@
-//! How far computing may run ahead of the link: tiles that are finished in one job, from its start until they have left.
+//! Send backpressure: limits how far computing runs ahead of the link with tiles that take one job each.
 //!
-//! Place in the flow: a job goes through here on its way to the compute threads; a tile that has left lets the next one go.
+//! Place in the flow: a job passes here on its way to the compute threads; when a tile has been sent, the next job may start.
 //!
-//! Invariants: a job waits only while tiles of others are on their way, so one that waits is always started; jobs go in the
-//! order in which they came.
+//! Invariants: a job waits only while other tiles are being computed or sent, so every waiting job is started eventually;
+//! jobs keep their order of arrival.
 //!
-//! Why: such a job gives the link more to send and nothing else. Where the link is what bounds, running further ahead
-//! makes no product faster; it takes memory that nobody has touched for each tile, where a few buffers, used again, do.
+//! Why: such a job only gives the link more to send. Where the link is the bottleneck, running further ahead
+//! speeds up nothing, but takes fresh memory for each tile, where a few reused buffers would do.
 //!
-//! Deliberately absent: jobs of tiles with several, which have work to do before there is anything to send, and those that
-//! others wait for.
+//! Deliberately absent: jobs of tiles with several jobs, which compute before there is anything to send, and jobs whose result
+//! other jobs need.
 
 use bramble_schedule::message::{Operation, Then};
 use bramble_schedule::worker::Run;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Bytes of tiles that may be ahead of the link: an eighth of a second of 1 Gbit/s, and what a large cache may still have when it
-/// leaves.
+/// Bytes of tiles that may be ahead of the link: an eighth of a second of 1 Gbit/s, and about what a large cache may still
+/// hold when the tile is sent.
 const AHEAD_BYTES: u64 = 16 << 20;
-/// Tiles for each compute thread that may be, however large they are.
+/// Tiles for each compute thread that may be ahead, however large they are.
 const AHEAD_TILES: usize = 4;
 
-/// What is ahead of the link, and what waits for it.
+/// Tiles ahead of the link, and jobs that wait.
 #[derive(Debug)]
 pub(super) struct Ahead {
     tiles_min: usize,
-    /// Bytes of each tile that is being computed in one job, or is leaving.
+    /// Bytes of each tile that is being computed in one job, or is being sent.
     tiles: BTreeMap<u32, u64>,
-    /// Their sum.
+    /// Sum of `tiles`.
     bytes: u64,
     waiting: VecDeque<(Run, u64)>,
 }
@@ -38,7 +38,7 @@ impl Ahead {
         Self { tiles_min, tiles: BTreeMap::new(), bytes: 0, waiting: VecDeque::new() }
     }
 
-    /// The job again, if it may start now; else it waits. Its tile has `bytes`.
+    /// Returns the job if it may start now, else queues it. Its tile has `bytes`.
     pub(super) fn admit(&mut self, run: Run, bytes: u64) -> Option<Run> {
         let whole = run.job.then == Then::Return && !run.reads_tile;
         if !whole || run.job.operation != Operation::Multiply {
@@ -48,19 +48,19 @@ impl Ahead {
         self.next()
     }
 
-    /// A tile is on its way, after however many jobs.
+    /// A tile is handed to the link, after however many jobs.
     pub(super) fn leaves(&mut self, tile: u32, bytes: u64) {
         if self.tiles.insert(tile, bytes).is_none() {
             self.bytes += bytes;
         }
     }
 
-    /// A tile has left.
+    /// A tile has been sent.
     pub(super) fn left(&mut self, tile: u32) {
         self.bytes -= self.tiles.remove(&tile).unwrap_or_default();
     }
 
-    /// The next job that waited and may start now.
+    /// The next waiting job, if it may start now.
     pub(super) fn next(&mut self) -> Option<Run> {
         let (_, bytes) = self.waiting.front()?;
         if self.tiles.len() >= self.tiles_min && self.bytes + bytes > AHEAD_BYTES {

@@ -1,6 +1,6 @@
-//! What the tasks of one session share: the state machine, the store, the compute threads, the way out.
+//! State that the tasks of one session share: state machine, store, compute threads, queue to the writer.
 //!
-//! Invariant: the state machine decides; what it asks for is done here, at once and without waiting.
+//! Invariant: the state machine decides; its actions are carried out here, at once and without waiting.
 
 use super::WorkerError;
 use super::ahead::Ahead;
@@ -24,48 +24,48 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// What a task gives back.
+/// Result of a task of the pool.
 pub(super) enum Done {
-    /// With how long it was to take, where that was counted (`ready`).
+    /// With the task's length, if the addition throttle counts it.
     Ran(Run, Tile, Option<Length>),
     Filled(MatrixHeader, Buffer),
 }
 
-/// A frame to send, and what to do when it is gone.
+/// A frame to send, and what follows when it has been sent.
 pub(super) struct Leaving {
-    /// `None` for the credit that has gathered by the time it leaves.
+    /// `None` for the accumulated credit, whose frame is made when it is sent.
     pub(super) frame: Option<Frame>,
-    /// The tile whose last lines these are, with its buffer.
+    /// The tile whose last rows these are, with its buffer.
     pub(super) last_of: Option<(u32, Option<Arc<Buffer>>)>,
 }
 
-/// What the tasks of one session share.
+/// State that the tasks of one session share.
 pub(super) struct Core {
     pub(super) state: Worker,
     pub(super) store: Store,
     pub(super) ahead: Ahead,
     pub(super) ready: Ready,
     pub(super) pool: Pool<Done>,
-    /// Given back with the session, or when the last compute thread has finished what it was doing for it.
+    /// Returned with the session, or when the last compute thread has finished its task for it.
     pub(super) grant: Arc<Grant>,
     pub(super) kernel: Arc<dyn Kernel>,
     pub(super) hello: Hello,
-    /// To the writer; `None` when nothing more is to be said.
+    /// Queue to the writer; `None` when nothing more may be sent.
     pub(super) out: Option<mpsc::UnboundedSender<Leaving>>,
-    /// Pongs that wait there. Tiles are bounded by the grant, so only these need a limit.
+    /// Pongs in that queue. Tiles are bounded by the grant, so only pongs need a limit.
     pub(super) answers: Cell<usize>,
-    /// Bytes that are free and not yet said to be; if any, a frame for them waits.
+    /// Freed bytes that have not been credited yet; if any, a frame for them is queued.
     pub(super) credit: Cell<u64>,
     /// The store message whose body is landing.
     pub(super) reserved: Option<StoreHead>,
-    /// The primary was heard, or took something, since that was last asked.
+    /// Whether the primary was heard, or took bytes, since this was last checked.
     pub(super) is_heard: bool,
-    /// The link wants checksums of the bodies that leave.
+    /// Whether the link wants checksums of bodies.
     pub(super) sums_bodies: bool,
     pub(super) neighbours: Neighbours,
-    /// What the processor time of this thread goes to, if the primary wants to know.
+    /// Processor time of this thread by section, if the primary asked for it.
     pub(super) meter: Rc<Meter>,
-    /// When jobs ran, the same.
+    /// Records of jobs, if the primary asked for them.
     pub(super) recorder: Recorder,
 }
 
@@ -83,7 +83,7 @@ impl Core {
         }
     }
 
-    /// Credit gathers while the link is busy, so that one frame at most waits for it.
+    /// Credit accumulates while the link is busy, so that at most one frame waits for it.
     fn give_credit(&self, bytes: u64) {
         let before = self.credit.get();
         self.credit.set(before + bytes);
@@ -92,7 +92,7 @@ impl Core {
         }
     }
 
-    /// The frame for the credit that has gathered.
+    /// The frame with the accumulated credit.
     pub(super) fn take_credit(&self) -> Frame {
         Frame::new(Kind::Credit.code(), encode_number(self.credit.take()), Body::Empty)
     }
@@ -107,12 +107,12 @@ impl Core {
         }
     }
 
-    /// One event through the state machine.
+    /// Passes one event to the state machine.
     pub(super) fn decide(&mut self, event: Event<'_>) -> Result<Vec<Action>, ProtocolError> {
         self.meter.within(Section::Scheduling, || self.state.handle(event))
     }
 
-    /// Checks what a store's matrices say of themselves.
+    /// Checks the headers of a store's matrices.
     fn check(&self, store: &StoreHead) -> Result<(), ProtocolError> {
         if store.matrices.iter().any(|m| m.dtype != self.hello.dtype) {
             return Err(ProtocolError::new("a matrix of another element type than the session's"));
@@ -120,7 +120,7 @@ impl Core {
         self.neighbours.check(&store.matrices)
     }
 
-    /// Checks a store's head and takes memory for its matrices.
+    /// Checks a store's head and reserves memory for its matrices.
     pub(super) fn reserve(&mut self, store: &StoreHead) -> Result<(), WorkerError> {
         self.check(store)?;
         let actions = self.decide(Event::Announced(store))?;
@@ -129,7 +129,7 @@ impl Core {
         Ok(())
     }
 
-    /// A store message has come whole.
+    /// A store message has arrived completely.
     pub(super) fn stored(&mut self, arrived: Arrived) -> Result<(), WorkerError> {
         let store = match (self.reserved.take(), arrived.body) {
             (Some(store), ArrivedBody::Landed(landing)) => {
@@ -148,7 +148,7 @@ impl Core {
         self.act(actions)
     }
 
-    /// A store message without bytes, or whose body is where the primary has it. Then that is the last matrix's; those
+    /// A store message without bytes, or whose body is in the primary's memory. Such a body belongs to the last matrix; those
     /// before it have none.
     fn stored_by_reference(&mut self, store: &StoreHead, body: ArrivedBody) -> Result<(), WorkerError> {
         if matches!(body, ArrivedBody::Empty) {
@@ -164,7 +164,7 @@ impl Core {
         }
         let mut actions = self.decide(Event::Announced(store))?;
         if header.source != Source::Generated {
-            // The state counts it against the grant, but no memory is taken for it.
+            // The state machine counts it against the grant, but it needs no buffer.
             actions.retain(|action| *action != Action::Reserve(*header));
         }
         self.act(actions)?;
@@ -191,13 +191,13 @@ impl Core {
         Ok(())
     }
 
-    /// Does what the state machine asks for, and gives the compute threads what they may do now.
+    /// Carries out actions, then starts additions as far as the throttle allows.
     pub(super) fn act(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
         self.note(actions)?;
         self.feed()
     }
 
-    /// Gives the compute threads what they may do now.
+    /// Starts additions as far as the throttle allows.
     pub(super) fn feed(&mut self) -> Result<(), WorkerError> {
         while let Some(run) = self.ready.next() {
             self.start(run, true)?;
@@ -205,7 +205,7 @@ impl Core {
         Ok(())
     }
 
-    /// Does what the state machine asks for, but for new sums, which wait until `feed`.
+    /// Carries out actions, except new additions, which wait for `feed`.
     pub(super) fn note(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
         self.store.set_limit(self.state.held_bytes_max());
         let mut actions = VecDeque::from(actions);
@@ -260,7 +260,7 @@ impl Core {
         self.submit(task, Turn(id), Length::Any)
     }
 
-    /// Gives the compute threads a job, one of those that `ready` counts or not.
+    /// Submits a job to the compute threads; `is_counted`: the addition throttle counts it.
     fn start(&mut self, run: Run, is_counted: bool) -> Result<(), WorkerError> {
         let missing = || WorkerError::Here(format!("matrix {} lost one of its operands", run.job.c));
         let a = self.store.operand(run.job.a).ok_or_else(missing)?;
@@ -303,7 +303,7 @@ impl Core {
         self.pool.submit(Box::new(task), turn, length).map_err(failed)
     }
 
-    /// Puts a finished tile on its way, in frames of whole rows.
+    /// Queues a finished tile for sending, in frames of whole rows.
     fn send_back(&mut self, id: u32, head: ResultHead) -> Result<(), WorkerError> {
         let tile = self.store.take_tile(id).map_err(|e| WorkerError::Here(e.to_string()))?;
         let Some(tile) = tile else { return Err(WorkerError::Here(format!("tile {id} was lost"))) };
@@ -334,11 +334,11 @@ impl Core {
         Ok(())
     }
 
-    /// A tile has left.
+    /// A tile has been sent.
     pub(super) fn returned(&mut self, tile: u32, buffer: Option<Arc<Buffer>>) -> Result<(), WorkerError> {
         match buffer.map(Arc::try_unwrap) {
             Some(Ok(buffer)) => self.store.recycle(buffer),
-            // The primary of the same process still reads it, and frees it.
+            // The primary in the same process still reads the buffer, and will free it.
             Some(Err(shared)) => self.store.part_with(&shared),
             None => {}
         }
@@ -351,9 +351,9 @@ impl Core {
     }
 }
 
-/// Multiplications of a product that is brief: 200 µs where a core does 40 Gflop/s.
+/// Multiply-adds of a brief multiplication: 200 µs at 40 Gflop/s.
 const BRIEF_MULTIPLICATIONS: u64 = 1 << 22;
-/// Elements of a sum that is: as long where a core writes 5 GB/s.
+/// Elements of a brief addition: as long at 5 GB/s written.
 const BRIEF_ELEMENTS: u64 = 1 << 17;
 
 /// Whether a job is brief.

@@ -1,7 +1,7 @@
-//! Hello and welcome: what a session needs to know before its first job.
+//! Hello and welcome: the exchange before the first job of a session.
 //!
-//! Invariants: a stranger is read with the limits for strangers, and within a deadline; what a hello makes this
-//! machine compute (opening, comparing and measuring kernels) is done beside the event loop, one at a time.
+//! Invariants: an unauthenticated peer is read with the limits for strangers, and within a deadline; work that a hello causes
+//! (opening, comparing and measuring kernels) runs beside the event loop, one at a time.
 
 use super::WorkerError;
 use crate::ledger::{Grant, Ledger, Who, Wish};
@@ -15,25 +15,25 @@ use bramble_schedule::limits::{DIALLED_HELLO_PATIENCE, HANDSHAKE_DEADLINE};
 use bramble_schedule::message::{Hello, Join, Kind, Welcome};
 use std::time::Duration;
 
-/// How long a primary waits for memory that another one has, before it is told so.
+/// How long a primary waits for memory that other sessions hold, before it is refused.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Who has come, and is welcome so far.
+/// A peer that may stay so far.
 pub(super) enum Guest {
-    /// A primary: its hello, the kernel and the memory for it.
+    /// A primary: its hello, and the kernel and memory for it.
     Primary(Hello, Pick, Grant),
-    /// Another worker, whom one of the sessions may be waiting for.
+    /// Another worker, which a session may be waiting for.
     Neighbour(Join),
 }
 
-/// What somebody says first.
+/// The first message of a connection.
 pub(super) enum First {
     Hello(Hello),
     Join(Join),
 }
 
-/// Takes the first message. For a primary, chooses a kernel and takes the memory that is left; the link
-/// keeps its place at the door until it has all that, so no more can be on the way to it than fit there.
+/// Reads the first message. For a primary, chooses a kernel and takes memory; until then the link
+/// keeps its slot at the door, so that the door bounds the number of sessions being opened.
 pub(super) async fn greet(
     link: &mut Link,
     slot: Option<Slot>,
@@ -42,7 +42,7 @@ pub(super) async fn greet(
 ) -> Result<Guest, WorkerError> {
     link.receiver.set_limits(Limits::STRANGER);
     let Some(slot) = slot else {
-        // This end has dialled, or is in the same process.
+        // This worker has dialled, or the primary is in the same process.
         return match within(DIALLED_HELLO_PATIENCE, first(link)).await? {
             First::Hello(hello) => equipped(hello, &link.peer, config, ledger).await,
             First::Join(_) => Err(not_a_hello()),
@@ -57,10 +57,10 @@ pub(super) async fn greet(
     }
 }
 
-/// The first message of somebody at a door.
+/// The first message of a connection that came through a door.
 pub(super) async fn first_at(slot: &Slot, link: &mut Link) -> Result<First, WorkerError> {
     match link.proven {
-        // Whoever dials a neighbour knows at once what to say.
+        // A worker that dials a neighbour can send its join at once.
         Proven::Introduced(_) => slot.guard(within(HANDSHAKE_DEADLINE, first(link))).await,
         Proven::Nothing | Proven::Member => slot.guard(first(link)).await,
     }
@@ -76,7 +76,7 @@ async fn within<T>(
     })
 }
 
-/// The first frame: a hello, or a join. A key that was introduced is good for a join alone.
+/// The first frame: a hello, or a join. A key that was introduced for a pair is good for a join only.
 async fn first(link: &mut Link) -> Result<First, WorkerError> {
     let first = link.receiver.receive(&mut NoBodies).await?;
     match Kind::from_code(first.kind)? {
@@ -93,7 +93,7 @@ fn not_a_hello() -> WorkerError {
     ProtocolError::new("its first message is not a hello").into()
 }
 
-/// A kernel and memory for what a hello asks for.
+/// The kernel and memory for a hello.
 async fn equipped(hello: Hello, peer: &str, config: &Config, ledger: &Ledger) -> Result<Guest, WorkerError> {
     let choice: Choice = match config.kernel {
         Some(choice) => choice,
@@ -115,8 +115,8 @@ async fn equipped(hello: Hello, peer: &str, config: &Config, ledger: &Ledger) ->
     Ok(Guest::Primary(hello, pick, grant))
 }
 
-/// The kernel that was asked for. `auto` takes the simd kernel instead of a faster one that needs most of the
-/// memory for itself, as OpenBLAS does on a small board.
+/// The kernel that was asked for. `auto` avoids a faster kernel that needs more than half of the
+/// memory for itself, as OpenBLAS does on a small board, and takes simd.
 fn picked(
     speeds: &Speeds,
     choice: Choice,
@@ -133,7 +133,7 @@ fn picked(
     }
 }
 
-/// Says what this machine is. What it can do is measured if that is not known yet.
+/// Sends the welcome, after measuring this machine's speed if it is not known yet.
 pub(super) async fn welcome(
     link: &mut Link,
     config: &Config,
@@ -170,7 +170,7 @@ pub(super) async fn welcome(
     Ok(())
 }
 
-/// Threads of a session: the worker's, or fewer where the primary says so.
+/// Threads of a session: the worker's, or fewer if the primary asks for fewer.
 pub(super) fn session_threads(config: &Config, hello: &Hello) -> usize {
     match hello.threads_max {
         0 => config.threads,

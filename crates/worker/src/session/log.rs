@@ -1,4 +1,4 @@
-//! The session's side of the log that a primary may ask for: notes what has ended, sends batches now and then.
+//! The session's part of the event log: records tasks, sends the records in batches.
 
 use super::WorkerError;
 use super::core::{Core, Done};
@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 impl Core {
-    /// Notes a task that has ended.
+    /// Records a finished task.
     pub(super) fn record(&mut self, ended: &Ended<Done>) {
         if !self.recorder.is_on() {
             return;
@@ -22,7 +22,7 @@ impl Core {
                 (Work::Job(job.operation), job.then == Then::Return, job.c, job.step)
             }
             Ok(Done::Filled(header, _)) => (Work::Generate, false, header.id, 0),
-            // The session ends with it.
+            // A panic ends the session.
             Err(_) => return,
         };
         let thread = u16::try_from(ended.thread).unwrap_or(u16::MAX);
@@ -33,7 +33,7 @@ impl Core {
         }
     }
 
-    /// Sends what has gathered, as far as the link has room for it or all of it.
+    /// Sends the collected records; `at_any_rate`: all of them, else as far as the link has room.
     pub(super) fn send_log(&mut self, at_any_rate: bool) {
         while let Some(head) = self.recorder.take(at_any_rate) {
             self.send(Kind::Log, head, Body::Empty);
@@ -41,7 +41,7 @@ impl Core {
     }
 }
 
-/// Sends what has gathered, for as long as the session lasts.
+/// Sends collected records regularly, for as long as the session lasts.
 pub(super) async fn send_regularly(core: Rc<RefCell<Core>>) -> Result<(), WorkerError> {
     loop {
         tokio::time::sleep(LOG_EVERY).await;

@@ -1,8 +1,8 @@
 //! One session: from the primary's hello to its goodbye.
 //!
-//! Invariants: everything of a session lives on one event loop and is dropped with it; a broken rule, a
+//! Invariants: all state of a session is on one event loop and is dropped with it; a broken rule, a
 //! lost link or a failed task ends the session, never the worker. The session's state machine decides; this
-//! file only carries.
+//! file only carries out.
 
 mod ahead;
 mod core;
@@ -45,39 +45,39 @@ use tokio::sync::mpsc;
 
 const _: () = assert!(CHUNK_BYTES_MAX == bramble_link::CHUNK_BYTES_MAX);
 
-/// How long what is queued may take to leave when a session ends.
+/// How long queued frames may take to be sent when a session ends.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Answers to pings that may wait.
+/// Most pongs that may be queued.
 const ANSWERS_MAX: usize = 64;
 
 /// Why a session ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// The link.
+    /// The link failed.
     #[error("{0}")]
     Link(#[from] LinkError),
     /// The primary broke the protocol.
     #[error("the primary broke the protocol: {0}")]
     Protocol(#[from] ProtocolError),
-    /// The primary gave up.
+    /// The primary reported an error.
     #[error("the primary gave up: {0}")]
     Primary(String),
-    /// This machine could not do its part.
+    /// This machine failed.
     #[error("{0}")]
     Here(String),
 }
 
-/// What came of a link.
+/// Result of serving a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// A session, which is over.
+    /// It was a session, which has ended.
     Session,
-    /// It was another worker's, and is with the session that waited for it.
+    /// It came from another worker, and was passed to the session that waited for it.
     Neighbour,
 }
 
-/// Serves one primary over a link, from hello to goodbye, and takes no part in relaying. `slot` is the link's place among
-/// the strangers, if it came through a door; the `ledger` is that of all sessions of this worker.
+/// Serves one primary over a link, from hello to goodbye, without relaying. `slot` is the link's place among
+/// the strangers, if it came through a door; `ledger` is the one of all sessions of this worker.
 pub async fn serve_link(
     link: Link,
     slot: Option<Slot>,
@@ -87,8 +87,8 @@ pub async fn serve_link(
     serve_arrival(link, slot, config, ledger, None).await.map(drop)
 }
 
-/// Serves a primary, or brings another worker to the session of ours that waits for it; with `meetings`, where that is
-/// the same for all sessions of this worker, sessions relay.
+/// Serves a primary, or passes another worker's link to the session that waits for it. With `meetings`, which
+/// all sessions of this worker share, sessions relay.
 pub async fn serve_arrival(
     mut link: Link,
     slot: Option<Slot>,
@@ -112,14 +112,14 @@ pub async fn serve_arrival(
     run(link, config, hello, pick, grant, meetings).await.map(|()| Served::Session)
 }
 
-/// Lets the primary read why there is no session, if it still listens; gives the reason back.
+/// Sends the primary the reason for the refusal, if it still reads; returns the reason.
 async fn refuse(mut link: Link, why: WorkerError) -> WorkerError {
     let frame = Frame::new(Kind::Error.code(), encode_error(&why.to_string()), Body::Empty);
     let _ = tokio::time::timeout(LAST_WORDS, link.sender.send(frame)).await;
     why
 }
 
-/// Brings another worker to the session of ours that waits for it; primaries are turned away.
+/// Passes another worker's link to the session that waits for it; primaries are refused.
 pub(crate) async fn serve_neighbour(
     mut link: Link,
     slot: Slot,
@@ -139,17 +139,17 @@ async fn run(
     grant: Grant,
     meetings: Option<&Meetings>,
 ) -> Result<(), WorkerError> {
-    // Neither channel needs a limit of its own: what waits in them are tiles and jobs, which the grant bounds, at
+    // Neither channel needs a limit of its own: they hold tiles and jobs, which the grant bounds, at
     // most `ANSWERS_MAX` pongs, one credit, one goodbye, one error.
     let (out, leaving) = mpsc::unbounded_channel();
-    // Introductions are bounded by `NEIGHBOURS_MAX`.
+    // Bounded by `NEIGHBOURS_MAX`.
     let (introduced, introductions) = mpsc::unbounded_channel();
     let (done_tx, mut done) = mpsc::unbounded_channel();
     let wants = hello.wants;
     let hosting = Hosting { pin_from: config.pin_from, gives_way: config.gives_way };
     let threads = session_threads(config, &hello);
     let pool = Pool::new(threads, hosting, wants.account, move |result| {
-        // The session may be over; then nobody wants the result.
+        // After the session nobody needs the result.
         let _ = done_tx.send(result);
     });
     let meter = Rc::new(Meter::new(wants.account));
@@ -194,7 +194,7 @@ async fn run(
     if let Some(e) = reason {
         core.borrow().send(Kind::Error, encode_error(&e.to_string()), Body::Empty);
     }
-    // What is queued, an error message among it, may still leave; then the writer ends.
+    // Queued frames, the error message included, may still be sent; then the writer ends.
     core.borrow_mut().out = None;
     let broken = matches!(result, Err(WorkerError::Link(_)));
     if !written && !broken {
@@ -208,7 +208,7 @@ async fn run(
     result
 }
 
-/// Takes frames until the primary says goodbye.
+/// Reads frames until the primary's goodbye and the end of the link.
 async fn read(
     receiver: &mut dyn Receiver,
     core: Rc<RefCell<Core>>,
@@ -218,7 +218,7 @@ async fn read(
     let meter = core.borrow().meter.clone();
     loop {
         let arrived = match meter.timed(Section::Receiving, receiver.receive(&mut placer)).await {
-            // After the goodbyes, the end of the link is the end, in whatever way.
+            // After the goodbyes, any end of the link is orderly.
             Err(LinkError::Closed | LinkError::Broken(_)) if goodbye.get() => return Ok(()),
             Err(LinkError::Refused(why)) => return Err(ProtocolError::new(why).into()),
             other => other?,
@@ -270,7 +270,7 @@ async fn read(
     }
 }
 
-/// Sends what is ready, in order.
+/// Sends queued frames in order.
 async fn write(
     mut sender: Box<dyn Sender>,
     mut leaving: mpsc::UnboundedReceiver<Leaving>,
@@ -286,7 +286,7 @@ async fn write(
             meter.seal(&frame);
         }
         match meter.timed(Section::Sending, sender.send(frame)).await {
-            // Nobody waits for what is left then.
+            // After the goodbye nobody waits for the rest.
             Err(LinkError::Closed | LinkError::Broken(_)) if goodbye.get() => return Ok(()),
             sent => sent?,
         }
@@ -298,18 +298,18 @@ async fn write(
             core.returned(tile, buffer)?;
         }
     }
-    // Whoever is gone need not be told.
+    // An error does not matter here: the session is over.
     let _ = sender.close().await;
     Ok(())
 }
 
-/// Takes what the compute threads have done.
+/// Takes the results of the compute threads.
 async fn collect(
     done: &mut mpsc::UnboundedReceiver<Vec<Ended<Done>>>,
     core: Rc<RefCell<Core>>,
 ) -> Result<(), WorkerError> {
     while let Some(batch) = done.recv().await {
-        // The writer has its turn after all of them, so that what they free is one message of credit.
+        // The whole batch is handled before the writer runs, so that the memory that it frees is one credit message.
         let mut core = core.borrow_mut();
         for ended in batch {
             core.record(&ended);
@@ -329,15 +329,15 @@ async fn collect(
             };
             core.note(actions)?;
         }
-        // What all of them have made possible is there, so the one whose turn it is goes first.
+        // All additions that the batch enabled are known now, so that the one of highest priority starts first.
         core.feed()?;
     }
     Ok(())
 }
 
-/// Ends a session whose primary has fallen silent: it asks after two seconds of silence, so this is long. Bytes
-/// of a frame that is not whole yet count too: on a slow link a megabyte takes long. Time in which this process stood
-/// still does not.
+/// Ends a session whose primary is silent: it pings after two seconds of silence, so this limit is long. Bytes
+/// of a partial frame count as a sign of life: on a slow link a megabyte takes long. Time in which this process was suspended
+/// does not count as silence.
 async fn watch(core: Rc<RefCell<Core>>, arriving: Rc<Cell<u64>>) -> Result<(), WorkerError> {
     let (began, mut clock) = (Instant::now(), Clock::new(WORKER_STEP));
     let (mut seen, mut heard) = (0, Duration::ZERO);
@@ -356,7 +356,7 @@ async fn watch(core: Rc<RefCell<Core>>, arriving: Rc<Cell<u64>>) -> Result<(), W
     }
 }
 
-/// Says where the bodies of store messages and pings land.
+/// Places the bodies of store messages and pings.
 struct Placer(Rc<RefCell<Core>>);
 
 impl Place for Placer {

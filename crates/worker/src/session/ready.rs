@@ -1,31 +1,32 @@
-//! Sums that may be made, and which of them the compute threads are given.
+//! Addition throttle: chooses which of the additions that could run the compute threads get.
 //!
-//! Place in the flow: an addition that makes something new comes here when it may run, and goes on to the pool when that has
-//! few of its kind before it. There it gets the memory for what it makes. All other jobs go to the pool at once.
+//! Place in the flow: an addition that makes a new matrix waits here when it could run, and moves to the pool when the pool holds
+//! few additions. Only then it gets memory for its result. All other jobs go to the pool at once.
 //!
-//! Invariants: of those that are here the one whose turn it is goes first; the pool has more of them than it does until the
-//! owner of the session hears of it again, as long as there are some.
+//! Invariants: the waiting addition of highest priority goes first; as long as additions wait, the pool has more of them than it
+//! finishes before the session's event loop runs again.
 //!
-//! Why: all sums of panels that have come may be made at once. With memory for each of them from the moment when it may be
-//! made, a worker has most of them in memory long before a product needs them; a few buffers, used again, are in a cache.
+//! Why: all sums of panels that have arrived could be computed at once. If each got its memory as soon as it could run, a
+//! worker would hold most sums long before a multiplication needs them; a few reused buffers stay in the cache.
 //!
-//! Deliberately absent: threads (`pool`), what waits for the link (`ahead`), and products: those of sums come when these are
-//! there, and the others have no sums to wait for.
+//! Deliberately absent: threads (`pool`), backpressure of the link (`send_backpressure`), and multiplications: those that read
+//! sums start when the sums are done, and the others have no sums to wait for.
 
 use crate::pool::{KEPT_MAX, Length};
 use bramble_schedule::worker::{Run, Turn, Turns};
 
-/// Brief ones for each compute thread: as many as it does before it says so, and as many again while the owner is busy.
+/// Brief additions in the pool for each compute thread: as many as a thread does between reports, and as many again while
+/// the event loop is busy.
 const BRIEF_AHEAD: usize = 2 * KEPT_MAX;
-/// Those of any length: the one that is made, and three while the owner is busy.
+/// Additions of unknown length: the one that runs, and three while the event loop is busy.
 const LONG_AHEAD: usize = 4;
 
-/// Sums that may be made.
+/// Additions that could run.
 #[derive(Debug)]
 pub(super) struct Ready {
     waiting: Turns<Run>,
     threads: usize,
-    /// Those in the pool; a long one is as many as there may be brief ones in its place.
+    /// Additions in the pool, in units of brief ones; one of unknown length counts for several.
     in_pool: usize,
 }
 
@@ -34,12 +35,12 @@ impl Ready {
         Self { waiting: Turns::default(), threads: threads.max(1), in_pool: 0 }
     }
 
-    /// One more.
+    /// Adds one.
     pub(super) fn put(&mut self, run: Run) {
         self.waiting.put(run, Turn::of(&run.job));
     }
 
-    /// The next one for the pool, if that may have more; `gone` is to be told of it.
+    /// The next addition for the pool, if there is room; the caller confirms it with `gone`.
     pub(super) fn next(&mut self) -> Option<Run> {
         if self.in_pool >= self.threads * BRIEF_AHEAD {
             return None;
@@ -47,12 +48,12 @@ impl Ready {
         self.waiting.take()
     }
 
-    /// It has gone to the pool.
+    /// An addition has gone to the pool.
     pub(super) fn gone(&mut self, length: Length) {
         self.in_pool += weight(length);
     }
 
-    /// It is done.
+    /// An addition in the pool is done.
     pub(super) fn done(&mut self, length: Length) {
         self.in_pool -= weight(length);
     }

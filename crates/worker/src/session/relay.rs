@@ -1,11 +1,11 @@
-//! What a session knows of its neighbours: whom it can pass matrices on to, what waits for them, what lands from them.
+//! The session's knowledge of its neighbours: relay orders that wait for each, and buffers into which neighbours' lines land.
 //!
-//! Place in the flow: the session's core does what its state machine asks for (`pass`) and what the primary says
-//! (`introduce`, `part`); `neighbours.rs` has the tasks that meet neighbours and move bytes.
+//! Place in the flow: the core carries out the state machine's `Pass` (`pass`) and the primary's messages
+//! (`introduce`, `part`); the tasks in `neighbours.rs` establish the links and move bytes.
 //!
-//! Invariants: every order is followed by exactly one `Passed`, whether there is a link or not. The buffer of a matrix is
-//! out while lines land in it and comes back in every case, before anything else is said of it; so when a neighbour is lost,
-//! nothing of it can land any more, and the primary's lines find the buffer.
+//! Invariants: every order is followed by exactly one `Passed`, whether there is a link or not. A matrix's buffer is
+//! out while lines land in it and is always returned before the next event of that neighbour. So after the loss of a neighbour
+//! none of its lines can land, and the primary's lines find the buffer.
 
 use super::WorkerError;
 use super::core::Core;
@@ -25,37 +25,37 @@ use tokio::sync::{Notify, mpsc};
 
 /// Other workers of this product.
 pub(super) struct Neighbours {
-    /// All that were introduced, also those that are lost.
+    /// All neighbours that were introduced, including lost ones.
     known: BTreeMap<u32, Known>,
-    /// To the task that meets them.
+    /// To the task that establishes links.
     introduced: mpsc::UnboundedSender<Introduction>,
-    /// Something was announced, and lines may be waiting for it.
+    /// Notified of each announcement: lines may be waiting for it.
     pub(super) announced: Rc<Notify>,
-    /// Bytes that came from other workers, and that went to them.
+    /// Bytes from other workers, and to other workers.
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
 }
 
-/// A neighbour that is to be met.
+/// A neighbour that was introduced, and the signals of its task.
 pub(super) struct Introduction {
     pub(super) neighbour: Neighbour,
     pub(super) signals: Signals,
 }
 
-/// What the task of a neighbour listens to.
+/// Signals to the task of a neighbour.
 #[derive(Clone, Default)]
 pub(super) struct Signals {
-    /// There is a new order.
+    /// A new order is queued.
     pub(super) order: Rc<Notify>,
-    /// The primary says that the other end has no link.
+    /// The primary reports that the neighbour has no link.
     pub(super) parted: Rc<Notify>,
 }
 
 struct Known {
     signals: Signals,
-    /// Orders that are not done, the first of them perhaps under way.
+    /// Orders that are not done; the first may be under way.
     orders: VecDeque<Forward>,
-    /// It was not met, or its link has ended.
+    /// No link was established, or it has ended.
     is_lost: bool,
 }
 
@@ -65,14 +65,14 @@ impl Neighbours {
         Self { known, introduced, announced: Rc::default(), bytes_in: 0, bytes_out: 0 }
     }
 
-    /// Whoever is to send a matrix has to be known, so that his loss can be told.
+    /// A worker that is to send a matrix must be known, so that its loss can be reported.
     pub(super) fn check(&self, matrices: &[MatrixHeader]) -> Result<(), ProtocolError> {
         let is_unknown =
             |m: &&MatrixHeader| m.source == Source::Relayed && !self.known.contains_key(&m.first_line);
         match matrices.iter().find(is_unknown) {
             None => Ok(()),
             Some(MatrixHeader { id, first_line, .. }) => {
-                let what = format!("matrix {id} is to come from worker {first_line}, who is not known here");
+                let what = format!("matrix {id} is to come from worker {first_line}, which is not known here");
                 Err(ProtocolError::new(what))
             }
         }
@@ -85,7 +85,7 @@ impl Neighbours {
 }
 
 impl Core {
-    /// The primary has introduced another worker.
+    /// The primary introduces another worker.
     pub(super) fn introduce(&mut self, neighbour: Neighbour) -> Result<(), WorkerError> {
         let known = &mut self.neighbours.known;
         if known.len() >= NEIGHBOURS_MAX || known.contains_key(&neighbour.peer) {
@@ -95,12 +95,12 @@ impl Core {
         let signals = Signals::default();
         let new = Known { signals: signals.clone(), orders: VecDeque::new(), is_lost: false };
         known.insert(neighbour.peer, new);
-        // The task that takes them is there for as long as the session.
+        // The receiving task lasts as long as the session.
         let _ = self.neighbours.introduced.send(Introduction { neighbour, signals });
         Ok(())
     }
 
-    /// The primary says that another worker has no link to this one.
+    /// The primary reports that another worker has no link to this one.
     pub(super) fn part(&mut self, peer: u32) -> Result<(), WorkerError> {
         match self.neighbours.known.get(&peer) {
             Some(known) => known.signals.parted.notify_one(),
@@ -109,7 +109,7 @@ impl Core {
         Ok(())
     }
 
-    /// A link with a neighbour is over, or did not come about, and nothing of it can land any more.
+    /// A link with a neighbour has ended, or was not established, and nothing can land from it any more.
     pub(super) fn lose(&mut self, peer: u32) -> Result<(), WorkerError> {
         let Some(known) = self.neighbours.known.get_mut(&peer) else { return Ok(()) };
         known.is_lost = true;
@@ -120,7 +120,7 @@ impl Core {
         self.act(actions)
     }
 
-    /// Has a matrix passed on, if there is anybody to pass it on to. Gives what else is to be done.
+    /// Queues a matrix for relaying, or reports it passed if the neighbour is lost. Returns further actions.
     pub(super) fn pass(&mut self, forward: Forward) -> Result<Vec<Action>, WorkerError> {
         match self.neighbours.known.get_mut(&forward.to) {
             Some(known) if !known.is_lost => {
@@ -131,13 +131,13 @@ impl Core {
             Some(_) => Ok(self.decide(Event::Passed(&forward))?),
             None => {
                 let what =
-                    format!("matrix {} is to go to worker {}, who is not known here", forward.id, forward.to);
+                    format!("matrix {} is to go to worker {}, which is not known here", forward.id, forward.to);
                 Err(ProtocolError::new(what).into())
             }
         }
     }
 
-    /// The first order of a neighbour has been carried out.
+    /// The first order for a neighbour has been carried out.
     pub(super) fn order_done(&mut self, peer: u32) -> Result<(), WorkerError> {
         let orders = self.neighbours.known.get_mut(&peer);
         match orders.and_then(|known| known.orders.pop_front()) {
@@ -151,14 +151,14 @@ impl Core {
         self.act(actions)
     }
 
-    /// Tells the primary about a neighbour.
+    /// Tells the primary whether a neighbour has a link.
     pub(super) fn say_reached(&self, peer: u32, is_there: bool, why: &str) {
         let mut why = why.to_owned();
         why.retain(|c| !c.is_control());
         self.send(Kind::Reached, Reached { peer, is_there, why }.encode(), Body::Empty);
     }
 
-    /// Where lines from a neighbour land, if it may send them.
+    /// The memory in which lines from a neighbour land, if it may send them.
     pub(super) fn landing(&mut self, from: u32, piece: &PieceHead, bytes: usize) -> Result<Part, String> {
         let Some(header) = self.state.expects(from, piece).map_err(|e| e.0)? else {
             return Err(format!("worker {from} passed on matrix {}, which was never announced", piece.id));
@@ -173,7 +173,7 @@ impl Core {
         Ok(Part { id: piece.id, buffer, from: to_usize(piece.first_line) * line_bytes, len: bytes })
     }
 
-    /// Puts back a buffer in which lines have landed, or should have.
+    /// Returns a buffer to the store after a landing, successful or not.
     pub(super) fn put_back(&mut self, out: &Out) {
         if let Some(part) = out.take() {
             self.store.put_back(part.id, part.buffer);
@@ -181,7 +181,7 @@ impl Core {
     }
 }
 
-/// A place for lines.
+/// A part of a buffer in which lines land.
 pub(super) struct Part {
     id: u32,
     buffer: Buffer,
@@ -189,7 +189,7 @@ pub(super) struct Part {
     len: usize,
 }
 
-/// Where a buffer is that lines have landed in, until it is back in the store.
+/// Holds a buffer after a landing, until it is back in the store.
 #[derive(Clone, Default)]
 pub(super) struct Out(Arc<Mutex<Option<Part>>>);
 
@@ -203,7 +203,7 @@ impl Out {
     }
 }
 
-/// Lines of a matrix on their way into its buffer. However that ends, the buffer is in `out` afterwards.
+/// A landing of lines in a matrix's buffer. When it is dropped, the buffer is in `out`.
 pub(super) struct Lines {
     part: Option<Part>,
     out: Out,
