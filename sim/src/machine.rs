@@ -1,14 +1,14 @@
-//! One machine of a plan: the worker's state, threads that take time, and what waits to leave.
+//! One machine of a plan: the worker's state machine, threads that take time, and the queue of its messages.
 //!
-//! It may stand still, or be gone, by a fault: then its threads begin nothing.
+//! A fault may suspend or end it: then its threads begin nothing.
 //!
-//! Where moving bytes takes of what computes, the next task that begins takes that much longer.
+//! If moving bytes takes time from computing, the next task takes that much longer.
 //!
 //! Invariants: the threads take tasks greedily from one queue, additions first unless the setting says otherwise,
-//! then first come, first served; the credit that has become free while a frame for it waits leaves in that
-//! frame; the machine never holds more than it was granted.
+//! then first come, first served; a credit message contains all memory that was freed until it is sent;
+//! the machine never holds more than its grant.
 //!
-//! Deliberately absent: buffers. What is held is counted as it is charged.
+//! Deliberately absent: buffers. Memory is counted as the protocol charges it.
 
 use crate::report::MachineReport;
 use crate::setting::Pace;
@@ -20,23 +20,23 @@ use bramble_schedule::primary::Outgoing;
 use bramble_schedule::worker::{Action, Event, Run, Turn, Turns, Worker};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What a compute thread does.
+/// A task of a compute thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Task {
     Run(Run),
     Fill(u32),
 }
 
-/// What leaves a machine.
+/// A message of a machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Parcel {
-    /// Lines of a tile: their bytes, and whether they are the last and its memory is free when they have left.
+    /// Rows of a tile: their bytes, and whether they are the last, so that the tile's memory is free when they have been sent.
     Result { head: ResultHead, bytes: usize, is_last: bool },
-    /// What is free; the number counts when the frame has left.
+    /// Freed memory; the number is final when the frame has been sent.
     Credit(u64),
-    /// What another should have passed on does not come.
+    /// A relayed matrix that will not come.
     Missing(Missing),
-    /// There is no link to another worker any more.
+    /// The link to another worker is gone.
     Parted(u32),
 }
 
@@ -51,51 +51,51 @@ impl Parcel {
     }
 }
 
-/// One member of the plan.
+/// One simulated worker.
 pub(crate) struct End {
     worker: Worker,
-    /// It works in the primary's own memory.
+    /// Whether it works in the primary's own memory.
     pub(crate) shares_memory: bool,
-    /// Its threads run on the primary's cores.
+    /// Whether its threads run on the primary's cores.
     pub(crate) on_host: bool,
     threads: u32,
     flops_per_s: f64,
     pace: Pace,
-    /// Seconds that it does not compute for each byte that it moves, and those that it owes.
+    /// Seconds that it does not compute for each byte that it moves, and those not yet charged to a task.
     moves_s_per_byte: f64,
     owed_s: f64,
     additions_first: bool,
     queue: Turns<Task>,
     pub(crate) running: u32,
-    /// Whether it is there.
+    /// Whether it is running.
     pub(crate) lives: bool,
-    /// It was killed or switched off, so it does not go on after it stood still.
+    /// It was killed or switched off, so it does not join again after a suspension.
     pub(crate) stays_away: bool,
-    /// How many faults have it stand still, and what was done meanwhile.
+    /// How many faults suspend it, and tasks that ended meanwhile.
     pub(crate) stands: u32,
     pub(crate) deferred: Vec<Task>,
-    /// How many times slower it computes, for each fault that has it do so.
+    /// How many times slower it computes, for each fault that slows it.
     pub(crate) busy: BTreeMap<usize, f64>,
-    /// Neighbours to whom there is no link any more.
+    /// Neighbours to which its link is gone.
     pub(crate) parted: BTreeSet<usize>,
-    /// What it has, with headers.
+    /// Headers of the matrices that it holds.
     held: BTreeMap<u32, MatrixHeader>,
-    /// Tiles in the primary's own memory.
+    /// Leased tiles, in the primary's own memory.
     lent: BTreeSet<u32>,
     held_bytes: u64,
     grant_bytes: u64,
-    /// Free, and not yet said to be.
+    /// Freed bytes that have not been credited yet.
     pub(crate) credit: u64,
     credit_waits: bool,
-    /// What is to leave now.
+    /// Messages to be sent.
     pub(crate) leaving: VecDeque<Parcel>,
-    /// What is to be passed on to others.
+    /// Relay orders to be carried out.
     pub(crate) passing: VecDeque<Forward>,
     pub(crate) report: MachineReport,
 }
 
 impl End {
-    /// A machine by its number among the machines, and what it may hold.
+    /// A machine by its index among the machines, and the memory that it grants.
     pub(crate) fn new(
         (number, grant_bytes): (usize, u64),
         machine: &Machine,
@@ -132,7 +132,7 @@ impl End {
         }
     }
 
-    /// The same, where moving a byte takes so many seconds of all that it computes with.
+    /// The same, with the seconds of computing that moving a byte costs.
     pub(crate) fn moving(mut self, s_per_byte: f64) -> Self {
         self.moves_s_per_byte = if self.shares_memory { 0.0 } else { s_per_byte };
         self
@@ -142,7 +142,7 @@ impl End {
         self.owed_s += bytes as f64 * self.moves_s_per_byte;
     }
 
-    /// The machine is gone, with all that it had.
+    /// The machine is lost, with all its state.
     pub(crate) fn die(&mut self) {
         self.lives = false;
         self.running = 0;
@@ -152,17 +152,17 @@ impl End {
         self.passing.clear();
     }
 
-    /// Tells the primary that there is no link to another any more.
+    /// Tells the primary that the link to another worker is gone.
     pub(crate) fn say_parted(&mut self, other: usize) {
         self.leaving.push_back(Parcel::Parted(u32::try_from(other).unwrap_or(u32::MAX)));
     }
 
-    /// There is no link to another any more.
+    /// The link to another worker is gone.
     pub(crate) fn part(&mut self, other: usize) {
         self.happened(Event::PeerLost(u32::try_from(other).unwrap_or(u32::MAX)));
     }
 
-    /// A store message is there.
+    /// A store message has arrived.
     pub(crate) fn stored(&mut self, message: &Outgoing) {
         self.moved(message.wire_bytes());
         if message.piece.is_some_and(|p| p.lent) {
@@ -173,12 +173,12 @@ impl End {
         self.happened(Event::Landed(&message.head));
     }
 
-    /// Orders of the primary are there.
+    /// Relay orders have arrived.
     pub(crate) fn ordered(&mut self, forwards: &[Forward]) {
         self.happened(Event::Relay(forwards));
     }
 
-    /// A matrix has been passed on.
+    /// A matrix has been relayed.
     pub(crate) fn passed(&mut self, forward: &Forward) {
         if let Some(header) = self.held.get(&forward.id) {
             self.moved(to_usize(u32::try_from(header.bytes()).unwrap_or(u32::MAX)));
@@ -186,7 +186,7 @@ impl End {
         self.happened(Event::Passed(forward));
     }
 
-    /// Lines from another worker are there; false where their matrix is not known yet.
+    /// Lines from another worker have arrived; false if their matrix has not been announced yet.
     pub(crate) fn take(&mut self, from: usize, piece: &PieceHead) -> bool {
         let from = u32::try_from(from).unwrap_or(u32::MAX);
         let expected = self.worker.expects(from, piece);
@@ -199,12 +199,12 @@ impl End {
         is_known
     }
 
-    /// (lines of a matrix, bytes of one).
+    /// (lines of a matrix, bytes of one line).
     pub(crate) fn lines_of(&self, id: u32) -> (u32, usize) {
         self.header(id).lines_total()
     }
 
-    /// A thread is done with a task.
+    /// A thread has finished a task.
     pub(crate) fn done(&mut self, task: Task) {
         self.running -= 1;
         if let Task::Run(Run { job, .. }) = task
@@ -219,7 +219,7 @@ impl End {
         }
     }
 
-    /// A frame has left; the credit that it carries is counted.
+    /// A frame has been sent; fills in the credit that it carries.
     pub(crate) fn left(&mut self, parcel: &mut Parcel) {
         self.moved(parcel.wire_bytes());
         match parcel {
@@ -235,7 +235,7 @@ impl End {
         }
     }
 
-    /// The next task for a thread that is idle, with the seconds that it takes where nothing else runs.
+    /// The next task for an idle thread, with the seconds that it takes if nothing slows it.
     pub(crate) fn begin(&mut self) -> Option<(Task, f64)> {
         if self.running >= self.threads || self.stands > 0 || !self.lives {
             return None;
@@ -268,7 +268,7 @@ impl End {
         }
     }
 
-    /// One event through the worker's state, and what comes of it.
+    /// Passes one event to the worker's state machine and carries out the actions.
     fn happened(&mut self, event: Event<'_>) {
         let actions = self.worker.handle(event);
         for action in actions.unwrap_or_else(|e| panic!("the primary broke the protocol: {e}")) {
@@ -307,7 +307,7 @@ impl End {
         }
     }
 
-    /// A tile in frames of whole rows; one that was lent in one piece without bytes.
+    /// Queues a tile for sending in frames of whole rows; a leased tile as one message without bytes.
     fn send_back(&mut self, head: ResultHead) {
         let (rows, line_bytes) = self.header(head.c).lines_total();
         let is_lent = self.lent.contains(&head.c);

@@ -1,10 +1,11 @@
-//! A primary and its workers: everything that happens, in the order of time.
+//! The world of the timing mode: a primary and its workers, and all events in the order of time.
 //!
-//! The primary's event loop is one server: what it sends and takes waits for it in order, and takes processor time for
-//! its bytes; sums are added before anything else goes on (`world/event_loop.rs`). Machines on the primary's cores slow down
-//! in proportion where more wants to run than there are cores. What faults do is in `world/faults.rs`.
+//! The primary's event loop is one server: messages that it sends and receives wait for it in order, and take processor time for
+//! their bytes; sums are added before anything else (`world/event_loop.rs`). Machines on the primary's cores slow down
+//! in proportion when more threads want to run than there are cores. Effects of faults are in `world/faults.rs`.
 //!
-//! Invariants: see `lib.rs`; they are asserted here. A number of a peer is a session: who comes in again has the next.
+//! Invariants: those of `lib.rs`, asserted here. The index of a peer is that of a session: a machine that joins again has a
+//! new one.
 
 mod event_loop;
 mod faults;
@@ -23,28 +24,28 @@ use bramble_schedule::message::Forward;
 use bramble_schedule::primary::{Event, Operands, Outgoing, Primary};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// How often the primary looks at the time.
+/// Interval between ticks of the primary, seconds.
 const TICK_S: f64 = 0.1;
-/// So many looks at the time with nothing else to come, and nothing will come: more than a silent machine is waited for.
+/// After so many ticks without any other event no event will come: longer than the primary waits for a silent machine.
 const IDLE_TICKS_MAX: u32 = 300;
 
-/// What can happen.
+/// Events.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     Link(Way, Signal),
     Passing(Passing),
-    /// Time has passed.
+    /// A tick.
     Tick,
-    /// The event loop is done with its task.
+    /// The event loop has finished its task.
     Loop,
-    /// A thread of a machine is done with its task.
+    /// A thread of a machine has finished its task.
     Done(usize, Task),
-    /// A fault begins, or is over.
+    /// A fault begins, or ends.
     Fault(usize),
     Over(usize),
     /// The primary's reader of a link ends.
     Gone(usize),
-    /// A machine sees that its link to another has ended.
+    /// A machine notices that its link to another has ended.
     Parts(usize, usize),
 }
 
@@ -60,11 +61,11 @@ impl From<Passing> for Happening {
     }
 }
 
-/// What the primary sends.
+/// A message from the primary.
 enum Message {
     Store(Outgoing),
     Relay(Vec<Forward>),
-    /// Another has no link to it any more.
+    /// A worker has no link to this one any more.
     Parted(usize),
 }
 
@@ -79,16 +80,16 @@ impl Message {
     }
 }
 
-/// What the primary's event loop has to do.
+/// A task of the primary's event loop.
 enum Duty {
     Send(usize, Message),
     Take(usize, Parcel),
     Sent(usize, usize),
-    /// Bytes that are added to C; it is done when the time has passed.
+    /// Bytes to add to C; only the time counts.
     Merge(u64),
 }
 
-/// A result that does not land in C.
+/// A result that does not land in C at once.
 struct Aside {
     bytes: u64,
     is_whole: bool,
@@ -100,34 +101,34 @@ struct World<'a> {
     primary: Primary,
     machines: &'a [Machine],
     setting: &'a Setting,
-    /// Whether others do what a lost machine had to do; without it nothing goes wrong.
+    /// Whether lost work is reassigned; if not, there are no faults.
     recovers: bool,
     faults: Vec<Fault>,
-    /// Which peer each fault has struck.
+    /// The peer that each fault has struck.
     struck: Vec<Option<usize>>,
     /// By peer.
     ends: Vec<End>,
     /// Peers on the primary's cores.
     on_host: Vec<usize>,
     out: Network<Message>,
-    /// Between workers: with whom each had a link when the product began, and what is on these.
+    /// Workers with which each had a link when the product began, and the traffic of these links.
     neighbours: Vec<Vec<usize>>,
     across: Across,
     back: Network<Parcel>,
-    /// What is at a machine that stands still.
+    /// Messages that have arrived at a suspended machine.
     inboxes: Vec<VecDeque<Message>>,
-    /// Links that the primary has ended, or that have ended for it; and why.
+    /// Links that the primary has ended, links that have ended for the primary, and the reasons.
     is_cut: Vec<bool>,
     is_gone: Vec<bool>,
     why: Vec<Option<String>>,
     cores: f64,
     duties: VecDeque<Duty>,
-    /// What the event loop is busy with.
+    /// The current task of the event loop.
     duty: Option<Duty>,
     loop_busy_s: f64,
-    /// Sums that wait and tiles that are staged.
+    /// Partial sums that wait, and staged tiles.
     asides: BTreeMap<(usize, u32), Aside>,
-    /// Bytes of the sums.
+    /// Bytes of the partial sums.
     aside_bytes: u64,
     aside_bytes_max: u64,
     committed: BTreeSet<(u64, u64)>,
@@ -139,22 +140,22 @@ struct World<'a> {
     events: u64,
 }
 
-/// Carries a plan out. `machines` are those that it was made for: the primary first.
+/// Simulates a plan. `machines` are those that the plan was made for: the primary first.
 ///
 /// # Panics
 ///
-/// Where the plan or the state machines break a promise: that is what it is for.
+/// If the plan or the state machines break a promise: that is the purpose of the simulation.
 pub fn simulate(plan: &Plan, machines: &[Machine], setting: &Setting) -> Report {
     World::new(plan, machines, setting, None).told()
 }
 
-/// The same where things go wrong, as the program does it: others do what a machine that is lost has not given back, machines
-/// come in, the primary's own threads are there in any case, and each worker knows as many others as it is introduced to.
-/// Faults name workers by their numbers among the machines; those without a part in the plan can join.
+/// The same with faults, handled as in the program: lost work is reassigned, machines
+/// join, the primary's own threads are at least a reserve, and each worker has as many neighbours as the primary introduces.
+/// Faults name workers by their index among the machines; those without a part in the plan can join.
 ///
 /// # Panics
 ///
-/// As `simulate`; and where a fault is none that this mode knows (`Faults::check_timed`).
+/// As `simulate`; and if the timing mode does not support a fault (`Faults::check_timed`).
 pub fn simulate_with(plan: &Plan, machines: &[Machine], setting: &Setting, faults: &Faults) -> Report {
     if let Err(why) = faults.check_timed(machines.len().saturating_sub(1)) {
         panic!("{why}");
@@ -223,7 +224,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// From the start to the report.
+    /// Runs from the start and returns the report.
     fn told(mut self) -> Report {
         for number in 0..self.faults.len() {
             self.agenda.add(self.faults[number].from.as_secs_f64(), Happening::Fault(number));
@@ -233,7 +234,7 @@ impl<'a> World<'a> {
         self.report()
     }
 
-    /// Until C is there, or it is said that it will not be.
+    /// Runs until C is complete, or the product has failed.
     fn run(&mut self) {
         if self.recovers || self.primary.plan().relay {
             self.agenda.add(TICK_S, Happening::Tick);
@@ -299,7 +300,7 @@ impl<'a> World<'a> {
         panic!("nothing can happen any more, and {} tiles are missing", self.primary.tiles_left());
     }
 
-    /// Time has passed: who is there and does not stand still is heard, however slow it is.
+    /// A tick: machines that run and are not suspended are heard, however slow they are.
     fn tick(&mut self) {
         let nothing_else = self.recovers && self.agenda.is_empty();
         self.idle_ticks = if nothing_else { self.idle_ticks + 1 } else { 0 };
@@ -326,7 +327,7 @@ impl<'a> World<'a> {
         self.go_on(peer);
     }
 
-    /// A message of the primary is at a machine.
+    /// A message of the primary has arrived at a machine.
     fn stored(&mut self, peer: usize, message: Message) {
         if !self.ends[peer].lives {
             return;
@@ -343,7 +344,7 @@ impl<'a> World<'a> {
         self.go_on(peer);
     }
 
-    /// Starts what a machine's threads can do, and gives its link what leaves.
+    /// Starts tasks on a machine's idle threads, and sends its messages.
     fn go_on(&mut self, peer: usize) {
         if !self.ends[peer].lives || self.ends[peer].stands > 0 {
             return;

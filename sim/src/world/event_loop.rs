@@ -1,9 +1,9 @@
-//! The primary in the timing mode: its event loop, and what its state machine says.
+//! The primary in the timing mode: its event loop, and the actions of its state machine.
 //!
-//! Place in the flow: between what comes over links and the state machine, as the primary's shell is.
+//! Place in the flow: between the links and the state machine, like the primary's shell.
 //!
-//! Invariants: what waits for the loop is done in order. Nothing goes to a machine whose link was cut or has ended, and nothing
-//! of it counts; of the sums that it had put aside only whole ones stay.
+//! Invariants: the loop's tasks are done in order. Nothing is sent to or taken from a machine whose link was cut or has ended;
+//! only its whole partial sums are kept.
 
 use super::{Aside, Duty, Happening, Message, World};
 use crate::machine::Parcel;
@@ -12,7 +12,7 @@ use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{Action, Event, Place};
 
 impl World<'_> {
-    /// How many times as long things take on the primary's cores, for what runs there now.
+    /// By how much everything on the primary's cores is slowed by what runs there now.
     pub(super) fn slowness(&self) -> f64 {
         let mut wanted = if self.duty.is_some() { 1.0 } else { 0.0 };
         for (peer, end) in self.on_host.iter().map(|peer| (*peer, &self.ends[*peer])) {
@@ -23,7 +23,7 @@ impl World<'_> {
         (wanted / self.cores).max(1.0)
     }
 
-    /// The event loop goes on until it is busy or has nothing to do.
+    /// Runs tasks of the event loop until one takes time or none is left.
     pub(super) fn attend(&mut self) {
         while self.duty.is_none() {
             let Some(duty) = self.duties.pop_front() else { return };
@@ -43,7 +43,7 @@ impl World<'_> {
         match duty {
             Duty::Sent(..) => 0.0,
             Duty::Merge(bytes) => *bytes as f64 * self.setting.merge_s_per_byte,
-            // The own threads' messages go by reference; a sum that waits is copied.
+            // Messages to the primary's own threads go by reference; a partial sum from them is copied.
             Duty::Send(peer, _) if self.ends[*peer].shares_memory => 0.0,
             Duty::Send(_, message) => message.frame_bytes() as f64 * self.setting.loop_s_per_byte,
             Duty::Take(peer, parcel) => match parcel {
@@ -86,7 +86,7 @@ impl World<'_> {
         if matches!(to.place, Place::Aside | Place::Staged) && head.first_line == 0 {
             let bytes = self.bytes_of(to.rect);
             let aside = Aside { bytes, is_whole: false, is_staged: to.place == Place::Staged };
-            assert!(self.asides.insert(key, aside).is_none(), "put aside twice");
+            assert!(self.asides.insert(key, aside).is_none(), "a result has begun twice");
             if to.place == Place::Aside {
                 self.aside_bytes += bytes;
                 self.aside_bytes_max = self.aside_bytes_max.max(self.aside_bytes);
@@ -100,19 +100,19 @@ impl World<'_> {
         self.tell(Event::Landed { peer, head });
     }
 
-    /// Takes what was put aside: its bytes are copied or added.
+    /// Removes a waiting result, and charges the time to copy or add it.
     fn add_aside(&mut self, peer: usize, tile: u32, rect: Rect, is_staged: bool) {
         let aside = self.asides.remove(&(peer, tile));
-        let aside = aside.unwrap_or_else(|| panic!("a sum is added that is not there"));
-        assert!(aside.is_whole && aside.is_staged == is_staged, "half a sum is added");
-        assert_eq!(aside.bytes, self.bytes_of(rect), "a sum is added where it does not belong");
+        let aside = aside.unwrap_or_else(|| panic!("a missing sum is added"));
+        assert!(aside.is_whole && aside.is_staged == is_staged, "an incomplete sum is added");
+        assert_eq!(aside.bytes, self.bytes_of(rect), "a sum is added in the wrong place");
         if !is_staged {
             self.aside_bytes -= aside.bytes;
         }
         self.duties.push_front(Duty::Merge(aside.bytes));
     }
 
-    /// Forgets the sums of a machine that are not whole.
+    /// Drops a machine's incomplete results.
     pub(super) fn drop_halves(&mut self, peer: usize) {
         let keeps = |key: &(usize, u32), aside: &Aside| key.0 != peer || aside.is_whole;
         let dropped = self.asides.iter().filter(|(key, aside)| !keeps(key, aside) && !aside.is_staged);
@@ -124,7 +124,7 @@ impl World<'_> {
         rect.rows.len() * rect.cols.len() * self.primary.plan().problem.element_bytes()
     }
 
-    /// One event through the primary's state, and what comes of it.
+    /// Passes one event to the primary's state machine and carries out the actions.
     pub(super) fn tell(&mut self, event: Event) {
         let now = self.agenda.now();
         for action in self.primary.handle(event, now.duration()) {
@@ -137,7 +137,7 @@ impl World<'_> {
                 }
                 Action::Merge { peer, tile, rect } => self.add_aside(peer, tile, rect, false),
                 Action::Put { peer, tile, rect } => self.add_aside(peer, tile, rect, true),
-                // What is looked at is not timed.
+                // Spot checks take no time here.
                 Action::Look(_) => {}
                 Action::Committed(rect) => {
                     let first = self.committed.insert((rect.rows.start, rect.cols.start));
@@ -163,7 +163,7 @@ impl World<'_> {
         }
     }
 
-    /// The time at which C is there: after what is still to be added.
+    /// The time at which C is complete: after the remaining additions.
     fn finish(&self) -> f64 {
         let left = self.duties.iter().filter(|d| matches!(d, Duty::Merge(_)));
         self.agenda.now().seconds() + left.map(|d| self.seconds(d)).sum::<f64>()

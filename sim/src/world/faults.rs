@@ -1,10 +1,10 @@
-//! What faults do to machines in the timing mode: they die, stand still, get slow, are given up, and come in.
+//! Effects of faults on machines in the timing mode: they die, are suspended, slow down, are lost, and join.
 //!
-//! Place in the flow: faults begin and end by the clock; the primary hears of them as its shell does: a link that ends is seen at
-//! once, one that says nothing is given up by the state machine (`schedule/src/limits.rs`).
+//! Place in the flow: faults begin and end by the clock; the primary learns of them as its shell does: it sees a link end at
+//! once, and its state machine gives up a silent one (`schedule/src/limits.rs`).
 //!
-//! Invariants: the primary's own threads have no faults. A fault stays with the session that it struck. Of who dies arrives what
-//! has left it. Who is given up is gone: it comes in again when it goes on, as a new session, as the program would dial it.
+//! Invariants: the primary's own threads have no faults. A fault stays with the session that it struck. Frames that had left a
+//! machine before its death arrive. A machine that was given up while suspended joins again as a new session when it resumes.
 //!
 //! Deliberately absent: links that break, stall or delay frames; trials have those.
 
@@ -53,7 +53,7 @@ impl World<'_> {
         }
     }
 
-    /// The session that a worker has, or had last.
+    /// The current or last session of a worker.
     fn peer_at(&self, site: Site) -> Option<usize> {
         let Site::Worker(worker) = site else { return None };
         self.ends.iter().rposition(|end| worker > 0 && end.report.machine == worker)
@@ -77,13 +77,13 @@ impl World<'_> {
         }
     }
 
-    /// The plug is pulled: nobody is told.
+    /// The machine loses power: no peer is notified.
     fn switch_off(&mut self, peer: usize) {
         self.end(peer);
         self.hold(peer, true);
     }
 
-    /// A machine is not there any more; what has left it arrives.
+    /// A machine is gone; frames that have left it arrive.
     fn end(&mut self, peer: usize) {
         self.ends[peer].die();
         self.inboxes[peer].clear();
@@ -91,14 +91,14 @@ impl World<'_> {
         self.back.close(peer);
     }
 
-    /// Nothing reaches or leaves a machine but what its system has, or it does again.
+    /// Stops all traffic of a machine, except frames that its system has, or resumes it.
     fn hold(&mut self, peer: usize, holds: bool) {
         self.across.hold(peer, holds);
         self.out.hold(peer, holds, &mut self.agenda);
         self.back.hold(peer, holds, &mut self.agenda);
     }
 
-    /// A machine stands still, or goes on.
+    /// Suspends or resumes a machine.
     fn stand(&mut self, peer: usize, stands: bool) {
         let count = &mut self.ends[peer].stands;
         *count = if stands { *count + 1 } else { count.saturating_sub(1) };
@@ -129,7 +129,7 @@ impl World<'_> {
         self.tell(Event::Lost { peer, why });
     }
 
-    /// A machine has no link to another any more; `says_so`: the primary is told.
+    /// The link from a machine to another is gone; `says_so`: it tells the primary.
     pub(super) fn part(&mut self, peer: usize, other: usize, says_so: bool) {
         let end = &mut self.ends[peer];
         if !end.lives || !end.parted.insert(other) {
@@ -145,7 +145,7 @@ impl World<'_> {
         self.go_on(peer);
     }
 
-    /// A machine comes in, unless it is there.
+    /// A machine joins, unless it is connected.
     fn come(&mut self, site: Site) {
         let Site::Worker(machine) = site else { return };
         if self.peer_at(site).is_some_and(|peer| self.ends[peer].lives) {
