@@ -1,6 +1,6 @@
-//! Who is at the ends of each lane, what happens when something has left one, and when it is there.
+//! The two ends of each lane, and what they do when a frame has left or arrived.
 //!
-//! Invariants: what arrives is taken in order, each thing whole, after its head was read: from then on its body lands. An end
+//! Invariants: frames are taken in order, each as a whole; its head is read before, when its body begins to land. An end
 //! that is gone takes nothing.
 
 use super::Trial;
@@ -22,7 +22,7 @@ impl Trial {
         (2 + from) * self.nodes.len() + to
     }
 
-    /// Who sends on a lane; `None` is the primary.
+    /// The sender of a lane; `None` is the primary.
     pub(super) fn sender(&self, lane: usize) -> Option<usize> {
         let count = self.nodes.len();
         match lane / count {
@@ -32,7 +32,7 @@ impl Trial {
         }
     }
 
-    /// Who receives from it; `None` is the primary.
+    /// The receiver of a lane; `None` is the primary.
     pub(super) fn receiver(&self, lane: usize) -> Option<usize> {
         let count = self.nodes.len();
         if lane / count == 1 { None } else { Some(lane % count) }
@@ -52,7 +52,7 @@ impl Trial {
         self.lanes[lane].send(lane, item, &mut self.agenda);
     }
 
-    /// What was leaving a lane has left, if nothing holds it.
+    /// The frame at the head of a lane has left, unless a fault holds it.
     pub(super) fn left(&mut self, lane: usize) {
         let Some(item) = self.lanes[lane].left() else { return };
         let sender = self.sender(lane);
@@ -78,7 +78,7 @@ impl Trial {
         self.pump(lane);
     }
 
-    /// Takes what is there off a lane, and has the next begin to land.
+    /// Takes arrived frames off a lane, and lets the next one begin to land.
     pub(super) fn pump(&mut self, lane: usize) {
         while !self.is_over() || self.drains {
             let Some(item) = self.lanes[lane].first() else { return };
@@ -103,7 +103,7 @@ impl Trial {
         }
     }
 
-    /// The head of a frame is read; false where its body has to wait.
+    /// Reads the head of a frame; false if its body has to wait.
     pub(super) fn begin_frame(&mut self, lane: usize, kind: Kind, head: &[u8], has_body: bool) -> bool {
         match (self.sender(lane), self.receiver(lane)) {
             (Some(peer), None) => {
@@ -126,7 +126,7 @@ impl Trial {
         }
     }
 
-    /// Something is there.
+    /// A frame has arrived.
     pub(super) fn take(&mut self, lane: usize, item: Item) {
         self.moved_last = match &item {
             Item::Frame(Frame { kind: Kind::Ping | Kind::Pong, .. }) => self.moved_last,
@@ -154,7 +154,7 @@ impl Trial {
         }
     }
 
-    /// The receiver of a lane sees that its link is broken.
+    /// The receiver of a lane notices that its link is broken.
     pub(super) fn see_broken(&mut self, lane: usize) {
         match (self.sender(lane), self.receiver(lane)) {
             (Some(peer), None) => self.gone(peer, "the connection was reset"),
@@ -165,7 +165,7 @@ impl Trial {
     }
 }
 
-/// Whether a frame has bytes that land somewhere, which has to be named before.
+/// Whether a frame has elements, which need memory before they land.
 fn has_body(frame: &Frame) -> bool {
     matches!(frame.body, Body::Elements(_))
 }

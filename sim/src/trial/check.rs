@@ -1,6 +1,6 @@
-//! What has to hold after every event of a trial.
+//! The invariants that are checked after every event of a trial.
 //!
-//! Invariants: checks change nothing. The number before each is that of `docs/simulator.md`.
+//! Invariants: checks change nothing. The number at each check is that of `docs/simulator.md`.
 
 use super::joins::comer;
 use super::looks;
@@ -13,27 +13,27 @@ use bramble_schedule::message::{Missing, ResultHead};
 use bramble_schedule::primary::Event;
 use std::time::Duration;
 
-/// Every so many events all tiles are looked at.
+/// All tiles are checked after so many events.
 const TILES_EVERY: u64 = 64;
-/// Virtual seconds in which something has to get on.
+/// Virtual seconds within which the product must make progress.
 const STILL_MAX_S: f64 = 60.0;
-/// Virtual seconds that a loss may be noticed later than silence is.
+/// Virtual seconds by which the primary may notice a loss later than the limit of silence.
 const NOTICED_S: f64 = 5.0;
-/// No trial takes so many virtual seconds, or events.
+/// Limits of a trial in virtual seconds and in events.
 const SECONDS_MAX: f64 = 3600.0;
 /// See `SECONDS_MAX`.
 const EVENTS_MAX: u64 = 3_000_000;
 
-/// What faults make of machines.
+/// Which machines faults have struck, for the checks.
 pub(super) struct Checks {
-    /// When a machine, or its link, was taken away, or the last that it had sent moved.
+    /// When a machine or its link was lost, or when its last frames still moved.
     died: Vec<Option<Duration>>,
-    /// Machines that something happened to that can have them taken for dead.
+    /// Machines that a fault may make look lost.
     suffered: Vec<bool>,
-    /// Machines whose links were made slower.
+    /// Machines whose links a fault has slowed.
     slowed: Vec<bool>,
     calls: u64,
-    /// The primary was suspended, or its clock leapt or stood still.
+    /// Whether the primary was suspended, or its clock jumped or stopped.
     odd_clock: bool,
     moves: usize,
     progress: f64,
@@ -53,18 +53,18 @@ impl Checks {
         }
     }
 
-    /// A machine, or its link, is gone from now on.
+    /// A machine or its link is lost from now on.
     pub(super) fn dies(&mut self, peer: usize, now: Duration) {
         self.died[peer].get_or_insert(now);
         self.suffered[peer] = true;
     }
 
-    /// What a machine that is gone has sent is still on its way now.
+    /// Frames that a lost machine had sent are still under way.
     fn speaks(&mut self, peer: usize, now: Duration) {
         self.died[peer] = self.died[peer].map(|_| now);
     }
 
-    /// The primary's clock is not what it should be.
+    /// The primary's clock is wrong from now on.
     pub(super) fn clock_goes_wrong(&mut self) {
         self.odd_clock = true;
     }
@@ -73,30 +73,30 @@ impl Checks {
         self.odd_clock
     }
 
-    /// A machine's link may now be too slow to wait for.
+    /// A fault may have made a machine's link too slow.
     pub(super) fn slows(&mut self, peer: usize) {
         self.slowed[peer] = true;
     }
 
-    /// It was, and others do what the machine had.
+    /// The primary found a link too slow, and reassigned its machine's work.
     pub(super) fn too_slow(&mut self, peer: usize) {
-        assert!(self.slowed[peer], "the link of w{peer} is as it was, and taken for too slow");
+        assert!(self.slowed[peer], "the link of w{peer} was never slowed, and is taken for too slow");
         self.suffered[peer] = true;
     }
 
-    /// A machine may now seem dead.
+    /// A fault may make a machine look lost.
     pub(super) fn suffers(&mut self, peer: usize) {
         self.suffered[peer] = true;
     }
 
-    /// Tiles are to be made again.
+    /// Tiles will be recomputed, so progress falls.
     pub(super) fn goes_back(&mut self) {
         self.progress = 0.0;
     }
 }
 
 impl Trial {
-    /// After an event of the primary.
+    /// The checks after an event of the primary.
     pub(super) fn check(&mut self, is_new: bool) {
         // (1)
         self.primary.validate();
@@ -117,7 +117,7 @@ impl Trial {
         assert!(8 * aside <= predicted, "{} bytes wait, {predicted} were predicted", 8 * aside);
         if staged > 0 {
             for peer in 0..self.count {
-                assert!(self.shell.staged_of(peer) <= 1, "several tiles of w{peer} are half there");
+                assert!(self.shell.staged_of(peer) <= 1, "several tiles of w{peer} are partly received");
             }
         }
         for peer in 0..self.count {
@@ -127,7 +127,7 @@ impl Trial {
         }
     }
 
-    /// (3) An element is what the plan makes of it.
+    /// (3) An element has exactly the value that the plan gives.
     pub(super) fn check_element(&self, place: usize, when: &str) {
         let (is, should) = (self.shell.c[place], self.expected[place]);
         if is.to_bits() != should.to_bits() {
@@ -138,7 +138,7 @@ impl Trial {
         }
     }
 
-    /// (6) Nothing that is still heard of a machine that is gone counts.
+    /// (6) Late events of a lost machine have no effect.
     pub(super) fn check_that_the_gone_count_for_nothing(&mut self, peer: usize) {
         let head = ResultHead { c: 0, epoch: 0, step_start: 0, step_end: 1, first_line: 0, lines: 1 };
         let late = [
@@ -164,7 +164,7 @@ impl Trial {
         assert_eq!(self.primary.standing(peer), standing);
     }
 
-    /// (6) Of those that are gone nothing counts either when others have come in since, whose numbers are new.
+    /// (6) Nor do they after other machines have joined, which have new indices.
     pub(super) fn check_that_numbers_stay(&mut self) {
         for peer in (0..self.count).filter(|peer| self.shell.sessions[*peer].is_gone).collect::<Vec<_>>() {
             if !self.is_over() {
@@ -173,12 +173,12 @@ impl Trial {
         }
     }
 
-    /// (8) A machine is lost for a reason.
+    /// (8) A machine is lost only for a reason.
     pub(super) fn check_loss(&self, peer: usize, why: &str) {
         assert!(self.checks.suffered[peer], "w{peer} is lost, and nothing is wrong with it: {why}");
     }
 
-    /// (8) A worker gives its primary up for a reason.
+    /// (8) A worker gives up its primary only for a reason.
     pub(super) fn check_patience(&self, peer: usize) {
         let lane = &self.lanes[self.out(peer)];
         let held = lane.held_last.is_some_and(|last| {
@@ -186,10 +186,10 @@ impl Trial {
         });
         let is_gone = lane.is_over() || self.shell.sessions[peer].is_gone;
         let held = held || self.stands > 0 || self.watch.stands();
-        assert!(held || is_gone, "w{peer} gives up the primary, which has just not said anything to it");
+        assert!(held || is_gone, "w{peer} gives up the primary, which was heard just now");
     }
 
-    /// (8) A worker gives its link with another one up for a reason: nothing could come over it.
+    /// (8) A worker gives up its link with another only for a reason: the link could carry nothing.
     pub(super) fn check_silence(&self, from: usize, to: usize) {
         let longest = NEIGHBOUR_SILENCE_MAX.as_secs_f64() + NOTICED_S;
         let held = self.lanes[self.across(from, to)].held_last;
@@ -198,13 +198,13 @@ impl Trial {
         assert!(held || !is_well, "w{to} gives up w{from}, and nothing is wrong with them or their link");
     }
 
-    /// (8) Something gets on, losses are noticed, and it ends.
+    /// (8) The product makes progress, losses are noticed, and the trial ends.
     pub(super) fn check_time(&mut self) {
         let now = self.agenda.now();
         assert!(now.seconds() < SECONDS_MAX && self.events < EVENTS_MAX, "it does not end");
         let passed = self.clock.passed();
         for peer in 0..self.checks.died.len() {
-            // The silence begins with the end of its last words, which a slow link may carry for seconds.
+            // The silence begins with the end of the machine's last frame, which a slow link may carry for seconds.
             if self.lanes[self.back(peer)].moves() {
                 self.checks.speaks(peer, passed);
             }
@@ -213,7 +213,7 @@ impl Trial {
             let seconds = passed.saturating_sub(died).as_secs_f64();
             assert!(
                 self.is_over() || seconds < SILENCE_MAX.as_secs_f64() + NOTICED_S,
-                "w{peer} has been gone for {seconds} s, and nobody has noticed"
+                "w{peer} has been gone for {seconds} s, and the primary has not noticed"
             );
         }
         if now.seconds_from(self.moved_last) > STILL_MAX_S && !self.is_over() && !self.watch.stands() {
@@ -224,7 +224,7 @@ impl Trial {
         }
     }
 
-    /// When the product is over.
+    /// The checks when the product is over.
     pub(super) fn check_the_end(&mut self, scenario: &Scenario) {
         // (7)
         let late = Event::Joined(comer(0, 1 << 20, 1.0));
@@ -235,7 +235,7 @@ impl Trial {
             let actions = self.primary.handle(event, now);
             assert!(actions.is_empty(), "something happens after the end: {actions:?}");
         }
-        // Who comes then has a number, by which its shell asks.
+        // A machine that joins then gets an index, by which its shell asks.
         assert_eq!(self.primary.standing(self.count).jobs_given, 0);
         if let Some(why) = &self.shell.failed {
             return self.check_failure(why);
@@ -251,7 +251,7 @@ impl Trial {
         self.check_work();
     }
 
-    /// (10) Nobody who stays does anything twice or in vain, and of each tile each step came back once.
+    /// (10) No machine that stays computes anything twice or in vain, and each step of each tile came back once.
     fn check_work(&self) {
         let plan = self.primary.plan();
         if plan.regions.iter().any(|region| region.levels > 0) {
@@ -270,7 +270,7 @@ impl Trial {
         }
     }
 
-    /// (10) Who was there all the time has used up all that it was given, and keeps nothing for anybody.
+    /// (10) A machine without faults has used everything that it was sent, and retains nothing for others.
     pub(super) fn check_what_is_left(&self) {
         if self.shell.failed.is_some() {
             return;
@@ -281,7 +281,7 @@ impl Trial {
         }
     }
 
-    /// There is no C only where nobody is left whose word counts, or nobody has room.
+    /// A product fails only if no trusted machine is left, or none has enough memory.
     fn check_failure(&self, why: &str) {
         if why == looks::NOBODY_ELSE {
             return assert!(!self.looks.wrong().is_empty(), "C is right, and not kept");
@@ -299,7 +299,7 @@ impl Trial {
     }
 }
 
-/// Nobody has the bytes that are named; so many has who has most.
+/// No machine has the bytes that the message names; `most` is the memory of the largest.
 pub(super) fn check_want(why: &str, most: Option<u64>) {
     let needed = why.split(" has the ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
     let is_right = needed.zip(most).is_some_and(|(needed, most)| needed > most);

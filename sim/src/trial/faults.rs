@@ -1,19 +1,19 @@
-//! What faults do to the machines and links of a trial.
+//! Effects of faults on the machines and links of a trial.
 //!
-//! Invariants: the primary's own threads have none. A fault at a machine that has no part, or that is gone, does nothing. It
-//! stays where it began: a machine that comes in again meanwhile has nothing of it.
+//! Invariants: the primary's own threads have no faults. A fault at a machine that has no part, or that is gone, does nothing. A
+//! fault stays with the session where it began: a machine that joins again meanwhile is free of it.
 
 use super::{Happening, Trial};
 use crate::fault::{At, Fault, FaultKind, Site};
 use std::time::Duration;
 
-/// A link that takes so many seconds for a ping may seem dead.
+/// A link on which a ping takes longer than this may look lost.
 const PING_MAX_S: f64 = 1.0;
 
-/// A primary that says nothing for longer may be given up.
+/// A primary that is silent for longer may be given up.
 const QUIET_MAX: Duration = Duration::from_secs(12);
 
-/// What a fault is at.
+/// What a fault has struck.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Struck {
     peer: Option<usize>,
@@ -77,7 +77,7 @@ impl Trial {
         }
     }
 
-    /// A fault is over.
+    /// A fault ends.
     pub(super) fn end_fault(&mut self, number: usize) {
         let fault = self.faults[number];
         match (fault.kind, self.struck[number].peer) {
@@ -96,7 +96,7 @@ impl Trial {
         }
     }
 
-    /// The peer that a machine is, or was last.
+    /// The current or last peer of a machine.
     pub(super) fn peer_of(&self, at: At) -> Option<usize> {
         let At::Worker(worker) = at else { return None };
         self.machines.iter().rposition(|machine| *machine == worker && worker > 0)
@@ -109,7 +109,7 @@ impl Trial {
         }
     }
 
-    /// The lanes that a fault of links is on.
+    /// The lanes that a fault of a link affects.
     fn lanes_at(&self, kind: FaultKind, site: Site) -> Vec<usize> {
         let (from, to, both) = match site {
             Site::Link { from, to, both } => (from, to, both),
@@ -125,7 +125,7 @@ impl Trial {
         ways.into_iter().flatten().collect()
     }
 
-    /// A link breaks: what is on it is lost, and both ends see it.
+    /// A link breaks: frames on it are lost, and both ends notice.
     fn sever(&mut self, site: Site) {
         for lane in self.lanes_at(FaultKind::Cut, site) {
             if self.lanes[lane].is_over() {
@@ -144,9 +144,9 @@ impl Trial {
         }
     }
 
-    /// What can have an end seem dead that is not, or too slow.
+    /// Records machines that a fault of a link may make look lost, or too slow.
     fn blame(&mut self, lane: usize, kind: FaultKind) {
-        // No real link takes seconds for a ping alone; while C is looked at nothing else is on it.
+        // No real link takes seconds for a ping alone; during the inspection of C only pings are on it.
         let is_dead = kind == FaultKind::Stall || self.lanes[lane].ping_s() > PING_MAX_S;
         if let (None, Some(peer)) | (Some(peer), None) = (self.sender(lane), self.receiver(lane)) {
             if is_dead {
@@ -158,7 +158,7 @@ impl Trial {
         }
     }
 
-    /// A frame whose end is timed by a clock that has leapt may seem to stand still.
+    /// Records that a frame in transit may look stalled to an end whose clock has jumped.
     fn blame_a_leap(&mut self, end: Option<usize>) {
         for lane in 0..self.lanes.len() {
             if self.receiver(lane) == end
@@ -202,7 +202,7 @@ impl Trial {
         });
     }
 
-    /// The primary's process is suspended, or goes on.
+    /// Suspends or resumes the primary's process.
     fn stand_still(&mut self, stands: bool) {
         self.stands = if stands { self.stands + 1 } else { self.stands.saturating_sub(1) };
         for lane in 0..self.lanes.len() {
@@ -221,7 +221,7 @@ impl Trial {
         }
     }
 
-    /// Whether something happens at the primary, which is suspended.
+    /// Whether an event needs the primary, which is suspended.
     pub(super) fn is_for_later(&self, happening: &Happening) -> bool {
         let at_the_primary = |number: usize, kind| {
             let fault = self.faults[number];
@@ -231,7 +231,7 @@ impl Trial {
             && match happening {
                 Happening::Reader(_) | Happening::Looked | Happening::Kept | Happening::Spotted(_) => true,
                 Happening::Broken(lane) => self.receiver(*lane).is_none(),
-                // Only a primary that runs lets machines in.
+                // Only a running primary admits machines.
                 Happening::Fault(number) => at_the_primary(*number, FaultKind::Join),
                 Happening::Over(number) => at_the_primary(*number, FaultKind::Restart),
                 Happening::Link(..) | Happening::Done(..) | Happening::Tick => false,

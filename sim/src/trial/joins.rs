@@ -1,12 +1,12 @@
-//! Machines that come in while a product runs, for the first time or again.
+//! Machines that join while a product runs, for the first time or again.
 //!
-//! Place in the flow: a fault says that a machine comes; what `primary/src/run/joins.rs` does follows: a link, a number, and
-//! the primary hears of it.
+//! Place in the flow: a fault makes a machine join; then follows what `primary/src/run/joins.rs` does: a link, an index, and
+//! the event for the primary.
 //!
-//! Invariants: who comes in has the next number, and nothing of what was said to it or by it before; a machine that is there
-//! does not come in.
+//! Invariants: a joining machine has the next index, and no messages from before; a machine that is connected
+//! does not join.
 //!
-//! Deliberately absent: finding it, saying hello, and whether its kernels fit: only who may take part comes in.
+//! Deliberately absent: dialling, the hello, and the check of its kernel: only machines that may take part join.
 
 use super::Trial;
 use super::links::Lane;
@@ -14,7 +14,7 @@ use super::node::Node;
 use crate::fault::{At, Site};
 use bramble_schedule::primary::{Event, PeerInfo, Referred};
 
-/// A machine that comes in, as the primary knows it.
+/// The `PeerInfo` of a machine that joins.
 pub(super) fn comer(machine: usize, credit_bytes: u64, gflops: f64) -> PeerInfo {
     PeerInfo {
         name: format!("w{machine}"),
@@ -29,7 +29,7 @@ pub(super) fn comer(machine: usize, credit_bytes: u64, gflops: f64) -> PeerInfo 
 }
 
 impl Trial {
-    /// A machine comes in, unless it is there or there is no such machine.
+    /// A machine joins, unless it is connected or does not exist.
     pub(super) fn come(&mut self, site: Site) {
         let Site::Worker(machine) = site else { return };
         if self.is_over() {
@@ -53,7 +53,7 @@ impl Trial {
             self.lanes[lane] = Lane::new(rate, latency);
         }
         if self.stands > 0 || self.watch.stands() {
-            // It may have to wait for long until it hears anything.
+            // It may wait for long until it hears anything.
             self.checks.suffers(peer);
         }
         self.seen.joined += 1;

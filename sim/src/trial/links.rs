@@ -1,12 +1,12 @@
-//! One way of one link: what waits, what is leaving, what is on its way.
+//! One direction of one link: frames that wait, leave, and are in flight.
 //!
-//! Place in the flow: ends give a lane what they send and hear when it has left (`Left`), and when the next is there (`There`);
-//! faults slow it down, hold it up or end it.
+//! Place in the flow: senders pass frames to a lane; the lane signals when one has left (`Left`) and when the next has arrived
+//! (`There`); faults slow it, hold it or end it.
 //!
-//! Invariants: what arrives does so in the order in which it was sent; nothing is lost but by the lane's end. Signals say that
-//! something has left or is there, not what: held-up lanes remember that they came.
+//! Invariants: frames arrive in the order in which they were sent; only the lane's end loses any. Signals do not name
+//! frames: a lane that is held remembers pending signals.
 //!
-//! Deliberately absent: what frames mean, and cards that several links share (the timing mode has those).
+//! Deliberately absent: the meaning of frames, and network cards that several links share (the timing mode has those).
 
 use crate::clock::{Agenda, Time};
 use crate::fault::FaultKind;
@@ -17,27 +17,27 @@ use std::collections::{BTreeMap, VecDeque};
 /// Bytes of a frame's header.
 const HEADER_BYTES: usize = 16;
 
-/// What a frame carries beside its head.
+/// The body of a frame.
 #[derive(Clone, Debug)]
 pub(super) enum Body {
     Empty,
-    /// Line by line.
+    /// Elements, line by line.
     Elements(Vec<f64>),
-    /// How a matrix is made.
+    /// The description of a generated matrix.
     Bytes(Vec<u8>),
-    /// A part of C, in the primary's own memory.
+    /// A lease of a part of C, in the primary's own memory.
     Lent(Rect),
 }
 
-/// What the sender does when a frame has left.
+/// The sender's action when a frame has left.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum After {
     Nothing,
-    /// Counts a store of so many bytes.
+    /// Reports that a store of so many bytes was sent.
     Sent(usize),
-    /// Forgets a tile.
+    /// Frees a tile.
     Returned(u32),
-    /// An order has been carried out.
+    /// Reports that a relay order was carried out.
     Passed(Forward),
 }
 
@@ -48,15 +48,15 @@ pub(super) struct Frame {
     pub(super) head: Vec<u8>,
     pub(super) body: Body,
     pub(super) after: After,
-    /// False where the link ends in the middle of it.
+    /// False if the link ends in the middle of the frame.
     pub(super) is_whole: bool,
 }
 
-/// What a lane carries.
+/// An item on a lane.
 #[derive(Clone, Debug)]
 pub(super) enum Item {
     Frame(Frame),
-    /// The credit that has gathered when it leaves.
+    /// The credit accumulated until it leaves.
     Credit,
     /// The sender has closed the link.
     End,
@@ -86,42 +86,42 @@ impl Item {
     }
 }
 
-/// What a lane has to be woken for.
+/// Events of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
-    /// What is leaving has left.
+    /// The leaving item has left.
     Left,
-    /// The oldest on its way is there.
+    /// The oldest item in flight has arrived.
     There,
 }
 
-/// One way of one link.
+/// One direction of one link.
 pub(super) struct Lane {
     bytes_per_s: f64,
     latency_s: f64,
     waiting: VecDeque<Item>,
     leaving: Option<Item>,
     flying: VecDeque<Item>,
-    /// Signals that have come and could not be acted on.
+    /// Signals that came while the lane was held.
     left_due: bool,
     there_due: usize,
-    /// Faults that are on it.
+    /// Faults that affect it.
     effects: BTreeMap<usize, FaultKind>,
-    /// How many hold up the sender, and the receiver.
+    /// How many faults suspend the sender, and the receiver.
     sender_stands: u32,
     receiver_stands: u32,
-    /// The sender has sent its last.
+    /// Whether the sender has closed it.
     is_closed: bool,
-    /// Nothing arrives any more.
+    /// Whether nothing arrives any more.
     is_over: bool,
-    /// The first on its way has been looked at, and lands.
+    /// Whether the head of the first item in flight was read, so that its body lands.
     pub(super) lands: bool,
-    /// Since when it is the first; and when the lane was last held up.
+    /// Since when that item is the first; and when the lane was last held.
     pub(super) first_since: Time,
     pub(super) held_last: Option<Time>,
-    /// Orders that will not be carried out.
+    /// Relay orders that will not be carried out.
     undone: Vec<Forward>,
-    /// Bytes of what has left, and what of the one that is leaving had left when that was last looked at.
+    /// Bytes of items that have left, and the part of the leaving item that had left when last computed.
     gone: f64,
     going: f64,
 }
@@ -154,7 +154,7 @@ impl Lane {
         self.is_over
     }
 
-    /// Whether nothing waits, and nothing leaves.
+    /// Whether nothing waits or leaves.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.leaving.is_none()
     }
@@ -172,7 +172,7 @@ impl Lane {
         self.sender_stands > 0 || self.is_stalled()
     }
 
-    /// Bytes that have left, after so many seconds more.
+    /// Bytes that have left, `seconds` after the last call.
     pub(super) fn gone_after(&mut self, seconds: f64) -> u64 {
         if let Some(item) = self.leaving.as_ref().filter(|_| !self.left_due && !self.is_held_at_sender()) {
             let some = seconds * self.bytes_per_s / self.slowness();
@@ -182,14 +182,14 @@ impl Lane {
         (self.gone + self.going) as u64
     }
 
-    /// Whether bytes of a frame are on their way now.
+    /// Whether bytes are moving now.
     pub(super) fn moves(&self) -> bool {
         let leaves = self.leaving.is_some() && !self.left_due;
         !self.is_over && !self.is_held() && (leaves && !self.is_held_at_sender() || !self.flying.is_empty())
     }
 
-    /// Whether the receiver's system takes a body that is leaving, bit by bit. The head of a store is as long here as a body is
-    /// on a real link, and as slow.
+    /// Whether the receiver is taking the bytes of a body that is leaving. The head of a store counts, too: here it is as
+    /// long, and as slow, as a body on a real link.
     pub(super) fn takes_a_body(&self) -> bool {
         let is_body = |item: &Item| match item {
             Item::Frame(frame) => frame.kind == Kind::Store || matches!(frame.body, Body::Elements(_)),
@@ -199,28 +199,28 @@ impl Lane {
         !self.is_over && !stands && !self.left_due && self.leaving.as_ref().is_some_and(is_body)
     }
 
-    /// Whether something is on its way, and has begun to land.
+    /// Whether an item is in flight and has begun to land.
     pub(super) fn is_in_a_frame(&self) -> bool {
         !self.is_over && self.lands && !self.flying.is_empty()
     }
 
-    /// Whether something is there that may not land yet.
+    /// Whether an item has arrived that may not land yet.
     pub(super) fn is_refused(&self) -> bool {
         !self.is_over && !self.lands && self.there_due > 0 && !self.is_held()
     }
 
-    /// So many times slower, for the faults that are on it.
+    /// By how much the faults slow it.
     fn slowness(&self) -> f64 {
         let slow = |kind: &FaultKind| if let FaultKind::Slow(times) = kind { *times } else { 1.0 };
         self.effects.values().map(slow).fold(1.0, f64::max)
     }
 
-    /// How long a ping takes to leave, in seconds.
+    /// Seconds that a ping takes to leave.
     pub(super) fn ping_s(&self) -> f64 {
         24.0 * self.slowness() / self.bytes_per_s
     }
 
-    /// What a frame takes longer; `chance` from 0 to 1.
+    /// Seconds by which the faults delay a frame; `chance` is from 0 to 1.
     fn extra_s(&self, chance: f64) -> f64 {
         let extra = |kind: &FaultKind| match kind {
             FaultKind::Delay(most) => most.as_secs_f64() * chance,
@@ -230,7 +230,7 @@ impl Lane {
         self.effects.values().map(extra).sum()
     }
 
-    /// Sends something. `me` is the lane's number.
+    /// Sends an item. `me` is the lane's index.
     pub(super) fn send<E: From<(usize, Signal)>>(&mut self, me: usize, item: Item, agenda: &mut Agenda<E>) {
         if !self.is_over && !self.is_closed {
             self.waiting.push_back(item);
@@ -251,7 +251,7 @@ impl Lane {
         }
     }
 
-    /// What has left, if it could: to be changed, and given back (`fly`).
+    /// Removes the item that has left, unless the lane is held; the caller completes it and passes it to `fly`.
     pub(super) fn left(&mut self) -> Option<Item> {
         if self.is_over {
             return None;
@@ -265,7 +265,7 @@ impl Lane {
         self.leaving.take()
     }
 
-    /// Something is on its way.
+    /// Puts an item in flight.
     pub(super) fn fly<E: From<(usize, Signal)>>(
         &mut self,
         me: usize,
@@ -280,17 +280,17 @@ impl Lane {
         self.start(me, agenda);
     }
 
-    /// One more is there.
+    /// An item has arrived.
     pub(super) fn there(&mut self) {
         self.there_due += 1;
     }
 
-    /// The first on its way, if it is to be looked at now.
+    /// The first item in flight, if the receiver may look at it now.
     pub(super) fn first(&self) -> Option<&Item> {
         if self.is_over || self.is_held() { None } else { self.flying.front() }
     }
 
-    /// Takes the first if it is there.
+    /// Takes the first item if it has arrived.
     pub(super) fn take(&mut self, now: Time) -> Option<Item> {
         if self.there_due == 0 || self.is_over || self.is_held() {
             return None;
@@ -306,7 +306,7 @@ impl Lane {
         self.effects.insert(number, kind);
     }
 
-    /// A fault is over.
+    /// A fault ends.
     pub(super) fn recover<E: From<(usize, Signal)>>(
         &mut self,
         (me, number): (usize, usize),
@@ -316,7 +316,7 @@ impl Lane {
         self.go_on(me, agenda);
     }
 
-    /// An end of it stands still, or goes on.
+    /// Suspends or resumes one end.
     pub(super) fn stand<E: From<(usize, Signal)>>(
         &mut self,
         me: usize,
@@ -344,7 +344,7 @@ impl Lane {
         self.flying.clear();
     }
 
-    /// The sender is gone: what is on its way arrives, of what is leaving a part, then the end; before it `last`.
+    /// The sender is gone: items in flight arrive, the leaving one partly, then `last`, then the end.
     pub(super) fn close<E: From<(usize, Signal)>>(
         &mut self,
         me: usize,
@@ -374,13 +374,13 @@ impl Lane {
         self.undone.extend(orders);
     }
 
-    /// Orders to pass something on that will not be carried out.
+    /// Takes the relay orders that will not be carried out.
     pub(super) fn take_undone(&mut self) -> Vec<Forward> {
         std::mem::take(&mut self.undone)
     }
 }
 
-/// The order that something ends.
+/// The relay order that an item completes.
 fn order(item: &Item) -> Option<Forward> {
     match item {
         Item::Frame(Frame { after: After::Passed(forward), .. }) => Some(*forward),

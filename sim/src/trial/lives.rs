@@ -1,12 +1,13 @@
-//! The primary dies, and another goes on with what is on its disk.
+//! The primary dies, and another process resumes from its disk.
 //!
-//! Place in the flow: a trial is a life of the primary. Where it dies the next one begins with the journal, as `--resume` does
-//! (`crates/primary/src/resume.rs`, `run/kept.rs`): the same plan, without what is there, by the machines that are here.
+//! Place in the flow: a trial consists of lives of the primary. When one dies the next begins with its journal, as
+//! `--resume` does (`crates/primary/src/resume.rs`, `run/resume_point.rs`): the same plan without the complete tiles, with
+//! the machines that are connected.
 //!
-//! Invariants: what the journal names is there, to the digest (`keeper.rs`). Machines come with nothing of before; what was to
-//! happen to them later still does.
+//! Invariants: tiles in the journal are in C, to the digest (`journal_writer.rs`). Machines keep nothing of the earlier
+//! life; their later faults still happen.
 //!
-//! Deliberately absent: comparing what the user asks for with what was asked before.
+//! Deliberately absent: comparing the new request with the earlier one.
 
 use super::disk::Disk;
 use super::joins::comer;
@@ -22,29 +23,29 @@ use bramble_schedule::primary::{Operands, PeerInfo, Primary};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Longest until somebody goes on, in seconds, and until a machine that survived is there again.
+/// Longest time in seconds until the next life begins, and from then until a surviving machine joins.
 const GAP_MAX_S: f64 = 3.0;
-/// A machine that survived is there at once, in so many of 1.
+/// The probability that a surviving machine is connected at once.
 const AT_ONCE: f64 = 0.85;
 
-/// What a life leaves.
+/// What a life leaves to the next.
 pub(super) struct Left {
-    /// The unfinished C, and what is valid of its journal, if there is one with tiles.
+    /// The unfinished C, and the valid journal, if there is one with tiles.
     c: Vec<f64>,
     pub(super) journal: Option<Journal>,
     log: Vec<u8>,
-    /// Tiles that are there and wrong, since a machine lied.
+    /// Tiles that are in C and wrong, because a machine lied.
     wrong: BTreeMap<Tile, Rect>,
-    /// Tiles that the journal names and that are not what it says: they were being made again.
+    /// Tiles whose digests differ from the journal's: they were being recomputed.
     damaged: BTreeSet<Tile>,
-    /// Machines that are here.
+    /// Connected machines.
     machines: Vec<usize>,
-    /// What happens from now on.
+    /// Faults from now on.
     pub(super) faults: Vec<Fault>,
     pub(super) hash: u64,
 }
 
-/// What a journal is of.
+/// The head of the trial's journal.
 pub(super) fn head(plan: &Plan, (alpha, beta): (f64, f64)) -> Head {
     let some = |number| Digest128([number; 16]);
     let old_c = plan.problem.reads_c.then(|| some(3));
@@ -52,12 +53,12 @@ pub(super) fn head(plan: &Plan, (alpha, beta): (f64, f64)) -> Head {
     Head { alpha, beta, a: some(1), b: some(2), old_c, kernel: "trial".to_owned(), plan }
 }
 
-/// How often machines may come in with these faults.
+/// How many joins these faults can cause.
 pub(super) fn comings(faults: &[Fault]) -> usize {
     faults.iter().filter(|fault| matches!(fault.kind, FaultKind::Join | FaultKind::Restart)).count()
 }
 
-/// Who is here for a life, and its state machine; an error where nobody of them has room for what is left.
+/// The peers of a life, and its state machine; an error if none of them has memory for the rest.
 pub(super) fn begun(
     scenario: &Scenario,
     operands: Operands,
@@ -92,7 +93,7 @@ pub(super) fn begun(
 }
 
 impl Trial {
-    /// What is there when a life begins; with a keeper where the primary is to die in it.
+    /// Sets up a life from what the last one left; with a journal writer if the primary will die in it.
     pub(super) fn take_over(&mut self, scenario: &Scenario, left: Option<Left>) {
         let every = Duration::from_secs_f64(
             scenario.plan.predicted.seconds.clamp(0.1, 20.0) * self.random.between(0.01, 0.2),
@@ -127,7 +128,7 @@ impl Trial {
         }
     }
 
-    /// The primary dies: its process, or its whole machine.
+    /// The primary dies: only its process, or its whole machine.
     pub(super) fn die(&mut self, kind: FaultKind) {
         let Some(keeper) = &self.keeper else { unreachable!("it was to die, so there is a journal") };
         let disk = keeper.disk.clone();
@@ -140,8 +141,8 @@ impl Trial {
         let journal = found.map(|mut journal| {
             let is = journal.head.plan.clone();
             let was = Plan { relay: is.relay, ..plan.clone().unpredicted() };
-            assert_eq!(is, was, "the plan of the journal is another");
-            // What is not what it was is made again.
+            assert_eq!(is, was, "the journal has another plan");
+            // Tiles with another digest are recomputed.
             let n = self.matter.p.n;
             let is_there = |tile: &Tile, was| digest(&c, rect_of(plan, *tile), n) == was;
             damaged.extend(
@@ -160,7 +161,7 @@ impl Trial {
         });
         let wrong = wrong.collect();
         if journal.is_none() {
-            // The file is made anew.
+            // The next run creates the file anew.
             c.fill(GARBAGE);
         }
         self.seen.tiles_kept += journal.as_ref().map_or(0, |journal| journal.tiles.len() as u64);
@@ -169,7 +170,7 @@ impl Trial {
         let (machines, mut faults) = self.who_stays(gap);
         faults.extend(self.later(gap));
         if journal.is_none() {
-            // The plan names its machines whether they are here or not.
+            // The plan names its machines whether they are connected or not.
             faults.extend((1..self.cluster.len()).map(|machine| {
                 let kind = if machines.contains(&machine) { FaultKind::Join } else { FaultKind::Kill };
                 Fault { kind, site: Site::Worker(machine), from: Duration::ZERO, to: None }
@@ -178,7 +179,7 @@ impl Trial {
         self.left = Some(Left { c, journal, log, wrong, damaged, machines, faults, hash: self.hash });
     }
 
-    /// Machines that are here when the next life begins, and when the others come.
+    /// The machines that are connected when the next life begins, and the joins of the others.
     fn who_stays(&mut self, gap: Duration) -> (Vec<usize>, Vec<Fault>) {
         let (mut machines, mut coming) = (Vec::new(), Vec::new());
         for peer in 0..self.count {
@@ -196,7 +197,7 @@ impl Trial {
         (machines, coming)
     }
 
-    /// What was to happen after the death, from when somebody goes on; whoever was to come in again by now does.
+    /// The faults after the death, relative to the next life; a restart under way becomes a join.
     fn later(&self, gap: Duration) -> Vec<Fault> {
         let now = self.agenda.now().duration();
         let after = |at: Duration| at.checked_sub(now).map(|rest| rest + gap);

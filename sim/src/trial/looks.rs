@@ -1,9 +1,9 @@
-//! Looking at C, as the primary's shell does when all tiles are there.
+//! The inspection of C, as by the primary's shell when all tiles are committed.
 //!
-//! Place in the flow: what `crates/primary/src/run/inspection.rs` does, where the model takes the place of the check. Looking
-//! takes a while, in which machines may still come and go.
+//! Place in the flow: replaces `crates/primary/src/run/inspection.rs`; the model replaces the check. The inspection
+//! takes time, in which machines may still be lost and join.
 //!
-//! Invariants: only what a machine that lied has made is wrong, and all of that is made again by others.
+//! Invariants: only tiles that a lying machine made are wrong, and other machines recompute all of them.
 
 use super::matter::{GARBAGE, places};
 use super::{Happening, Trial};
@@ -11,38 +11,38 @@ use bramble_matrix::{Rect, Span};
 use bramble_schedule::primary::Event;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Why there is no C, where nobody is left who did not make what is wrong.
-pub(super) const NOBODY_ELSE: &str = "C is wrong, and nobody else is here";
-/// Longest that looking takes, in seconds.
+/// Why the product failed, if no machine is left that did not make wrong tiles.
+pub(super) const NOBODY_ELSE: &str = "C is wrong, and no other machine is connected";
+/// Longest duration of an inspection, in seconds.
 const LOOKING_MAX_S: f64 = 12.0;
 
-/// Longest that looking at one tile takes.
+/// Longest duration of a spot check, in seconds.
 const SPOT_MAX_S: f64 = 2.0;
 
-/// What was found.
+/// Findings of inspections and spot checks.
 #[derive(Default)]
 pub(super) struct Looks {
-    /// Machines that have sent something wrong.
+    /// Machines that have returned a wrong result.
     pub(super) liars: BTreeSet<usize>,
     /// Tiles that are wrong now, by region and number.
     wrong: BTreeMap<(usize, u64), Rect>,
-    /// Tiles that the journal of a run before names and that were not what it says.
+    /// Tiles whose digests differ from the journal of an earlier run.
     damaged: BTreeSet<(usize, u64)>,
-    /// Who may have made what was wrong: nobody of them is given anything any more.
+    /// Machines that may have made wrong tiles: they get no more work.
     pub(super) suspects: BTreeSet<usize>,
-    /// Tiles that were made again, and who was under suspicion when they last were.
+    /// Recomputed tiles, and the suspects when each was last recomputed.
     again: BTreeMap<(usize, u64), BTreeSet<usize>>,
-    /// Their steps, each time.
+    /// Steps of these tiles, each time.
     pub(super) steps_again: u64,
 }
 
 impl Looks {
-    /// Where tiles of a run before are wrong, or are not what its journal says.
+    /// Wrong and damaged tiles of an earlier life.
     pub(super) fn of_before(wrong: BTreeMap<(usize, u64), Rect>, damaged: BTreeSet<(usize, u64)>) -> Self {
         Self { wrong, damaged, ..Self::default() }
     }
 
-    /// Whether a run before was making a tile again when it died: until this one has said of it that it is there, it is not.
+    /// Whether an earlier life was recomputing a tile when it died: it is not valid until this life has recorded it.
     pub(super) fn was_damaged(&self, tile: (usize, u64)) -> bool {
         self.damaged.contains(&tile)
     }
@@ -51,27 +51,27 @@ impl Looks {
         &self.wrong
     }
 
-    /// Whether a tile has been made again.
+    /// Whether a tile has been recomputed.
     pub(super) fn is_again(&self, tile: (usize, u64)) -> bool {
         self.again.contains_key(&tile)
     }
 
-    /// Whether it is known that a tile is wrong, or has been.
+    /// Whether a tile is known to be wrong, or to have been.
     pub(super) fn is_known(&self, tile: (usize, u64)) -> bool {
         self.wrong.contains_key(&tile) || self.is_again(tile)
     }
 }
 
 impl Trial {
-    /// All tiles are there.
+    /// All tiles are committed.
     pub(super) fn begin_to_look(&mut self) {
         let seconds = self.random.between(0.0, 1.0).powi(4) * LOOKING_MAX_S;
         self.agenda.add(seconds, Happening::Looked);
-        // Nothing lands while it is read.
+        // Nothing may land while C is read.
         self.shell.lend(self.all_of_c());
     }
 
-    /// A tile is complete: whether it is wrong, and somebody who made a part of it has lied.
+    /// A tile is complete: whether it is wrong; then one of its makers must have lied.
     pub(super) fn may_be_wrong(&mut self, rect: Rect) -> bool {
         let is_wrong =
             places(rect, self.matter.p.n).any(|at| self.shell.c[at].to_bits() != self.expected[at].to_bits());
@@ -87,7 +87,7 @@ impl Trial {
         true
     }
 
-    /// A tile is looked at by itself, while the product runs: what lies there now counts.
+    /// Starts a spot check, of the elements that are in C now.
     pub(super) fn begin_a_spot(&mut self, rect: Rect) {
         let is_wrong =
             places(rect, self.matter.p.n).any(|at| self.shell.c[at].to_bits() != self.expected[at].to_bits());
@@ -95,9 +95,9 @@ impl Trial {
         self.agenda.add(seconds, Happening::Spotted(is_wrong));
     }
 
-    /// Only who has sent something wrong is left out for that.
+    /// A worker may be excluded only if it returned a wrong result.
     pub(super) fn check_liar(&mut self, peer: usize) {
-        assert!(self.looks.liars.contains(&peer), "w{peer} is left out, and has sent nothing wrong");
+        assert!(self.looks.liars.contains(&peer), "w{peer} is excluded, and has returned nothing wrong");
         self.checks.suffers(peer);
     }
 
@@ -105,13 +105,13 @@ impl Trial {
         Rect::new(Span::new(0, self.matter.p.m), Span::new(0, self.matter.p.n))
     }
 
-    /// C is right, or others make again what is wrong.
+    /// Accepts C if it is right, else has other machines recompute the wrong tiles.
     pub(super) fn look(&mut self) {
         self.shell.take_back(self.all_of_c());
         let again: Vec<(usize, u64)> = self.looks.again.keys().copied().collect();
         for ((tile, left_out), makers) in self.looks.again.iter().zip(self.primary.makers(&again)) {
             let were_trusted = !makers.iter().any(|maker| left_out.contains(maker));
-            assert!(were_trusted, "{tile:?} was made again by who was left out");
+            assert!(were_trusted, "{tile:?} was recomputed by an excluded machine");
         }
         if self.looks.wrong.is_empty() {
             self.shell.finished = true;

@@ -1,12 +1,12 @@
-//! One product with real elements, under a virtual clock, in which things go wrong.
+//! A trial: one product with real elements, under a virtual clock, with faults.
 //!
-//! Place in the flow: takes the place of both shells, of the machines and of the network between them. The state machines are
-//! the real ones, and what they say to each other is encoded and decoded. `swarm` runs trials by the thousand.
+//! Place in the flow: replaces both shells, the machines and the network between them. The state machines are
+//! the real ones, and their messages are encoded and decoded. `swarm` runs thousands of trials.
 //!
-//! Invariants: after every event those of `check.rs`. The same scenario gives the same trial, to the event.
+//! Invariants: after every event those of `check.rs`. The same scenario gives the same trial, event by event.
 //!
-//! Deliberately absent: real time, cards that links share, the cost of the primary's event loop: how long a product takes is what
-//! the timing mode tells.
+//! Deliberately absent: real time, network cards that links share, the cost of the primary's event loop: the timing mode predicts
+//! how long a product takes.
 
 mod carry;
 mod check;
@@ -44,28 +44,28 @@ use bramble_plan::Machine;
 use bramble_schedule::clock::{Clock, PRIMARY_STEP};
 use bramble_schedule::primary::{Event, Operands, Primary};
 
-/// How often ends look at the time.
+/// Interval between ticks of all ends, seconds.
 const TICK_S: f64 = 0.1;
 
-/// What can happen.
+/// Events.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     Link(usize, Signal),
-    /// A thread of a machine is done with its task.
+    /// A thread of a machine has finished its task.
     Done(usize, Task),
     /// The primary's reader of a link ends.
     Reader(usize),
-    /// One end of a link sees that it is broken: a lane's receiver.
+    /// The receiver of a lane notices that the link is broken.
     Broken(usize),
-    /// A fault begins, or is over.
+    /// A fault begins, or ends.
     Fault(usize),
     Over(usize),
     Tick,
-    /// C has been looked at.
+    /// The inspection of C has ended.
     Looked,
-    /// The keeper of the journal is done with a step.
+    /// The journal writer has ended a step.
     Kept,
-    /// A tile has been looked at, and is wrong or not.
+    /// A spot check has ended: whether the tile is wrong.
     Spotted(bool),
 }
 
@@ -75,61 +75,61 @@ impl From<(usize, Signal)> for Happening {
     }
 }
 
-/// What came of a trial.
+/// Result of a trial.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tried {
-    /// A number of everything that happened and when.
+    /// A hash of all events and their times.
     pub hash: u64,
     /// Virtual seconds.
     pub seconds: f64,
-    /// Things that happened.
+    /// Number of events.
     pub events: u64,
-    /// Machines that were lost.
+    /// Number of lost machines.
     pub losses: usize,
-    /// How often what is rare came up.
+    /// Counts of rare events.
     pub seen: Seen,
-    /// How often work moved, losses or not.
+    /// How often work moved, by steals or losses.
     pub moves: usize,
-    /// Why there is no C, where that is as it should be: nobody was left who could make it.
+    /// Why the product failed, in cases where failing is right: no machine was left that could finish it.
     pub failed: Option<String>,
 }
 
-/// How often what is rare came up.
+/// Counts of rare events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Frames with lines that workers passed on to each other.
+    /// Frames with lines that workers relayed to each other.
     pub relayed: u64,
-    /// Matrices that did not come from the worker that should have passed them on.
+    /// Matrices that the relaying worker did not send.
     pub missed: u64,
-    /// Tiles that went on from a sum in C and landed beside it.
+    /// Tiles that continued a sum in C and were staged.
     pub staged: u64,
-    /// Tiles that were made again though they were in C.
+    /// Tiles that were recomputed although they were in C.
     pub thrown_away: u64,
-    /// Sums that were added to C after the machine that made them was lost.
+    /// Partial sums that were added to C after the loss of the machine that made them.
     pub left_behind: u64,
-    /// Tiles of which some lines had landed when their machine was lost.
+    /// Tiles that were partly received when their machine was lost.
     pub broken_off: u64,
-    /// Machines that were given up because they were silent.
+    /// Machines that were lost because they were silent.
     pub silent: u64,
     /// Machines whose links were too slow.
     pub too_slow: u64,
-    /// Machines that were left out since what they sent was wrong, before all of C was there.
+    /// Machines that were excluded for wrong results, before C was complete.
     pub left_out: u64,
-    /// Links between workers that one of them gave up because nothing came over it.
+    /// Links between workers that one of them gave up because of silence.
     pub parted: u64,
-    /// Machines that came in, and those of them that gave work back.
+    /// Machines that joined, and those of them that returned work.
     pub joined: u64,
     /// See `joined`.
     pub comers_worked: u64,
-    /// Tiles that were wrong and were made again.
+    /// Wrong tiles that were recomputed.
     pub mended: u64,
-    /// Deaths of the primary, those with a journal that was not synced, and tiles that the next one did not have to make.
+    /// Deaths of the primary, those with an unsynced journal, and tiles that the next life did not have to compute.
     pub deaths: u64,
     /// See `deaths`.
     pub died_torn: u64,
     /// See `deaths`.
     pub tiles_kept: u64,
-    /// How often the primary was suspended, or a clock leapt or stood still.
+    /// How often the primary was suspended, or a clock jumped or stopped.
     pub odd_clocks: u64,
 }
 
@@ -138,18 +138,18 @@ struct Trial {
     primary: Primary,
     shell: Shell,
     nodes: Vec<Node>,
-    /// How many peers there are by now; after them nodes, lanes and sessions for those who come in.
+    /// Number of peers so far; nodes, lanes and sessions beyond it are for machines that may join.
     count: usize,
-    /// How many there were when it began.
+    /// Number of peers at the start.
     first_count: usize,
     cluster: Vec<Machine>,
-    /// Machine of each peer, and the memory that it may be given.
+    /// Machine of each peer, and the memory that it grants.
     machines: Vec<usize>,
     rooms: Vec<u64>,
-    /// Of n peers, also of those to come: n from the primary, n to it, then n by n from peer to peer.
+    /// For n peers, future ones included: n lanes from the primary, n to it, then n by n between peers.
     lanes: Vec<Lane>,
     matter: Matter,
-    /// What C has to be.
+    /// The value that C must have.
     expected: Vec<f64>,
     is_digits: bool,
     lines_per_frame: u32,
@@ -158,38 +158,38 @@ struct Trial {
     random: Random,
     hash: u64,
     events: u64,
-    /// How often ends have looked at the time.
+    /// Number of ticks.
     ticks: u64,
     seen: Seen,
-    /// When something happened last that gets the product on.
+    /// When the product last made progress.
     moved_last: Time,
-    /// The product is over, and what is on its way arrives.
+    /// The product is over, and frames in flight still arrive.
     drains: bool,
     checks: check::Checks,
     looks: looks::Looks,
-    /// By peer: products that it was asked for, that it made, and steps of tiles that came back whole.
+    /// By peer: multiplications that were sent and done, and steps of tiles that came back complete.
     jobs_sent: Vec<u64>,
     jobs: Vec<u64>,
     steps_back: Vec<u64>,
-    /// Steps of tiles that were there before this life of the primary.
+    /// Steps of tiles that were complete before this life of the primary.
     steps_there: u64,
-    /// The primary's clock, and what the schedule makes of it.
+    /// The primary's clock as its process sees it, and as the schedule corrects it.
     watch: Watch,
     clock: Clock,
-    /// How many faults have the primary stand still, and what happens when it goes on.
+    /// How many faults suspend the primary, and events that wait until it resumes.
     stands: u32,
     deferred: Vec<Happening>,
-    /// Keeps the journal, where the primary is to die.
+    /// The journal writer, if the primary will die.
     keeper: Option<Keeper>,
-    /// What is left, when it has.
+    /// What is left, once it has died.
     left: Option<Left>,
 }
 
-/// Tries a scenario.
+/// Runs a scenario.
 ///
 /// # Panics
 ///
-/// Where anything is not as it has to be: that is what it is for.
+/// If an invariant is violated: that is the purpose of a trial.
 pub fn try_out(scenario: &Scenario) -> Tried {
     let (mut left, mut tried) = (None, Tried::default());
     loop {
@@ -214,13 +214,13 @@ pub fn try_out(scenario: &Scenario) -> Tried {
 }
 
 impl Trial {
-    /// One life of the primary, after what an earlier one left. An error where nobody has room for the rest.
+    /// One life of the primary, after an earlier one if `left` is given. An error if no machine has memory for the rest.
     fn new(scenario: &Scenario, left: Option<Left>) -> Result<Self, String> {
         let plan = &scenario.plan;
         let matter = Matter::of(scenario, plan);
         let expected = model::c_of(plan, &matter);
         let wrong = matter.far_off(&expected);
-        assert_eq!(wrong, None, "the model is no product");
+        assert_eq!(wrong, None, "the model's C is not the product");
         let p = plan.problem;
         let operands = Operands {
             a_layout: if scenario.col_major { Layout::ColMajor } else { Layout::RowMajor },
@@ -236,7 +236,7 @@ impl Trial {
         let rate = |at: usize| machine(at).link.map_or(f64::INFINITY, |link| link.bytes_per_s);
         let latency = |at: usize| machine(at).link.map_or(0.0, |link| link.round_trip_s / 2.0);
         let faults = left.as_ref().map_or_else(|| scenario.faults.0.clone(), |left| left.faults.clone());
-        // Who comes in has its lanes from then on.
+        // Lanes exist from the start for all machines that may join.
         let first_count = peers.len();
         let count = first_count + lives::comings(&faults);
         let primary_lanes = (0..2 * count).map(|at| Lane::new(rate(at % count), latency(at % count)));
@@ -288,7 +288,7 @@ impl Trial {
         Ok(trial)
     }
 
-    /// From the start until C is there, or the primary is not.
+    /// Runs from the start until C is accepted, the product has failed, or the primary dies.
     fn live(&mut self) {
         for number in 0..self.faults.len() {
             self.agenda.add(self.faults[number].from.as_secs_f64(), Happening::Fault(number));
@@ -298,14 +298,14 @@ impl Trial {
         self.run();
     }
 
-    /// Looks at what there is in the end.
+    /// Checks the end of the trial.
     fn end(&mut self, scenario: &Scenario) {
         self.check_the_end(scenario);
         self.drain();
         self.check_what_is_left();
     }
 
-    /// Counts this life.
+    /// Adds this life to the result.
     fn account(self, tried: &mut Tried) {
         let comers = self.first_count..self.count;
         tried.hash = self.hash;
@@ -318,7 +318,7 @@ impl Trial {
         tried.failed = self.shell.failed;
     }
 
-    /// What is on its way when the product is over still arrives at workers; the primary says nothing any more.
+    /// After the product, frames in flight still arrive at workers; the primary sends nothing more.
     fn drain(&mut self) {
         self.drains = true;
         self.part_where_nothing_moves();
@@ -345,7 +345,7 @@ impl Trial {
         }
     }
 
-    /// Until C is there, or it is said that it will not be.
+    /// Runs until C is accepted, the product has failed, or the primary dies.
     fn run(&mut self) {
         while !self.is_over() {
             let Some(happening) = self.agenda.next() else {
@@ -383,7 +383,7 @@ impl Trial {
         self.shell.finished || self.shell.failed.is_some() || self.left.is_some()
     }
 
-    /// What happens, and when, in one number.
+    /// Adds an event and its time to the hash.
     fn remember(&mut self, happening: &Happening) {
         let what = match happening {
             Happening::Link(lane, Signal::Left) => (1, *lane),

@@ -1,9 +1,9 @@
-//! What C has to be, to the bit: the plan's own sums, computed by one machine in the plan's order.
+//! The model: the bits that C must have, computed by one machine with the plan's own sums in the plan's order.
 //!
-//! Place in the flow: made before a trial; each tile that is committed is compared with it.
+//! Place in the flow: made before a trial; each committed tile is compared with it.
 //!
-//! Invariants: it knows the plan (which spans of k each cell has, whether a span goes on from the sum before it or is added to
-//! it) and the recipe of cells, and nothing of blocks, machines, jobs or messages.
+//! Invariants: it knows the plan (the spans of k of each cell, and whether a span continues the sum before it or is added to
+//! it) and the recipe of cells, but no blocks, machines, jobs or messages.
 
 use super::matter::{Before, Matter, places};
 use bramble_matrix::{Rect, Span};
@@ -21,7 +21,7 @@ struct Cell<'a> {
     j: u64,
 }
 
-/// C as the plan makes it.
+/// C according to the plan.
 pub(super) fn c_of(plan: &Plan, matter: &Matter) -> Elements {
     let mut spans: BTreeMap<(usize, u64, u64), Vec<(Span, bool)>> = BTreeMap::new();
     for block in plan.members.iter().flat_map(|member| member.blocks()) {
@@ -44,7 +44,7 @@ pub(super) fn c_of(plan: &Plan, matter: &Matter) -> Elements {
 }
 
 impl Cell<'_> {
-    /// The sum of some steps, into C.
+    /// Adds the sum of some steps to C.
     fn add(&self, steps: Span, goes_on: bool, c: &mut Elements) {
         let n = self.matter.p.n;
         let reads_c = self.matter.p.reads_c;
@@ -65,7 +65,7 @@ impl Cell<'_> {
         }
     }
 
-    /// Its tiles after these steps, the first of which finds them as `first` says.
+    /// The cell's tiles after these steps; `first` is their initial value.
     fn made(&self, steps: Span, first: Before, c: &Elements) -> Vec<Elements> {
         let (matter, region) = (self.matter, self.region);
         let q = region.q();
@@ -94,7 +94,7 @@ impl Cell<'_> {
         tiles
     }
 
-    /// Tile (u, v) and its panels of one step.
+    /// Multiplies tile (u, v)'s panels of one step.
     fn multiply(&self, (step, u, v): (u64, u64, u64), w: (u64, u64), before: Before, tile: &mut Elements) {
         let a = self.region.a_panel(self.i, step, u, w.0);
         let b = self.region.b_panel(step, self.j, w.1, v);
