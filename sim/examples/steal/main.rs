@@ -1,5 +1,5 @@
-//! What stealing gains: clusters of which one machine is slower than it said, and plans whose parts are uneven. A table of
-//! simulated products with and without it.
+//! The gain of work stealing: clusters with one machine that is slower than stated, and plans with uneven shares. Prints a
+//! table of simulated products with and without stealing.
 
 #![allow(clippy::print_stdout)] // It is what it is for.
 
@@ -14,9 +14,9 @@ struct Case {
     n: u64,
     k: u64,
     strategy: &'static str,
-    /// Speed of the first worker, of what it said.
+    /// Real speed of the first worker, relative to the stated one.
     speed: f64,
-    /// What it may hold.
+    /// Memory of each machine.
     memory_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Trials by the thousand, or one again: products in which things go wrong (docs/simulator.md).
+//! Runs thousands of trials, or one: products with faults (docs/simulator.md).
 //!
 //! ```text
 //! cargo run -p bramble-sim --example swarm -- --seeds 5000 [--from 0] [--most 10]
@@ -23,14 +23,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the command line says.
+/// The command line.
 #[derive(Default)]
 struct Told {
     seed: Option<u64>,
     faults: Option<Faults>,
     seeds: u64,
     from: u64,
-    /// Violations after which no more is tried.
+    /// Violations after which no more trials are run.
     most: u64,
 }
 
@@ -55,7 +55,7 @@ fn told(words: &[String]) -> Result<Told, String> {
     Ok(told)
 }
 
-/// One trial, told at length.
+/// Runs one trial and prints its result in full.
 fn one(seed: u64, faults: Option<Faults>) -> ExitCode {
     let drawn = Scenario::of(seed);
     let scenario = Scenario { faults: faults.unwrap_or_else(|| drawn.faults.clone()), ..drawn };
@@ -70,7 +70,7 @@ fn one(seed: u64, faults: Option<Faults>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Many trials on all cores.
+/// Runs many trials on all cores.
 fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let next = AtomicU64::new(from);
@@ -113,10 +113,10 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
     let [right, losses, events, relayed, moves, without, joined, worked, slow, rest @ ..] = sums;
     let [deaths, torn, kept, odd, out, parted] = rest;
     println!(
-        "{right} right ({without} without C), {losses} losses ({slow} of links that were too slow, {out} of machines that were \
-         wrong), {events} events, \
+        "{right} right ({without} without C), {losses} losses ({slow} of links that were too slow, {out} of machines excluded for \
+         wrong results), {events} events, \
          {relayed} pieces relayed ({parted} silent neighbours), {moves} moves, {joined} joined and {worked} of them worked, \
-         {deaths} deaths of the primary ({torn} while the journal was written), {kept} tiles kept, {odd} odd clocks"
+         {deaths} deaths of the primary ({torn} while the journal was written), {kept} tiles kept, {odd} clock faults"
     );
     let count = failed.len();
     for found in failed {

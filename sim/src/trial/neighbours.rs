@@ -1,9 +1,9 @@
-//! What workers pass on to each other, and links between them that end.
+//! Relaying between workers in a trial, and links between workers that end.
 //!
-//! Place in the flow: does what the worker's shell does (crates/worker/src/session/neighbours.rs, relay.rs), with elements.
+//! Place in the flow: replaces parts of the worker's shell (crates/worker/src/session/neighbours.rs, relay.rs), with elements.
 //!
-//! Invariants: each order to pass something on is followed by one `Passed`, whether there is a link or not. Lines that are faster
-//! than their announcement stay in the link. Who hears nothing for too long, by the schedule's own measure, gives the link up.
+//! Invariants: each relay order is followed by one `Passed`, whether there is a link or not. Lines that arrive before their
+//! announcement stay in the link. A worker that hears nothing for too long, by the schedule's own rule, gives up the link.
 
 use super::Trial;
 use super::links::{After, Body, Frame};
@@ -14,7 +14,7 @@ use bramble_schedule::message::{Forward, Kind, MatrixHeader, PieceHead, Reached,
 use bramble_schedule::worker::Event;
 
 impl Trial {
-    /// Has a matrix passed on, if there is a link.
+    /// Relays a matrix, if there is a link.
     pub(super) fn pass(&mut self, peer: usize, forward: Forward) {
         let to = forward.to as usize;
         if self.nodes[peer].lost.contains(&to) {
@@ -48,7 +48,7 @@ impl Trial {
         is_expected
     }
 
-    /// Something from another worker is there.
+    /// A frame from another worker has arrived.
     pub(super) fn take_of_a_neighbour(&mut self, (from, to): (usize, usize), frame: Frame) {
         self.nodes[to].ears.entry(from).and_modify(|(_, heard)| *heard += 1);
         if frame.kind != Kind::Ping {
@@ -56,7 +56,7 @@ impl Trial {
         }
     }
 
-    /// A worker says to the others that it is there, and gives those up of whom it hears nothing.
+    /// A worker sends its neighbours a sign of life, and gives up those that have been silent for too long.
     pub(super) fn listen(&mut self, peer: usize) {
         let now = self.agenda.now();
         let others: Vec<usize> = self.nodes[peer].ears.keys().copied().collect();
@@ -82,7 +82,7 @@ impl Trial {
         }
     }
 
-    /// Links between workers that carry nothing any more, and nobody has noticed before the product was over.
+    /// Parts workers whose links are stalled, if they had not noticed before the product was over.
     pub(super) fn part_where_nothing_moves(&mut self) {
         let count = self.count;
         for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
@@ -93,7 +93,7 @@ impl Trial {
         }
     }
 
-    /// Lines from another worker are there.
+    /// Lines from another worker have arrived.
     fn take_piece(&mut self, to: usize, frame: Frame) {
         let piece = decoded(PieceHead::decode(&frame.head));
         let Body::Elements(elements) = frame.body else { panic!("lines without elements") };
@@ -114,7 +114,7 @@ impl Trial {
         }
     }
 
-    /// A worker has no link to another any more.
+    /// The link from a worker to another is gone.
     pub(super) fn part(&mut self, peer: usize, other: usize, says_so: bool) {
         if !self.nodes[peer].lives || !self.nodes[peer].lost.insert(other) {
             return;

@@ -1,8 +1,8 @@
-//! A worker in a trial: its state machine, its matrices, its threads, and what it sends.
+//! A worker in a trial: its state machine, its matrices, its threads, and its messages.
 //!
-//! Place in the flow: does what the worker's shell does (crates/worker/src/session), with elements.
+//! Place in the flow: replaces the worker's shell (crates/worker/src/session), with elements.
 //!
-//! Invariants: what is running when the machine stops is never done.
+//! Invariants: a task that runs when the machine stops never ends.
 
 use super::joins::comer;
 use super::links::{After, Body, Frame, Item};
@@ -21,7 +21,7 @@ use bramble_schedule::worker::{Action, Event, Run, Silence, Turn, Turns, Worker}
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What a compute thread does.
+/// A task of a compute thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Task {
     Run(Run),
@@ -32,12 +32,12 @@ pub(super) enum Task {
 pub(super) struct Held {
     pub(super) header: MatrixHeader,
     pub(super) elements: Vec<f64>,
-    /// It is a part of C, in the primary's own memory.
+    /// The part of C that it is, if it is in the primary's own memory.
     lent: Option<Rect>,
     generated: Option<Generated>,
 }
 
-/// One worker.
+/// One simulated worker.
 pub(super) struct Node {
     pub(super) worker: Worker,
     pub(super) shares_memory: bool,
@@ -48,27 +48,27 @@ pub(super) struct Node {
     pub(super) held: BTreeMap<u32, Held>,
     credit: u64,
     credit_waits: bool,
-    /// Neighbours to whom there is no link any more.
+    /// Neighbours to which its link is gone.
     pub(super) lost: BTreeSet<usize>,
-    /// What it hears of those to whom there was one when it began, and how often it heard something.
+    /// Its first neighbours: how long each has been silent, and how often it was heard.
     pub(super) ears: BTreeMap<usize, (Silence, u64)>,
-    /// It runs, however slowly.
+    /// Whether it runs, however slowly.
     pub(super) lives: bool,
-    /// How many faults have it stand still, and what was done meanwhile.
+    /// How many faults suspend it, and tasks that ended meanwhile.
     pub(super) stands: u32,
     pub(super) deferred: Vec<Task>,
-    /// How many times slower it computes.
+    /// How many times slower it computes, for each fault that slows it.
     pub(super) busy: BTreeMap<usize, f64>,
-    /// How many faults have it give back what is wrong.
+    /// How many faults make it return wrong results.
     pub(super) lies: u32,
-    /// The primary was heard since that was last asked; and when it last was, by the session's clock.
+    /// Whether the primary was heard since the last check, and when it was last heard, by the session's clock.
     is_heard: bool,
     heard: Duration,
     pub(super) watch: Watch,
     clock: Clock,
-    /// When the session began.
+    /// Start of the session.
     began: Time,
-    /// When it was last told of a matrix.
+    /// When it last got an announcement.
     pub(super) announced: Time,
 }
 
@@ -100,22 +100,22 @@ impl Node {
         }
     }
 
-    /// A place for one who may come in.
+    /// A node for a machine that may join.
     pub(super) fn absent() -> Self {
         Self { lives: false, ..Self::new(&comer(0, 0, 1.0), 1, 1.0) }
     }
 
-    /// Its session begins later than the product.
+    /// Sets the start of a session that begins later than the product.
     pub(super) fn starts(&mut self, now: Time) {
         self.began = now;
     }
 
-    /// What the session's clock shows, which counts from when it began.
+    /// The session's clock, which counts from its start.
     pub(super) fn shown(&self, now: Time) -> Duration {
         self.watch.shows(now) - self.began.duration()
     }
 
-    /// For how long the primary has been silent, when its bytes move now or not.
+    /// How long the primary has been silent; `moves`: its bytes are moving now.
     pub(super) fn silence(&mut self, now: Time, moves: bool) -> Duration {
         let shown = self.shown(now);
         let time = self.clock.look(shown);
@@ -144,7 +144,7 @@ impl Node {
 }
 
 impl Trial {
-    /// The head of a store is at a machine: it needs memory.
+    /// The head of a store has arrived: its matrices need memory.
     pub(super) fn announce(&mut self, peer: usize, head: &StoreHead) {
         let actions = self.nodes[peer].worker.handle(Event::Announced(head));
         self.act(peer, actions.unwrap_or_else(|e| panic!("w{peer}: the primary broke the protocol: {e}")));
@@ -154,7 +154,7 @@ impl Trial {
         }
     }
 
-    /// A message of the primary is at a machine.
+    /// A message of the primary has arrived.
     pub(super) fn hear(&mut self, peer: usize, frame: Frame, was_announced: bool) {
         self.nodes[peer].is_heard = true;
         match frame.kind {
@@ -200,7 +200,7 @@ impl Trial {
         self.act(peer, decoded(actions));
     }
 
-    /// Does what a worker's state asks for, and what its threads can do.
+    /// Carries out actions, and starts tasks on idle threads.
     pub(super) fn act(&mut self, peer: usize, actions: Vec<Action>) {
         for action in actions {
             match action {
@@ -237,7 +237,7 @@ impl Trial {
         self.compute(peer);
     }
 
-    /// The frame for the credit that has gathered.
+    /// The frame with the accumulated credit.
     pub(super) fn take_credit(&mut self, peer: usize) -> Frame {
         let node = &mut self.nodes[peer];
         node.credit_waits = false;
@@ -245,7 +245,7 @@ impl Trial {
         Frame::new(Kind::Credit, head, Body::Empty, After::Nothing)
     }
 
-    /// Threads that are idle take what waits.
+    /// Starts tasks on idle threads.
     fn compute(&mut self, peer: usize) {
         let node = &mut self.nodes[peer];
         while node.running < node.threads
@@ -257,7 +257,7 @@ impl Trial {
         }
     }
 
-    /// A thread is done with a task.
+    /// A thread has finished a task.
     pub(super) fn done(&mut self, peer: usize, task: Task) {
         let node = &mut self.nodes[peer];
         if !node.lives {
@@ -280,7 +280,7 @@ impl Trial {
         self.act(peer, decoded(actions));
     }
 
-    /// The elements of a generated matrix.
+    /// Computes the elements of a generated matrix.
     fn fill(&mut self, peer: usize, id: u32) {
         let held = self.nodes[peer].held.get_mut(&id);
         let held = held.unwrap_or_else(|| panic!("matrix {id} is made and is not there"));
@@ -328,7 +328,7 @@ impl Trial {
         held.insert(job.c, target);
     }
 
-    /// A tile in frames of whole rows; one that was lent in one piece without bytes.
+    /// Sends a tile in frames of whole rows; a leased tile as one message without bytes.
     fn send_back(&mut self, peer: usize, head: ResultHead) {
         let lane = self.back(peer);
         let held = &self.nodes[peer].held[&head.c];
@@ -366,7 +366,7 @@ impl Trial {
         self.act(peer, decoded(actions));
     }
 
-    /// A worker's session ends, with a last word or without; the system closes its links.
+    /// A worker's session ends, with an error message or without; the system closes its links.
     pub(super) fn stop(&mut self, peer: usize, last: Option<String>) {
         if !self.nodes[peer].lives {
             return;
@@ -386,7 +386,7 @@ impl Trial {
         }
     }
 
-    /// A worker is not there any more.
+    /// A worker is gone, with all its state.
     pub(super) fn silence(&mut self, peer: usize) {
         let node = &mut self.nodes[peer];
         node.lives = false;
@@ -397,7 +397,7 @@ impl Trial {
         node.deferred.clear();
     }
 
-    /// A worker stands still.
+    /// Suspends or resumes a worker.
     pub(super) fn stand(&mut self, peer: usize, stands: bool) {
         let count = &mut self.nodes[peer].stands;
         *count = if stands { *count + 1 } else { count.saturating_sub(1) };
@@ -413,7 +413,7 @@ impl Trial {
         }
     }
 
-    /// A worker computes so many times slower.
+    /// A fault makes a worker compute slower, or ends.
     pub(super) fn be_busy(&mut self, peer: usize, number: usize, kind: Option<FaultKind>) {
         match kind {
             Some(FaultKind::Busy(times)) => drop(self.nodes[peer].busy.insert(number, times)),
@@ -422,7 +422,7 @@ impl Trial {
     }
 }
 
-/// What the other end's state machine made, and this end's has to take.
+/// Unwraps a result that the state machine of the other end must not make fail.
 pub(super) fn decoded<T>(result: Result<T, bramble_schedule::ProtocolError>) -> T {
     result.unwrap_or_else(|e| panic!("an end broke the protocol: {e}"))
 }

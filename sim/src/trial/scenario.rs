@@ -1,6 +1,6 @@
-//! A product to be tried: its plan, its machines, how things lie, and what goes wrong.
+//! A scenario: plan, machines, layouts and faults of a trial.
 //!
-//! Invariants: all of it is a function of the seed.
+//! Invariants: a scenario is a function of its seed.
 
 use super::matter::DIGITS_MAX;
 use crate::fault::Faults;
@@ -12,51 +12,51 @@ use bramble_plan::{
 use bramble_schedule::primary::{PeerInfo, Referred};
 use std::fmt::{self, Display, Formatter};
 
-/// What the elements are.
+/// The kind of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// Any: each sum is rounded, so bits tell the order of additions.
+    /// Any numbers: each sum is rounded, so bits depend on the order of additions.
     Rounded,
-    /// Whole, so that every sum is exact and C is known without the plan.
+    /// Whole numbers: every sum is exact, so C is known without the plan.
     Whole,
-    /// Such that step s adds 4^s to each element: digits tell which steps are there, and how often.
+    /// Step s adds 4^s to each element: the digits show which steps were added, and how often.
     Digits,
 }
 
 /// See the head of this file.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it was made of.
+    /// Its seed.
     pub seed: u64,
-    /// What is computed by whom.
+    /// The plan.
     pub plan: Plan,
-    /// The primary, the workers, and machines that may come in later; a machine's number in faults is its place here.
+    /// The primary, the workers, and machines that may join; faults name a machine by its index here.
     pub machines: Vec<Machine>,
-    /// What the elements are.
+    /// The kind of elements.
     pub values: Values,
-    /// Whether A lies by columns.
+    /// Whether A is stored by columns.
     pub col_major: bool,
-    /// Whether work moves from slow machines to others.
+    /// Whether machines steal work.
     pub steals: bool,
-    /// Whether the primary's own threads work where nobody else can.
+    /// Whether the primary's own threads are a reserve.
     pub has_reserve: bool,
-    /// Most lines of results, and of what workers pass on, in a frame.
+    /// Most rows of a result, and most lines of a relayed matrix, in one frame.
     pub lines_per_frame: u32,
-    /// Pairs of machines that found no way to each other, lower number first.
+    /// Pairs of machines that could not link with each other, lower index first.
     pub apart: Vec<(usize, usize)>,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Faults,
 }
 
-/// Tries until some machines have room for a product.
+/// Attempts to draw a product that fits its machines.
 const TRIES: u64 = 64;
-/// Most tiles of a product, and most steps.
+/// Limits of a product in tiles and in steps.
 const TILES_MAX: u64 = 300;
 /// See `TILES_MAX`.
 const STEPS_MAX: u64 = DIGITS_MAX;
 
 impl Scenario {
-    /// A product of up to 48 rows, columns and depth on up to seven workers, and its faults.
+    /// Draws a product of up to 48 rows, columns and depth on up to seven workers, and its faults.
     pub fn of(seed: u64) -> Self {
         for again in 0..TRIES {
             let mut random = Random::new(seed ^ (again << 48));
@@ -67,7 +67,7 @@ impl Scenario {
         unreachable!("of {TRIES} products one fits its machines")
     }
 
-    /// `None` where the product does not fit the machines.
+    /// `None` if the product does not fit the machines.
     fn drawn(seed: u64, random: &mut Random) -> Option<Self> {
         let values = *random.one_of(&[Values::Rounded, Values::Rounded, Values::Whole, Values::Digits]);
         let (p, cut) = problem(values, random)?;
@@ -177,7 +177,7 @@ impl Display for Scenario {
     }
 }
 
-/// `None` where it has too many tiles or steps.
+/// `None` if it has too many tiles or steps.
 fn problem(values: Values, random: &mut Random) -> Option<(Problem, Cut)> {
     let side = |random: &mut Random| 1 + random.below(48);
     let (m, n, k) = (side(random), side(random), side(random));
@@ -191,7 +191,7 @@ fn problem(values: Values, random: &mut Random) -> Option<(Problem, Cut)> {
     Some((p, Cut { tile: Some(tile), depth: Some(depth) }))
 }
 
-/// The primary, and workers on links that together take about so many seconds; then machines like these.
+/// The primary, workers with links on which the product takes about `seconds`, and machines like these that may join.
 fn machines(
     p: &Problem,
     seconds: f64,
@@ -238,7 +238,7 @@ fn base(random: &mut Random) -> Base {
     *random.one_of(&all)
 }
 
-/// The same blocks in another order, which takes more memory.
+/// Changes the order of the plan's blocks, which takes more memory.
 fn in_another_order(plan: &mut Plan, random: &mut Random) {
     let some = 1 + random.below(6);
     let order = *random.one_of(&[Order::Columns(some), Order::Corner, Order::Ending(some)]);

@@ -1,9 +1,9 @@
-//! The primary in a trial: its state machine, C, and where results land.
+//! The primary in a trial: its state machine, C, and the landing of results.
 //!
-//! Place in the flow: does what the primary's shell does (crates/primary/src/run), with elements.
+//! Place in the flow: replaces the primary's shell (crates/primary/src/run), with elements.
 //!
-//! Invariants: a part of C is lent once; what is landing of a machine is dropped before the state machine hears that it is
-//! lost; of what it had put aside only whole sums stay.
+//! Invariants: a part of C is leased once at a time; partly received results of a machine are dropped before the state machine
+//! hears of its loss; only its whole partial sums are kept.
 
 use super::links::{After, Body, Frame, Item};
 use super::matter::{GARBAGE, places};
@@ -17,7 +17,7 @@ use bramble_schedule::message::{
 use bramble_schedule::primary::{Action, Destination, Event, Outgoing, Place, Which};
 use std::collections::BTreeMap;
 
-/// A result that does not land in C.
+/// A result that does not land in C at once.
 pub(super) struct Aside {
     rect: Rect,
     elements: Vec<f64>,
@@ -25,31 +25,31 @@ pub(super) struct Aside {
     is_staged: bool,
 }
 
-/// What the shell knows of a machine.
+/// The shell's state for one machine.
 #[derive(Default)]
 pub(super) struct Session {
-    /// Nothing is sent any more.
+    /// Whether nothing more is sent.
     is_closed: bool,
-    /// Its reader has been told to end.
+    /// Whether its reader was asked to end.
     pub(super) is_cut: bool,
-    /// Its reader has ended.
+    /// Whether its reader has ended.
     pub(super) is_gone: bool,
     why: Option<String>,
-    /// Where the frame that is landing does.
+    /// The destination of the frame that is landing.
     place: Option<Destination>,
 }
 
 /// The primary's memory.
 pub(super) struct Shell {
     pub(super) c: Vec<f64>,
-    /// Parts of C that somebody has: machines that share memory, and tiles of which some lines have landed.
+    /// Leased parts of C: those at machines that share memory, and tiles of which some rows have landed.
     lent: Vec<Rect>,
     partial: BTreeMap<(usize, u32), Rect>,
     pub(super) asides: BTreeMap<(usize, u32), Aside>,
     pub(super) sessions: Vec<Session>,
-    /// What has been committed, by element.
+    /// Whether each element was committed.
     pub(super) committed: Vec<bool>,
-    /// All tiles were there when C was looked at last, and it was found right.
+    /// Whether the inspection has accepted C.
     pub(super) finished: bool,
     pub(super) failed: Option<String>,
 }
@@ -74,15 +74,15 @@ impl Shell {
     }
 
     fn check_that_nobody_has(&self, rect: Rect) {
-        assert!(self.lent.iter().all(|lent| lent.disjoint(rect)), "{rect} of C is lent to another");
+        assert!(self.lent.iter().all(|lent| lent.disjoint(rect)), "{rect} of C is leased already");
     }
 
     pub(super) fn take_back(&mut self, rect: Rect) {
         let at = self.lent.iter().position(|lent| *lent == rect);
-        self.lent.swap_remove(at.unwrap_or_else(|| panic!("{rect} of C was not lent")));
+        self.lent.swap_remove(at.unwrap_or_else(|| panic!("{rect} of C was not leased")));
     }
 
-    /// Elements of sums that wait, and of tiles that are staged.
+    /// Elements of waiting partial sums, and of staged tiles.
     pub(super) fn aside_elements(&self) -> (u64, u64) {
         let of = |staged: bool| {
             let all = self.asides.values().filter(|aside| aside.is_staged == staged);
@@ -91,7 +91,7 @@ impl Shell {
         (of(false), of(true))
     }
 
-    /// How many tiles of a machine are staged.
+    /// The number of staged tiles of a machine.
     pub(super) fn staged_of(&self, peer: usize) -> usize {
         self.asides.iter().filter(|((from, _), aside)| *from == peer && aside.is_staged).count()
     }
@@ -103,7 +103,7 @@ impl Trial {
         self.clock.look(self.watch.shows(self.agenda.now()))
     }
 
-    /// One event through the primary's state, and what comes of it.
+    /// Passes one event to the primary's state machine and carries out the actions.
     pub(super) fn tell(&mut self, event: Event) {
         let is_new = matches!(event, Event::Lost { .. } | Event::Joined(_));
         let now = self.time();
@@ -155,8 +155,8 @@ impl Trial {
     fn whole_aside(&mut self, peer: usize, tile: u32, rect: Rect, is_staged: bool) -> Aside {
         self.shell.check_that_nobody_has(rect);
         let aside = self.shell.asides.remove(&(peer, tile));
-        let aside = aside.unwrap_or_else(|| panic!("tile {tile} of w{peer} was not put aside"));
-        assert!(aside.is_whole && aside.rect == rect && aside.is_staged == is_staged, "half a sum is added");
+        let aside = aside.unwrap_or_else(|| panic!("tile {tile} of w{peer} has no partial sum"));
+        assert!(aside.is_whole && aside.rect == rect && aside.is_staged == is_staged, "an incomplete sum is added");
         aside
     }
 
@@ -167,7 +167,7 @@ impl Trial {
         }
     }
 
-    /// The body of a store, as it is when it is given to the link.
+    /// The body of a store, as it is when it is passed to the link.
     fn body(&mut self, message: &Outgoing) -> Body {
         let (Some(piece), Some(header)) = (message.piece, message.head.matrices.last()) else {
             return Body::Empty;
@@ -205,7 +205,7 @@ impl Trial {
         })
     }
 
-    /// Has a link ended: its reader will say that the machine is gone.
+    /// Ends a link: its reader will report the machine lost.
     fn cut(&mut self, peer: usize, why: String) {
         self.seen.silent += u64::from(why.contains("silent"));
         if why.contains("too slow") {
@@ -223,7 +223,7 @@ impl Trial {
         self.agenda.add(0.0, Happening::Reader(peer));
     }
 
-    /// A link has ended, and nothing of it is landing any more.
+    /// A link has ended, and nothing from it is landing any more.
     pub(super) fn gone(&mut self, peer: usize, why: &str) {
         if self.is_over() || std::mem::replace(&mut self.shell.sessions[peer].is_gone, true) {
             return;
@@ -278,7 +278,7 @@ impl Trial {
         self.shell.asides.entry(key).or_insert_with(fresh)
     }
 
-    /// Lines of a result, or of what they were before they came, where they land.
+    /// Writes rows of a result to their destination; `None` marks rows whose bytes have not arrived.
     fn put_lines_of(&mut self, peer: usize, head: &ResultHead, to: &Destination, elements: Option<&[f64]>) {
         let first = u64::from(head.first_line);
         let value = |at: usize| elements.map_or(GARBAGE, |elements| elements[at]);
@@ -302,7 +302,7 @@ impl Trial {
         }
     }
 
-    /// A frame of a machine is there.
+    /// A frame of a machine has arrived.
     pub(super) fn arrived(&mut self, peer: usize, frame: Frame) {
         if self.shell.sessions[peer].is_cut {
             return;
@@ -334,7 +334,7 @@ impl Trial {
     fn landed(&mut self, peer: usize, head: &ResultHead, body: Body) {
         let to = decoded(self.primary.expect(peer, head));
         if let Some(before) = self.shell.sessions[peer].place.take() {
-            assert_eq!(before, to, "a frame lands elsewhere than it was said when it began to");
+            assert_eq!(before, to, "the destination of a frame has changed while it landed");
         }
         let is_last = u64::from(head.first_line) + u64::from(head.lines) == to.rect.rows.len();
         match body {
@@ -342,7 +342,7 @@ impl Trial {
                 assert_eq!(
                     (rect, to.place),
                     (to.rect, Place::InC),
-                    "what was lent comes back as something else"
+                    "a lease returns as another result"
                 );
                 self.shell.take_back(rect);
             }
@@ -366,7 +366,7 @@ impl Trial {
         }
     }
 
-    /// A tile is complete: it is what the plan makes of it.
+    /// A tile is committed: it must have the bits that the plan gives.
     fn committed(&mut self, rect: Rect) {
         self.shell.check_that_nobody_has(rect);
         for place in places(rect, self.matter.p.n) {
@@ -382,7 +382,7 @@ impl Trial {
         }
     }
 
-    /// What the primary's shell does with what comes of a link.
+    /// Handles an item that has arrived over a link.
     pub(super) fn take_at_primary(&mut self, peer: usize, item: Item) {
         match item {
             Item::Frame(frame) if frame.is_whole => self.arrived(peer, frame),
@@ -392,7 +392,7 @@ impl Trial {
     }
 }
 
-/// Products that a message asks for.
+/// The number of multiplications in a message.
 fn multiplications(message: &Outgoing) -> u64 {
     use bramble_schedule::message::Operation;
     message.head.jobs.iter().filter(|job| job.operation == Operation::Multiply).count() as u64

@@ -1,24 +1,24 @@
-//! What the clock of an end shows: it may leap, and stand still for a while.
+//! The clock of an end: faults may make it jump, or stop for a while.
 //!
-//! Invariants: never goes back. What the schedule makes of it is the schedule's own (`bramble_schedule::clock`).
+//! Invariants: it never goes back. The schedule corrects it by its own rules (`bramble_schedule::clock`).
 
 use crate::clock::Time;
 use std::time::Duration;
 
-/// One end's clock.
+/// The clock of one end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watch {
-    /// When it leapt, and how far.
+    /// Jumps: when, and how far.
     leaps: Vec<(Time, Duration)>,
-    /// How much it has lost by standing still.
+    /// Time lost while it was stopped.
     lost: Duration,
-    /// How many faults have it stand still, and since when.
+    /// How many faults stop it, and since when.
     stands: u32,
     since: Time,
 }
 
 impl Watch {
-    /// What it shows.
+    /// The time that it shows.
     pub(super) fn shows(&self, now: Time) -> Duration {
         let real = if self.stands > 0 { self.since } else { now };
         real.duration() + self.leapt_since(Time::default()) - self.lost
@@ -28,7 +28,7 @@ impl Watch {
         self.leaps.push((now, by));
     }
 
-    /// It stands still from now on, or goes on for one of those who had it stand.
+    /// A fault stops it, or ends.
     pub(super) fn stand(&mut self, now: Time, stands: bool) {
         if stands {
             self.since = if self.stands == 0 { now } else { self.since };
@@ -44,7 +44,7 @@ impl Watch {
         self.stands > 0
     }
 
-    /// How far it has leapt since then.
+    /// The sum of jumps since then.
     pub(super) fn leapt_since(&self, then: Time) -> Duration {
         self.leaps.iter().filter(|(at, _)| *at >= then).map(|(_, by)| *by).sum()
     }
