@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Interval between ticks of the primary, seconds.
 const TICK_S: f64 = 0.1;
-/// After so many ticks without any other event no event will come: longer than the primary waits for a silent machine.
+/// After this many ticks without any other event no event will come: longer than the primary waits for a silent machine.
 const IDLE_TICKS_MAX: u32 = 300;
 
 /// Events.
@@ -140,7 +140,7 @@ struct World<'a> {
     events: u64,
 }
 
-/// Simulates a plan. `machines` are those that the plan was made for: the primary first.
+/// Simulates a plan. `machines` are the machines of the plan: the primary first.
 ///
 /// # Panics
 ///

@@ -65,7 +65,7 @@ fn one_of_three_that_is_killed_at_half_time_leaves_its_half_and_what_it_had_done
     assert!(loss.part > 0.25 && loss.part < 0.36, "{loss:?}");
     let longer = struck.seconds / calm.seconds;
     assert!(longer > 1.4 && longer < 1.75, "{longer}: half of two thirds is left, and a third is added");
-    assert!(struck.flops() > calm.flops() * 1.1, "what was lost is done again");
+    assert!(struck.flops() > calm.flops() * 1.1, "lost work is done again");
     assert!((calm.flops() - plan.problem.flops()).abs() < 1.0, "{} products", calm.flops());
     assert!(struck.failed.is_none() && calm.failed.is_none());
 }

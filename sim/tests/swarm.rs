@@ -99,7 +99,7 @@ fn what_once_went_wrong_does_not() {
     for line in lines {
         let mut words = line.splitn(3, ' ');
         let (Some(seed), Some(faults), Some(what)) = (words.next(), words.next(), words.next()) else {
-            panic!("{line}: a seed, its faults or -, and what it was");
+            panic!("{line}: expected a seed, its faults or -, and the failure");
         };
         let drawn = Scenario::of(seed.parse().unwrap());
         let faults = match faults {

@@ -98,8 +98,9 @@ impl Inspector {
         Ok(VerifyReport { verdict, seconds: began.elapsed().as_secs_f64() })
     }
 
-    /// The tiles of a wrong C that have to be recomputed, with their digests, and those that are certainly wrong. With levels of
-    /// Strassen's method, which mix tiles, all tiles of the cell with the fault; the check cannot tell which of these are wrong.
+    /// The tiles of a wrong C that have to be recomputed, with their digests, and the tiles that are certainly wrong. With
+    /// levels of Strassen's method, which mix tiles, all tiles of the cell with the fault; the check cannot tell which of
+    /// these are wrong.
     pub(crate) async fn locate(
         self: &Arc<Self>,
         c: Matrix,

@@ -260,7 +260,7 @@ fn with_a_share(machines: Vec<MachineReport>, members: usize) -> Vec<MachineRepo
     machines.into_iter().enumerate().filter(counts).map(|(_, machine)| machine).collect()
 }
 
-/// The operands' layouts, and which of them are generated.
+/// The operands' layouts, and whether each is generated.
 fn as_they_lie(request: &Request, problem: &Problem) -> Operands {
     Operands {
         a_layout: request.a.layout(),

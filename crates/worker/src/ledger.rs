@@ -114,7 +114,7 @@ impl Ledger {
         self.state().holders.len() <= 1
     }
 
-    /// Grants what is requested or what is left, unless that is too little or there are too many sessions.
+    /// Grants the request, or the rest of the memory; `None` if that is too little or there are too many sessions.
     pub(crate) fn take(&self, who: &Who, wish: Wish) -> Option<Grant> {
         let mut state = self.state();
         let used = |h: &Holder| h.granted_bytes.saturating_add(h.scratch_bytes);

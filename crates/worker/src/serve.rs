@@ -118,7 +118,7 @@ pub async fn join(
 }
 
 /// A door for other workers of the product, on the address from which this machine reaches the primary. Without it, this worker
-/// only dials those that listen.
+/// only dials workers that listen.
 async fn own_door(link: &Link, security: &Security) -> Option<(Door, u16)> {
     let listener = TcpListener::bind((link.addresses?.here.ip(), 0)).await.ok()?;
     let port = listener.local_addr().ok()?.port();

@@ -1,5 +1,5 @@
-//! Several sessions at one worker, over real links: they see nothing of each other, end alone, and give back what
-//! they had.
+//! Several sessions at one worker, over real links: they do not affect each other, end alone, and return their
+//! memory.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
@@ -41,7 +41,7 @@ fn hello(name: &str, memory_bytes: u64) -> Hello {
     }
 }
 
-/// A primary that says what the test tells it to say.
+/// A primary whose messages the test chooses.
 struct Client {
     link: Link,
     session: JoinHandle<Result<(), WorkerError>>,
@@ -79,7 +79,7 @@ impl Client {
         (Kind::from_code(arrived.kind).unwrap(), arrived)
     }
 
-    /// Opens a session; the error is what the worker says.
+    /// Opens a session; the error is the worker's message.
     async fn greet(&mut self, hello: &Hello) -> Result<Welcome, String> {
         self.send(Kind::Hello, hello.encode(), Body::Empty).await;
         let (kind, arrived) = self.receive().await;
@@ -97,7 +97,7 @@ impl Client {
         self.send(Kind::Store, StoreHead { matrices, jobs }.encode(), body).await;
     }
 
-    /// The elements of the next result, and the credit on the way to it and after it.
+    /// The elements of the next result, and the credit received before and after it.
     async fn result(&mut self) -> (Vec<f64>, u64) {
         let (mut elements, mut credit) = (Vec::new(), 0);
         while elements.is_empty() || credit < 2 * (512 + 32) + 512 {
@@ -139,7 +139,7 @@ fn matrix(id: u32, uses: u16, source: Source) -> MatrixHeader {
 const JOB: Job =
     Job { operation: Operation::Multiply, a: 1, b: 2, c: 3, step: 0, epoch: 0, then: Then::Return };
 
-/// Twice the identity, or any other number of times.
+/// A multiple of the identity.
 fn times(x: f64) -> Vec<u8> {
     [x, 0.0, 0.0, x].into_iter().flat_map(f64::to_le_bytes).collect()
 }
@@ -165,7 +165,7 @@ async fn told(wants: Wants) -> (Vec<LogHead>, Bye) {
     loop {
         match client.receive().await {
             (Kind::Log, arrived) => logs.push(LogHead::decode(&arrived.head).unwrap()),
-            // Only now: of a job that is not done when the goodbye comes nothing is told.
+            // Only now: a job that ends after the goodbye is not recorded.
             (Kind::Result, _) => client.send(Kind::Bye, Bye::default().encode(), Body::Empty).await,
             (Kind::Bye, arrived) => return (logs, Bye::decode(&arrived.head).unwrap()),
             (Kind::Credit, _) => {}
@@ -266,7 +266,7 @@ fn two_sessions_with_the_same_numbers_and_ids_see_nothing_of_each_other() {
         let mut second = Client::connect(&config, &ledger).await;
         assert_eq!(first.greet(&hello("first", 1 << 20)).await.unwrap().memory_bytes, 1 << 20);
         assert_eq!(second.greet(&hello("second", 2 << 20)).await.unwrap().memory_bytes, 2 << 20);
-        // In turns, message by message: the same ids, other elements.
+        // Alternately, message by message: the same ids, different elements.
         first.store(vec![matrix(1, 1, Source::Data)], vec![], times(2.0)).await;
         second.store(vec![matrix(1, 1, Source::Data)], vec![], times(3.0)).await;
         let rest = || vec![matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
@@ -358,7 +358,7 @@ fn what_one_session_has_measured_is_what_the_next_one_says() {
         let large = Hello { flops: 1e12, ..hello("first", 1 << 20) };
         let mut first = Client::connect(&config, &ledger).await;
         let measured = first.greet(&large).await.unwrap();
-        // While the first is there, and for a product that would not repay a measurement.
+        // While the first session lasts, and for a product that is too small for a measurement.
         let small = Hello { flops: 16.0, ..hello("second", 1 << 20) };
         for (number, hello) in [large, small].into_iter().enumerate() {
             let mut next = Client::connect(&config, &ledger).await;

@@ -1,4 +1,4 @@
-//! The two ends of each lane, and what they do when a frame has left or arrived.
+//! The two ends of each lane, and their reactions when a frame has left or arrived.
 //!
 //! Invariants: frames are taken in order, each as a whole; its head is read before, when its body begins to land. An end
 //! that is gone takes nothing.

@@ -13,7 +13,7 @@ use bramble_schedule::message::{Missing, ResultHead};
 use bramble_schedule::primary::Event;
 use std::time::Duration;
 
-/// All tiles are checked after so many events.
+/// Number of events between two checks of all tiles.
 const TILES_EVERY: u64 = 64;
 /// Virtual seconds within which the product must make progress.
 const STILL_MAX_S: f64 = 60.0;

@@ -33,7 +33,7 @@ pub(super) enum Body {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum After {
     Nothing,
-    /// Reports that a store of so many bytes was sent.
+    /// Reports a sent store, with its bytes.
     Sent(usize),
     /// Frees a tile.
     Returned(u32),

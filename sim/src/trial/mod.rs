@@ -181,7 +181,7 @@ struct Trial {
     deferred: Vec<Happening>,
     /// The journal writer, if the primary will die.
     keeper: Option<Keeper>,
-    /// What is left, once it has died.
+    /// The state that survives the primary's death.
     left: Option<Left>,
 }
 

@@ -56,7 +56,7 @@ impl Trial {
         }
     }
 
-    /// A worker sends its neighbours a sign of life, and gives up those that have been silent for too long.
+    /// A worker sends its neighbours a sign of life, and gives up neighbours that were silent for too long.
     pub(super) fn listen(&mut self, peer: usize) {
         let now = self.agenda.now();
         let others: Vec<usize> = self.nodes[peer].ears.keys().copied().collect();

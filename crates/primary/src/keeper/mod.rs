@@ -8,7 +8,7 @@
 //! Invariants: only its own thread waits for disks; the event loop never does. The thread leases one committed tile at a time.
 //! The queue of waiting tiles is one bit for each tile. After an error nothing more is written: the journal so far stays valid.
 //!
-//! Deliberately absent: deciding what is written when (`bramble_schedule::journal`).
+//! Deliberately absent: the decision when to write and sync (`bramble_schedule::journal`).
 
 mod file;
 

@@ -97,7 +97,7 @@ pub enum What {
     Received(Frame),
     /// A machine's thread computed.
     Computed {
-        /// What it computed.
+        /// The kind of work.
         work: Work,
         /// Whether its tile was then sent back.
         returns: bool,
@@ -181,7 +181,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// An empty log. `began` is the zero of its times; `spool` is an empty file that no one else uses.
+    /// An empty log. `began` is the zero of its times; `spool` is an empty file for this log only.
     pub fn new(began: Instant, spool: File) -> Self {
         let since = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Self {
@@ -247,7 +247,7 @@ impl Log {
         }
     }
 
-    /// Visits all events, corrected by what is known so far of the machines' clocks; may be called repeatedly. An error if events
+    /// Visits all events, corrected with the clock samples so far; may be called repeatedly. An error if events
     /// were lost with their file, or if `each` returns one.
     pub fn read(&self, mut each: impl FnMut(&Event) -> io::Result<()>) -> io::Result<()> {
         if let Some(e) = &self.broken {
@@ -278,7 +278,7 @@ impl Log {
         let place = |at_ns: u64| {
             at_ns.saturating_add_signed(clock::drift_ns(machine.clocks, self.began_ns.saturating_add(at_ns)))
         };
-        // Both ends are corrected; else events that follow each other would overlap.
+        // Both ends are corrected; else consecutive events would overlap.
         let (at_ns, end_ns) = (place(event.at_ns), place(event.at_ns.saturating_add(took_ns)));
         let took_ns = end_ns.saturating_sub(at_ns);
         Event { at_ns, what: What::Computed { work, returns, thread, matrix, step, took_ns }, ..*event }

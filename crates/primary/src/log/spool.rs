@@ -1,6 +1,6 @@
 //! Events in a file, 40 bytes each. The file does not outlive the process.
 //!
-//! Invariant: events are read as they were written, in the same order. The format is private and may change with any version.
+//! Invariant: events are read unchanged and in the order of writing. The format is private and may change with any version.
 
 use super::{Event, Frame, Phase, What};
 use bramble_schedule::message::{Operation, Work};

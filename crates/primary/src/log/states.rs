@@ -63,7 +63,7 @@ pub struct Span {
     pub state: State,
 }
 
-/// What one machine did while C was computed.
+/// History of one machine while C was computed.
 #[derive(Clone, Debug, Default)]
 pub struct Story {
     /// Its states, in order of time.

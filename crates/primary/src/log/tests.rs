@@ -1,4 +1,4 @@
-//! The log returns events as they were added, from memory and from its file, and derives the machines' states.
+//! The log returns all events unchanged, from memory and from its file, and derives the machines' states.
 
 use super::*;
 use proptest::prelude::*;

@@ -182,7 +182,7 @@ async fn make_again(
     }
 }
 
-/// Compares the tiles of a C that is right with their contents before, and counts those that were wrong, by maker.
+/// Compares the tiles of a C that is right with their contents before, and counts the formerly wrong ones, by maker.
 async fn judged(
     core: &Rc<RefCell<Core>>,
     with: &mut Attendants<'_>,

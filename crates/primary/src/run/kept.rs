@@ -24,7 +24,7 @@ const LANDING: Duration = Duration::from_secs(1);
 pub(crate) struct Before {
     /// Tiles that are in C already, by region and tile number.
     pub(crate) tiles: BTreeSet<(usize, u64)>,
-    /// The first so many sessions work from the start; the rest are reserves.
+    /// Number of sessions that work from the start; those after them are reserves.
     pub(crate) working: usize,
 }
 

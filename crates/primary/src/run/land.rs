@@ -110,7 +110,7 @@ impl Core {
             Place::Aside => {}
             Place::Nowhere => return Ok(()),
             Place::InC | Place::Staged => {
-                return Err(ProtocolError::new("it returned a copy of what was lent to it"));
+                return Err(ProtocolError::new("it returned a copy instead of its lease"));
             }
         }
         if region.len() != to_usize(head.lines) * self.line_bytes(destination.rect) {

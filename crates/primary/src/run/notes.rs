@@ -23,7 +23,7 @@ pub(crate) struct Terms {
     pub(crate) comers: Option<Comers>,
     /// The event log; inactive unless the user asked for one.
     pub(crate) recorder: Recorder,
-    /// The journal's options, and what it describes.
+    /// The journal's options, and the contents of its head.
     pub(crate) journal: Option<(Journaling, Subject)>,
     /// State left by the run that this one resumes.
     pub(crate) before: Option<Before>,

@@ -149,7 +149,7 @@ async fn run(
     let hosting = Hosting { pin_from: config.pin_from, gives_way: config.gives_way };
     let threads = session_threads(config, &hello);
     let pool = Pool::new(threads, hosting, wants.account, move |result| {
-        // After the session nobody needs the result.
+        // After the session the result is not needed.
         let _ = done_tx.send(result);
     });
     let meter = Rc::new(Meter::new(wants.account));
@@ -286,7 +286,7 @@ async fn write(
             meter.seal(&frame);
         }
         match meter.timed(Section::Sending, sender.send(frame)).await {
-            // After the goodbye nobody waits for the rest.
+            // After the goodbye the primary does not wait for the rest.
             Err(LinkError::Closed | LinkError::Broken(_)) if goodbye.get() => return Ok(()),
             sent => sent?,
         }

@@ -3,7 +3,7 @@
 //! Place in the flow: beside the tasks of the link with the primary, on the same event loop. A relayed matrix is sent from
 //! the operand's own memory, and lands in the matrix's own buffer at the receiver.
 //!
-//! Invariants: a failure of a neighbour ends only its own link: the primary is told and sends what is missing.
+//! Invariants: a failure of a neighbour ends only its own link: the primary is told and sends the missing matrices.
 //! Lines that arrive before their announcement stay in the link. A neighbour that sends nothing for
 //! `NEIGHBOUR_SILENCE_MAX` loses its link, so each worker sends something every `NEIGHBOUR_BEAT`. All links end with the session.
 //!
