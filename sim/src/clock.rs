@@ -8,9 +8,9 @@ use std::collections::BinaryHeap;
 
 /// Picoseconds since the start: 64 bits are 213 days.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Time(u64);
+pub(crate) struct VirtualTime(u64);
 
-impl Time {
+impl VirtualTime {
     /// The time `seconds` later.
     pub(crate) fn after(self, seconds: f64) -> Self {
         Self(self.0.saturating_add((seconds * 1e12).round() as u64))
@@ -36,14 +36,14 @@ impl Time {
 
 /// A future event and its time.
 struct Entry<E> {
-    time: Time,
+    time: VirtualTime,
     tie: u64,
     number: u64,
     event: E,
 }
 
 impl<E> Entry<E> {
-    fn key(&self) -> (Time, u64, u64) {
+    fn key(&self) -> (VirtualTime, u64, u64) {
         (self.time, self.tie, self.number)
     }
 }
@@ -70,19 +70,19 @@ impl<E> Ord for Entry<E> {
 }
 
 /// The queue of future events.
-pub(crate) struct Agenda<E> {
+pub(crate) struct EventQueue<E> {
     heap: BinaryHeap<Entry<E>>,
-    now: Time,
+    now: VirtualTime,
     seed: u64,
     number: u64,
 }
 
-impl<E> Agenda<E> {
+impl<E> EventQueue<E> {
     pub(crate) fn new(seed: u64) -> Self {
-        Self { heap: BinaryHeap::new(), now: Time::default(), seed, number: 0 }
+        Self { heap: BinaryHeap::new(), now: VirtualTime::default(), seed, number: 0 }
     }
 
-    pub(crate) fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> VirtualTime {
         self.now
     }
 
@@ -111,11 +111,11 @@ mod tests {
     use super::*;
 
     fn order(seed: u64) -> Vec<u32> {
-        let mut agenda = Agenda::new(seed);
+        let mut event_queue = EventQueue::new(seed);
         for event in 0..20 {
-            agenda.add(if event < 10 { 2.0 } else { 1.0 }, event);
+            event_queue.add(if event < 10 { 2.0 } else { 1.0 }, event);
         }
-        std::iter::from_fn(|| agenda.next()).collect()
+        std::iter::from_fn(|| event_queue.next()).collect()
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod text;
 
 pub use text::FaultError;
 
-use crate::random::Random;
+use crate::random::SeededRandom;
 use std::time::Duration;
 
 /// The kinds of faults.
@@ -52,7 +52,7 @@ pub enum FaultKind {
 
 /// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum At {
+pub enum LinkEnd {
     /// The primary.
     Primary,
     /// A worker, by its index among the machines: 1 is the first.
@@ -61,7 +61,7 @@ pub enum At {
 
 /// The place of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Site {
+pub enum FaultSite {
     /// At the primary.
     Primary,
     /// At a worker, or on its link with the primary.
@@ -69,9 +69,9 @@ pub enum Site {
     /// On a link, from the first end to the second, or in both directions.
     Link {
         /// One end.
-        from: At,
+        from: LinkEnd,
         /// The other end.
-        to: At,
+        to: LinkEnd,
         /// Whether both directions are affected.
         both: bool,
     },
@@ -79,11 +79,11 @@ pub enum Site {
 
 /// One fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fault {
+pub struct SimFault {
     /// The kind.
     pub kind: FaultKind,
     /// The place.
-    pub site: Site,
+    pub site: FaultSite,
     /// When it begins.
     pub from: Duration,
     /// When it ends; `None` for never.
@@ -92,7 +92,7 @@ pub struct Fault {
 
 /// The faults of one product.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Faults(pub Vec<Fault>);
+pub struct Faults(pub Vec<SimFault>);
 
 impl FaultKind {
     /// Whether it happens at one moment.
@@ -131,7 +131,7 @@ impl Faults {
     /// Draws three to seven faults of at least three kinds, and sometimes faults of the primary and of clocks. `seconds` is
     /// about the time of the product; the `comers` are machines after the `workers` that may join.
     pub fn of(seed: u64, (workers, comers): (usize, usize), seconds: f64) -> Self {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         let mut kinds: Vec<FaultKind> = KINDS.to_vec();
         random.shuffle(&mut kinds);
         let several = 3 + random.below(1 + DRAWN_MAX - 3);
@@ -144,18 +144,18 @@ impl Faults {
             };
             drawn(kind, (workers.max(1), comers), seconds, &mut random)
         });
-        let mut faults: Vec<Fault> = faults.collect();
+        let mut faults: Vec<SimFault> = faults.collect();
         // From separate random streams, so that the faults above do not depend on these.
-        let mut random = Random::new(seed ^ 0xc10c);
+        let mut random = SeededRandom::new(seed ^ 0xc10c);
         faults.extend(drawn_at_the_primary(workers.max(1), seconds, &mut random));
-        faults.extend(drawn_between_workers(workers, seconds, &mut Random::new(seed ^ 0xd0af)));
+        faults.extend(drawn_between_workers(workers, seconds, &mut SeededRandom::new(seed ^ 0xd0af)));
         Self(faults)
     }
 
     /// Draws faults for the timing mode, for a product that takes about `seconds` on these workers: one to three, more
     /// for many workers; none without workers.
     pub fn timed_of(seed: u64, workers: &[usize], seconds: f64) -> Self {
-        let mut random = Random::new(seed ^ 0x71e5);
+        let mut random = SeededRandom::new(seed ^ 0x71e5);
         if workers.is_empty() {
             return Self::default();
         }
@@ -166,10 +166,10 @@ impl Faults {
                 FaultKind::Slow(_) => FaultKind::Slow(random.between(2.0, 50.0).round()),
                 other => other,
             };
-            let site = Site::Worker(*random.one_of(workers));
+            let site = FaultSite::Worker(*random.one_of(workers));
             let from = part_of(seconds, random.between(0.0, 1.0));
             let long = part_of(seconds, random.between(0.05, 0.6)).max(Duration::from_micros(1));
-            Fault { kind, site, from, to: (!kind.is_sudden()).then(|| from + long) }
+            SimFault { kind, site, from, to: (!kind.is_sudden()).then(|| from + long) }
         });
         Self(faults.collect())
     }
@@ -185,13 +185,13 @@ impl Faults {
                 _ if !fault.kind.is_timed() => {
                     "only kill, off, pause, busy, slow, join and restart are supported when a plan is timed; use one of these".to_owned()
                 }
-                Site::Primary => "a resumed product cannot be timed; name a worker, such as w3".to_owned(),
-                Site::Link { .. } => "name a worker, such as w3: its link with the primary".to_owned(),
-                Site::Worker(worker) if worker > workers => match workers {
+                FaultSite::Primary => "a resumed product cannot be timed; name a worker, such as w3".to_owned(),
+                FaultSite::Link { .. } => "name a worker, such as w3: its link with the primary".to_owned(),
+                FaultSite::Worker(worker) if worker > workers => match workers {
                     0 => "there are no workers to which it could happen".to_owned(),
                     _ => format!("the workers are w1 to w{workers}; name one of these, or describe one more"),
                 },
-                Site::Worker(_) => continue,
+                FaultSite::Worker(_) => continue,
             };
             return Err(FaultError { number: at + 1, text: fault.to_string(), what });
         }
@@ -232,7 +232,12 @@ const TIMED: [FaultKind; 6] = [
     FaultKind::Restart,
 ];
 
-fn drawn(kind: FaultKind, (workers, comers): (usize, usize), seconds: f64, random: &mut Random) -> Fault {
+fn drawn(
+    kind: FaultKind,
+    (workers, comers): (usize, usize),
+    seconds: f64,
+    random: &mut SeededRandom,
+) -> SimFault {
     let kind = match kind {
         FaultKind::Busy(_) => FaultKind::Busy(random.between(2.0, 40.0).round()),
         FaultKind::Slow(_) => FaultKind::Slow(random.between(2.0, 60.0).round()),
@@ -251,14 +256,14 @@ fn drawn(kind: FaultKind, (workers, comers): (usize, usize), seconds: f64, rando
     let site = match kind {
         _ if is_across => {
             let both = random.chance(0.5) || kind == FaultKind::Cut;
-            Site::Link { from: At::Worker(worker), to: At::Worker(other), both }
+            FaultSite::Link { from: LinkEnd::Worker(worker), to: LinkEnd::Worker(other), both }
         }
         FaultKind::Stall | FaultKind::Slow(_) | FaultKind::Delay(_) => match random.below(3) {
-            0 => Site::Link { from: At::Worker(worker), to: At::Primary, both: false },
-            1 => Site::Link { from: At::Primary, to: At::Worker(worker), both: false },
-            _ => Site::Worker(worker),
+            0 => FaultSite::Link { from: LinkEnd::Worker(worker), to: LinkEnd::Primary, both: false },
+            1 => FaultSite::Link { from: LinkEnd::Primary, to: LinkEnd::Worker(worker), both: false },
+            _ => FaultSite::Worker(worker),
         },
-        _ => Site::Worker(worker),
+        _ => FaultSite::Worker(worker),
     };
     let from = micros(random.between(0.0, 1.2 * seconds));
     // Some are longer than the silence after which a machine is lost, some shorter.
@@ -266,32 +271,38 @@ fn drawn(kind: FaultKind, (workers, comers): (usize, usize), seconds: f64, rando
     // Links between workers that stall for ever are drawn separately.
     let for_ever = kind == FaultKind::Stall && !is_across && random.chance(0.4);
     let to = (!kind.is_sudden() && !for_ever).then(|| from + micros(long));
-    Fault { kind, site, from, to }
+    SimFault { kind, site, from, to }
 }
 
 /// Sometimes a link between two workers that stalls for ever, in one direction or both.
-fn drawn_between_workers(workers: usize, seconds: f64, random: &mut Random) -> Option<Fault> {
+fn drawn_between_workers(workers: usize, seconds: f64, random: &mut SeededRandom) -> Option<SimFault> {
     if workers < 2 || !random.chance(0.15) {
         return None;
     }
     let from = 1 + random.index(workers);
     let to = 1 + (from + random.index(workers - 1)) % workers;
-    let site = Site::Link { from: At::Worker(from), to: At::Worker(to), both: random.chance(0.5) };
-    Some(Fault { kind: FaultKind::Stall, site, from: micros(random.between(0.0, 0.7 * seconds)), to: None })
+    let site =
+        FaultSite::Link { from: LinkEnd::Worker(from), to: LinkEnd::Worker(to), both: random.chance(0.5) };
+    Some(SimFault {
+        kind: FaultKind::Stall,
+        site,
+        from: micros(random.between(0.0, 0.7 * seconds)),
+        to: None,
+    })
 }
 
 /// Faults of clocks, suspensions of the primary, and its death, once or twice.
-fn drawn_at_the_primary(workers: usize, seconds: f64, random: &mut Random) -> Vec<Fault> {
+fn drawn_at_the_primary(workers: usize, seconds: f64, random: &mut SeededRandom) -> Vec<SimFault> {
     let mut faults = Vec::new();
-    let mut at = |kind: FaultKind, site: Site, long: f64, random: &mut Random| {
+    let mut at = |kind: FaultKind, site: FaultSite, long: f64, random: &mut SeededRandom| {
         let from = micros(random.between(0.0, 1.1 * seconds));
         let to = (!kind.is_sudden()).then(|| from + micros(long));
-        faults.push(Fault { kind, site, from, to });
+        faults.push(SimFault { kind, site, from, to });
     };
     if random.chance(0.12) {
         for _ in 0..1 + random.below(3) {
-            let anywhere = Site::Worker(1 + random.index(workers));
-            let site = if random.chance(0.7) { Site::Primary } else { anywhere };
+            let anywhere = FaultSite::Worker(1 + random.index(workers));
+            let site = if random.chance(0.7) { FaultSite::Primary } else { anywhere };
             let long = if random.chance(0.3) { random.between(9.0, 30.0) } else { random.between(0.05, 3.0) };
             let kind = match random.below(3) {
                 0 => FaultKind::Pause,
@@ -304,7 +315,7 @@ fn drawn_at_the_primary(workers: usize, seconds: f64, random: &mut Random) -> Ve
     if random.chance(0.1) {
         for _ in 0..1 + random.below(3) / 2 {
             let kind = *random.one_of(&[FaultKind::Kill, FaultKind::Off]);
-            at(kind, Site::Primary, 0.0, random);
+            at(kind, FaultSite::Primary, 0.0, random);
         }
     }
     faults

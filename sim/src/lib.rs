@@ -6,7 +6,7 @@
 //! - *timing* (`simulate`) predicts the time of a plan, including effects that the cost model only estimates, for clusters of any
 //!   kind. A job takes the time of its operations at its machine's speed, whatever its shape; matrices have no elements.
 //!   With `simulate_with` machines are lost, are suspended, slow down and join;
-//! - *trials* (`try_out`) run small products with elements, in which machines and links fail; `outcome` and `shrunk` serve
+//! - *trials* (`run_trial`) run small products with elements, in which machines and links fail; `outcome` and `shrunk` serve
 //!   runs of many trials.
 //!
 //! Invariants, asserted on every run: no worker holds more memory than its plan allows, partial sums never exceed
@@ -29,9 +29,9 @@ mod swarm;
 mod trial;
 mod world;
 
-pub use fault::{At, Fault, FaultError, FaultKind, Faults, Site};
-pub use report::{Coming, Loss, MachineReport, Report};
-pub use setting::{Pace, Setting};
+pub use fault::{FaultError, FaultKind, FaultSite, Faults, LinkEnd, SimFault};
+pub use report::{SimJoin, SimLoss, SimMachineReport, SimReport};
+pub use setting::{Setting, SimRates};
 pub use swarm::{Outcome, outcome, shrunk};
-pub use trial::{Scenario, Seen, Tried, Values, try_out};
+pub use trial::{RareEvents, Scenario, TrialResult, Values, run_trial};
 pub use world::{simulate, simulate_with};

@@ -10,8 +10,8 @@
 //!
 //! Deliberately absent: buffers. Memory is counted as the protocol charges it.
 
-use crate::report::MachineReport;
-use crate::setting::Pace;
+use crate::report::SimMachineReport;
+use crate::setting::SimRates;
 use bramble_matrix::number::to_usize;
 use bramble_plan::Machine;
 use bramble_schedule::limits::lines_per_frame;
@@ -22,14 +22,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A task of a compute thread.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Task {
+pub(crate) enum SimTask {
     Run(Run),
     Fill(u32),
 }
 
 /// A message of a machine.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Parcel {
+pub(crate) enum WorkerMessage {
     /// Rows of a tile: their bytes, and whether they are the last, so that the tile's memory is free when they have been sent.
     Result { head: ResultHead, bytes: usize, is_last: bool },
     /// Freed memory; the number is final when the frame has been sent.
@@ -40,7 +40,7 @@ pub(crate) enum Parcel {
     Parted(u32),
 }
 
-impl Parcel {
+impl WorkerMessage {
     /// Bytes on the wire.
     pub(crate) fn wire_bytes(&self) -> usize {
         match self {
@@ -52,7 +52,7 @@ impl Parcel {
 }
 
 /// One simulated worker.
-pub(crate) struct End {
+pub(crate) struct SimWorker {
     worker: Worker,
     /// Whether it works in the primary's own memory.
     pub(crate) shares_memory: bool,
@@ -60,12 +60,12 @@ pub(crate) struct End {
     pub(crate) on_host: bool,
     threads: u32,
     flops_per_s: f64,
-    pace: Pace,
+    rates: SimRates,
     /// Seconds that it does not compute for each byte that it moves, and those not yet charged to a task.
     moves_s_per_byte: f64,
     owed_s: f64,
     additions_first: bool,
-    queue: Turns<Task>,
+    queue: Turns<SimTask>,
     pub(crate) running: u32,
     /// Whether it is running.
     pub(crate) lives: bool,
@@ -73,7 +73,7 @@ pub(crate) struct End {
     pub(crate) stays_away: bool,
     /// How many faults suspend it, and tasks that ended meanwhile.
     pub(crate) stands: u32,
-    pub(crate) deferred: Vec<Task>,
+    pub(crate) deferred: Vec<SimTask>,
     /// How many times slower it computes, for each fault that slows it.
     pub(crate) busy: BTreeMap<usize, f64>,
     /// Neighbours to which its link is gone.
@@ -88,18 +88,18 @@ pub(crate) struct End {
     pub(crate) credit: u64,
     credit_waits: bool,
     /// Messages to be sent.
-    pub(crate) leaving: VecDeque<Parcel>,
+    pub(crate) leaving: VecDeque<WorkerMessage>,
     /// Relay orders to be carried out.
     pub(crate) passing: VecDeque<Forward>,
-    pub(crate) report: MachineReport,
+    pub(crate) report: SimMachineReport,
 }
 
-impl End {
+impl SimWorker {
     /// A machine by its index among the machines, and the memory that it grants.
     pub(crate) fn new(
         (number, grant_bytes): (usize, u64),
         machine: &Machine,
-        pace: Pace,
+        rates: SimRates,
         additions_first: bool,
     ) -> Self {
         Self {
@@ -108,7 +108,7 @@ impl End {
             on_host: machine.link.is_none() || machine.shares_cores,
             threads: machine.threads.max(1),
             flops_per_s: machine.gflops * 1e9,
-            pace,
+            rates,
             moves_s_per_byte: 0.0,
             owed_s: 0.0,
             additions_first,
@@ -128,7 +128,7 @@ impl End {
             credit_waits: false,
             leaving: VecDeque::new(),
             passing: VecDeque::new(),
-            report: MachineReport { machine: number, ..MachineReport::default() },
+            report: SimMachineReport { machine: number, ..SimMachineReport::default() },
         }
     }
 
@@ -154,12 +154,12 @@ impl End {
 
     /// Tells the primary that the link to another worker is gone.
     pub(crate) fn say_parted(&mut self, other: usize) {
-        self.leaving.push_back(Parcel::Parted(u32::try_from(other).unwrap_or(u32::MAX)));
+        self.leaving.push_back(WorkerMessage::Parted(u32::try_from(other).unwrap_or(u32::MAX)));
     }
 
     /// The link to another worker is gone.
     pub(crate) fn part(&mut self, other: usize) {
-        self.happened(Event::PeerLost(u32::try_from(other).unwrap_or(u32::MAX)));
+        self.dispatch(Event::PeerLost(u32::try_from(other).unwrap_or(u32::MAX)));
     }
 
     /// A store message has arrived.
@@ -169,13 +169,13 @@ impl End {
             let tile = message.head.matrices.last();
             self.lent.extend(tile.map(|m| m.id));
         }
-        self.happened(Event::Announced(&message.head));
-        self.happened(Event::Landed(&message.head));
+        self.dispatch(Event::Announced(&message.head));
+        self.dispatch(Event::Landed(&message.head));
     }
 
     /// Relay orders have arrived.
     pub(crate) fn ordered(&mut self, forwards: &[Forward]) {
-        self.happened(Event::Relay(forwards));
+        self.dispatch(Event::Relay(forwards));
     }
 
     /// A matrix has been relayed.
@@ -183,7 +183,7 @@ impl End {
         if let Some(header) = self.held.get(&forward.id) {
             self.moved(to_usize(u32::try_from(header.bytes()).unwrap_or(u32::MAX)));
         }
-        self.happened(Event::Passed(forward));
+        self.dispatch(Event::Passed(forward));
     }
 
     /// Lines from another worker have arrived; false if their matrix has not been announced yet.
@@ -194,7 +194,7 @@ impl End {
         if is_known {
             let line_bytes = self.lines_of(piece.id).1;
             self.moved(to_usize(piece.lines) * line_bytes);
-            self.happened(Event::Piece(piece));
+            self.dispatch(Event::Piece(piece));
         }
         is_known
     }
@@ -205,30 +205,30 @@ impl End {
     }
 
     /// A thread has finished a task.
-    pub(crate) fn done(&mut self, task: Task) {
+    pub(crate) fn done(&mut self, task: SimTask) {
         self.running -= 1;
-        if let Task::Run(Run { job, .. }) = task
+        if let SimTask::Run(Run { job, .. }) = task
             && job.operation == Operation::Multiply
         {
             let (a, c) = (self.header(job.a), self.header(job.c));
             self.report.flops += 2.0 * f64::from(c.rows) * f64::from(c.cols) * f64::from(a.cols);
         }
         match task {
-            Task::Run(run) => self.happened(Event::Finished(&run.job)),
-            Task::Fill(id) => self.happened(Event::Filled(id)),
+            SimTask::Run(run) => self.dispatch(Event::Finished(&run.job)),
+            SimTask::Fill(id) => self.dispatch(Event::Filled(id)),
         }
     }
 
     /// A frame has been sent; fills in the credit that it carries.
-    pub(crate) fn left(&mut self, parcel: &mut Parcel) {
+    pub(crate) fn left(&mut self, parcel: &mut WorkerMessage) {
         self.moved(parcel.wire_bytes());
         match parcel {
-            Parcel::Result { head, is_last: true, .. } => {
+            WorkerMessage::Result { head, is_last: true, .. } => {
                 self.lent.remove(&head.c);
-                self.happened(Event::Returned(head.c));
+                self.dispatch(Event::Returned(head.c));
             }
-            Parcel::Result { .. } | Parcel::Missing(_) | Parcel::Parted(_) => {}
-            Parcel::Credit(bytes) => {
+            WorkerMessage::Result { .. } | WorkerMessage::Missing(_) | WorkerMessage::Parted(_) => {}
+            WorkerMessage::Credit(bytes) => {
                 *bytes = std::mem::take(&mut self.credit);
                 self.credit_waits = false;
             }
@@ -236,7 +236,7 @@ impl End {
     }
 
     /// The next task for an idle thread, with the seconds that it takes if nothing slows it.
-    pub(crate) fn begin(&mut self) -> Option<(Task, f64)> {
+    pub(crate) fn begin(&mut self) -> Option<(SimTask, f64)> {
         if self.running >= self.threads || self.stands > 0 || !self.lives {
             return None;
         }
@@ -250,18 +250,18 @@ impl End {
         self.held.get(&id).unwrap_or_else(|| panic!("matrix {id} is used and is not there"))
     }
 
-    fn seconds(&self, task: &Task) -> f64 {
+    fn seconds(&self, task: &SimTask) -> f64 {
         let threads = f64::from(self.threads) * self.busy.values().copied().fold(1.0, f64::max);
         match task {
-            Task::Fill(id) => threads * self.header(*id).bytes() as f64 / self.pace.fill_bytes_per_s,
-            Task::Run(run) => {
+            SimTask::Fill(id) => threads * self.header(*id).bytes() as f64 / self.rates.fill_bytes_per_s,
+            SimTask::Run(run) => {
                 let (a, c) = (self.header(run.job.a), self.header(run.job.c));
                 let elements = f64::from(c.rows) * f64::from(c.cols);
                 match run.job.operation {
                     Operation::Multiply => threads * 2.0 * elements * f64::from(a.cols) / self.flops_per_s,
                     Operation::Add | Operation::Subtract => {
                         let moved = if run.reads_tile { 4.0 } else { 3.0 };
-                        threads * moved * c.bytes() as f64 / self.pace.add_bytes_per_s
+                        threads * moved * c.bytes() as f64 / self.rates.add_bytes_per_s
                     }
                 }
             }
@@ -269,7 +269,7 @@ impl End {
     }
 
     /// Passes one event to the worker's state machine and carries out the actions.
-    fn happened(&mut self, event: Event<'_>) {
+    fn dispatch(&mut self, event: Event<'_>) {
         let actions = self.worker.handle(event);
         for action in actions.unwrap_or_else(|e| panic!("the primary broke the protocol: {e}")) {
             match action {
@@ -281,26 +281,26 @@ impl End {
                 }
                 Action::Fill(id) => {
                     self.report.fills += 1;
-                    self.queue.put(Task::Fill(id), Turn(id));
+                    self.queue.put(SimTask::Fill(id), Turn(id));
                 }
                 Action::Start(run) => {
                     self.report.jobs += 1;
                     let in_order = Turn(run.job.order());
                     let turn = if self.additions_first { Turn::of(&run.job) } else { in_order };
-                    self.queue.put(Task::Run(run), turn);
+                    self.queue.put(SimTask::Run(run), turn);
                 }
                 Action::Return { tile, epoch, step_start, step_end } => {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
                     self.send_back(head);
                 }
                 Action::Pass(forward) => self.passing.push_back(forward),
-                Action::Missing(missing) => self.leaving.push_back(Parcel::Missing(missing)),
+                Action::Missing(missing) => self.leaving.push_back(WorkerMessage::Missing(missing)),
                 Action::Release(id) => drop(self.held.remove(&id)),
                 Action::Credit(bytes) => {
                     self.held_bytes -= bytes;
                     self.credit += bytes;
                     if !std::mem::replace(&mut self.credit_waits, true) {
-                        self.leaving.push_back(Parcel::Credit(0));
+                        self.leaving.push_back(WorkerMessage::Credit(0));
                     }
                 }
             }
@@ -318,7 +318,7 @@ impl End {
             let bytes = if is_lent { 0 } else { to_usize(lines) * line_bytes };
             let is_last = first_line + lines == rows;
             let head = ResultHead { first_line, lines, ..head };
-            self.leaving.push_back(Parcel::Result { head, bytes, is_last });
+            self.leaving.push_back(WorkerMessage::Result { head, bytes, is_last });
             first_line += lines;
         }
     }

@@ -9,12 +9,12 @@
 //!
 //! Invariants: a link's frames arrive in the order in which they were sent; the card takes one frame at a time.
 
-use crate::clock::{Agenda, Time};
+use crate::clock::{EventQueue, VirtualTime};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// From the primary.
     Out,
     /// To the primary.
@@ -23,7 +23,7 @@ pub(crate) enum Way {
 
 /// Events of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Signal {
+pub(crate) enum LinkSignal {
     /// The card has become free.
     Card,
     /// The oldest frame on a link has left the link.
@@ -43,7 +43,7 @@ struct Lane<F> {
     /// Frames that the card has taken and that have not left the link; at most `CARRIED_MAX`.
     carrying: VecDeque<F>,
     /// When all of these will have left.
-    free: Time,
+    free: VirtualTime,
     /// Queued for the card.
     is_ready: bool,
     flying: VecDeque<F>,
@@ -63,7 +63,7 @@ impl<F> Lane<F> {
             latency_s,
             waiting: VecDeque::new(),
             carrying: VecDeque::new(),
-            free: Time::default(),
+            free: VirtualTime::default(),
             is_ready: false,
             flying: VecDeque::new(),
             bytes: 0,
@@ -80,7 +80,7 @@ impl<F> Lane<F> {
 
 /// One direction of all links.
 pub(crate) struct Network<F> {
-    way: Way,
+    direction: Direction,
     bytes_per_s: f64,
     card_is_busy: bool,
     lanes: Vec<Lane<F>>,
@@ -90,9 +90,13 @@ pub(crate) struct Network<F> {
 
 impl<F> Network<F> {
     /// Links with (bytes a second, seconds of latency) behind a card of `bytes_per_s`.
-    pub(crate) fn new(way: Way, bytes_per_s: f64, links: impl Iterator<Item = (f64, f64)>) -> Self {
+    pub(crate) fn new(
+        direction: Direction,
+        bytes_per_s: f64,
+        links: impl Iterator<Item = (f64, f64)>,
+    ) -> Self {
         let lanes = links.map(|(bytes_per_s, latency_s)| Lane::new(bytes_per_s, latency_s)).collect();
-        Self { way, bytes_per_s, card_is_busy: false, lanes, ready: VecDeque::new() }
+        Self { direction, bytes_per_s, card_is_busy: false, lanes, ready: VecDeque::new() }
     }
 
     /// Bytes that were sent over a link so far, queued ones included.
@@ -101,7 +105,7 @@ impl<F> Network<F> {
     }
 
     /// Bytes that have left a link, including the part of the frame under way.
-    pub(crate) fn gone(&self, link: usize, now: Time) -> u64 {
+    pub(crate) fn gone(&self, link: usize, now: VirtualTime) -> u64 {
         let lane = &self.lanes[link];
         let waiting: usize = lane.waiting.iter().map(|(_, bytes)| bytes).sum();
         let carried = lane.free.seconds_from(now) * lane.rate();
@@ -125,12 +129,12 @@ impl<F> Network<F> {
     }
 
     /// When all frames that a link carries will have left it.
-    pub(crate) fn free(&self, link: usize) -> Time {
+    pub(crate) fn free(&self, link: usize) -> VirtualTime {
         self.lanes[link].free
     }
 
     /// Marks a link as occupied by other traffic until then.
-    pub(crate) fn occupy(&mut self, link: usize, until: Time) {
+    pub(crate) fn occupy(&mut self, link: usize, until: VirtualTime) {
         self.lanes[link].free = until;
     }
 
@@ -149,14 +153,14 @@ impl<F> Network<F> {
     }
 
     /// A fault holds a link, or ends.
-    pub(crate) fn hold<E>(&mut self, link: usize, holds: bool, agenda: &mut Agenda<E>)
+    pub(crate) fn hold<E>(&mut self, link: usize, holds: bool, event_queue: &mut EventQueue<E>)
     where
-        E: From<(Way, Signal)>,
+        E: From<(Direction, LinkSignal)>,
     {
         let count = &mut self.lanes[link].holds;
         *count = if holds { *count + 1 } else { count.saturating_sub(1) };
         self.queue(link);
-        self.start(agenda);
+        self.start(event_queue);
     }
 
     /// The sender is gone: only frames that have left the link arrive.
@@ -174,9 +178,9 @@ impl<F> Network<F> {
     }
 
     /// Sends a frame over a link.
-    pub(crate) fn send<E>(&mut self, link: usize, frame: F, bytes: usize, agenda: &mut Agenda<E>)
+    pub(crate) fn send<E>(&mut self, link: usize, frame: F, bytes: usize, event_queue: &mut EventQueue<E>)
     where
-        E: From<(Way, Signal)>,
+        E: From<(Direction, LinkSignal)>,
     {
         let lane = &mut self.lanes[link];
         if lane.is_over {
@@ -185,7 +189,7 @@ impl<F> Network<F> {
         lane.bytes += bytes as u64;
         lane.waiting.push_back((frame, bytes));
         self.queue(link);
-        self.start(agenda);
+        self.start(event_queue);
     }
 
     /// Queues a link for the card, if it has frames to send and room.
@@ -199,22 +203,22 @@ impl<F> Network<F> {
     }
 
     /// The card has become free.
-    pub(crate) fn card_is_free<E: From<(Way, Signal)>>(&mut self, agenda: &mut Agenda<E>) {
+    pub(crate) fn card_is_free<E: From<(Direction, LinkSignal)>>(&mut self, event_queue: &mut EventQueue<E>) {
         self.card_is_busy = false;
-        self.start(agenda);
+        self.start(event_queue);
     }
 
     /// A frame has left its link; it may be changed before it arrives.
-    pub(crate) fn left<E>(&mut self, link: usize, agenda: &mut Agenda<E>) -> Option<&mut F>
+    pub(crate) fn left<E>(&mut self, link: usize, event_queue: &mut EventQueue<E>) -> Option<&mut F>
     where
-        E: From<(Way, Signal)>,
+        E: From<(Direction, LinkSignal)>,
     {
         let lane = &mut self.lanes[link];
         let frame = lane.carrying.pop_front()?;
         lane.flying.push_back(frame);
-        agenda.add(lane.latency_s, E::from((self.way, Signal::There(link))));
+        event_queue.add(lane.latency_s, E::from((self.direction, LinkSignal::There(link))));
         self.queue(link);
-        self.start(agenda);
+        self.start(event_queue);
         self.lanes[link].flying.back_mut()
     }
 
@@ -223,7 +227,7 @@ impl<F> Network<F> {
         self.lanes[link].flying.pop_front()
     }
 
-    fn start<E: From<(Way, Signal)>>(&mut self, agenda: &mut Agenda<E>) {
+    fn start<E: From<(Direction, LinkSignal)>>(&mut self, event_queue: &mut EventQueue<E>) {
         while !self.card_is_busy {
             let Some(link) = self.ready.pop_front() else { return };
             let lane = &mut self.lanes[link];
@@ -233,15 +237,15 @@ impl<F> Network<F> {
             }
             let Some((frame, bytes)) = lane.waiting.pop_front() else { continue };
             let card_s = bytes as f64 / self.bytes_per_s;
-            let wait_s = lane.free.seconds_from(agenda.now());
+            let wait_s = lane.free.seconds_from(event_queue.now());
             let left_s = card_s.max(wait_s + bytes as f64 / lane.rate());
             lane.carrying.push_back(frame);
-            lane.free = agenda.now().after(left_s);
+            lane.free = event_queue.now().after(left_s);
             self.card_is_busy = card_s > 0.0;
             if self.card_is_busy {
-                agenda.add(card_s, E::from((self.way, Signal::Card)));
+                event_queue.add(card_s, E::from((self.direction, LinkSignal::Card)));
             }
-            agenda.add(left_s, E::from((self.way, Signal::Left(link))));
+            event_queue.add(left_s, E::from((self.direction, LinkSignal::Left(link))));
             self.queue(link);
         }
     }
@@ -253,21 +257,21 @@ mod tests {
 
     /// Arrival of each frame of 100 bytes: (link, seconds).
     fn arrivals(card: f64, links: &[(f64, usize)]) -> Vec<(usize, f64)> {
-        let mut agenda: Agenda<(Way, Signal)> = Agenda::new(0);
-        let mut network = Network::new(Way::Out, card, links.iter().map(|l| (l.0, 1.0)));
+        let mut event_queue: EventQueue<(Direction, LinkSignal)> = EventQueue::new(0);
+        let mut network = Network::new(Direction::Out, card, links.iter().map(|l| (l.0, 1.0)));
         for (link, (_, frames)) in links.iter().enumerate() {
             for _ in 0..*frames {
-                network.send(link, (), 100, &mut agenda);
+                network.send(link, (), 100, &mut event_queue);
             }
         }
         let mut there = Vec::new();
-        while let Some((_, signal)) = agenda.next() {
+        while let Some((_, signal)) = event_queue.next() {
             match signal {
-                Signal::Card => network.card_is_free(&mut agenda),
-                Signal::Left(link) => drop(network.left(link, &mut agenda)),
-                Signal::There(link) => {
+                LinkSignal::Card => network.card_is_free(&mut event_queue),
+                LinkSignal::Left(link) => drop(network.left(link, &mut event_queue)),
+                LinkSignal::There(link) => {
                     assert!(network.there(link).is_some());
-                    there.push((link, agenda.now().seconds()));
+                    there.push((link, event_queue.now().seconds()));
                 }
             }
         }
@@ -282,23 +286,25 @@ mod tests {
     }
 
     /// Arrivals of frames of 100 bytes over one link of 100 bytes a second; `at` is applied after 1.5 seconds.
-    fn after(at: impl Fn(&mut Network<()>, &mut Agenda<(Way, Signal)>)) -> Vec<f64> {
-        let mut agenda: Agenda<(Way, Signal)> = Agenda::new(0);
-        let mut network = Network::new(Way::Out, 100.0, [(100.0, 1.0)].into_iter());
+    fn after(at: impl Fn(&mut Network<()>, &mut EventQueue<(Direction, LinkSignal)>)) -> Vec<f64> {
+        let mut event_queue: EventQueue<(Direction, LinkSignal)> = EventQueue::new(0);
+        let mut network = Network::new(Direction::Out, 100.0, [(100.0, 1.0)].into_iter());
         // At that time one frame has left, one is on the link, two wait.
-        (0..4).for_each(|_| network.send(0, (), 100, &mut agenda));
+        (0..4).for_each(|_| network.send(0, (), 100, &mut event_queue));
         let mut there = Vec::new();
         let mut at = Some(at);
-        while let Some((_, signal)) = agenda.next() {
-            if agenda.now().seconds() > 1.5
+        while let Some((_, signal)) = event_queue.next() {
+            if event_queue.now().seconds() > 1.5
                 && let Some(at) = at.take()
             {
-                at(&mut network, &mut agenda);
+                at(&mut network, &mut event_queue);
             }
             match signal {
-                Signal::Card => network.card_is_free(&mut agenda),
-                Signal::Left(link) => drop(network.left(link, &mut agenda)),
-                Signal::There(link) => there.extend(network.there(link).map(|()| agenda.now().seconds())),
+                LinkSignal::Card => network.card_is_free(&mut event_queue),
+                LinkSignal::Left(link) => drop(network.left(link, &mut event_queue)),
+                LinkSignal::There(link) => {
+                    there.extend(network.there(link).map(|()| event_queue.now().seconds()))
+                }
             }
         }
         there
@@ -307,7 +313,7 @@ mod tests {
     #[test]
     fn what_has_left_a_link_that_is_held_or_closed_arrives_and_nothing_of_one_that_has_ended() {
         assert_eq!(after(|_, _| {}), [2.0, 3.0, 4.0, 5.0]);
-        let held = after(|network, agenda| network.hold(0, true, agenda));
+        let held = after(|network, event_queue| network.hold(0, true, event_queue));
         assert_eq!(held, [2.0, 3.0], "what the system had is sent");
         assert_eq!(after(|network, _| network.close(0)), [2.0]);
         assert_eq!(after(|network, _| network.end(0)), [0.0; 0]);

@@ -13,9 +13,9 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A stream of numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct SeededRandom(u64);
 
-impl Random {
+impl SeededRandom {
     pub(crate) fn new(seed: u64) -> Self {
         Self(mixed(seed ^ 0x5eed))
     }

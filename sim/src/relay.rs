@@ -7,9 +7,9 @@
 //! Invariants: matrices for one receiver arrive in the order of the relay orders; lines that come before the
 //! primary's announcement of their matrix wait for it. Each order is followed by one `Passed`, whether there is a link or not.
 
-use crate::clock::Agenda;
-use crate::machine::End;
-use crate::network::{Network, Signal, Way};
+use crate::clock::EventQueue;
+use crate::machine::SimWorker;
+use crate::network::{Direction, LinkSignal, Network};
 use bramble_matrix::number::to_usize;
 use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{Forward, PieceHead};
@@ -20,7 +20,7 @@ const HEAD_BYTES: usize = 16 + 12;
 
 /// Events of relaying.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Passing {
+pub(crate) enum RelayEvent {
     /// A frame has left its sender.
     Left(usize),
     /// A frame has arrived at its receiver.
@@ -36,7 +36,7 @@ struct Matrix {
 }
 
 /// All relayed matrices.
-pub(crate) struct Across {
+pub(crate) struct RelayTraffic {
     /// By sender; if the sender is busy, the first is being sent.
     waiting: Vec<VecDeque<Matrix>>,
     is_busy: Vec<bool>,
@@ -48,7 +48,7 @@ pub(crate) struct Across {
     pub(crate) bytes: Vec<u64>,
 }
 
-impl Across {
+impl RelayTraffic {
     pub(crate) fn new(members: usize) -> Self {
         let mut across = Self {
             waiting: Vec::new(),
@@ -110,17 +110,17 @@ impl Across {
     pub(crate) fn order<F, G, E>(
         &mut self,
         from: usize,
-        end: &mut End,
+        end: &mut SimWorker,
         links: (&mut Network<F>, &mut Network<G>),
-        agenda: &mut Agenda<E>,
+        event_queue: &mut EventQueue<E>,
     ) where
-        E: From<(Way, Signal)> + From<Passing>,
+        E: From<(Direction, LinkSignal)> + From<RelayEvent>,
     {
         while let Some(forward) = end.passing.pop_front() {
             let (lines, line_bytes) = end.lines_of(forward.id);
             self.waiting[from].push_back(Matrix { forward, lines, lines_left: lines, line_bytes });
         }
-        self.start(from, links, agenda);
+        self.start(from, links, event_queue);
     }
 
     /// Sends the next frame of a machine that is not sending.
@@ -128,9 +128,9 @@ impl Across {
         &mut self,
         from: usize,
         (out, back): (&mut Network<F>, &mut Network<G>),
-        agenda: &mut Agenda<E>,
+        event_queue: &mut EventQueue<E>,
     ) where
-        E: From<(Way, Signal)> + From<Passing>,
+        E: From<(Direction, LinkSignal)> + From<RelayEvent>,
     {
         if self.is_busy[from] || self.holds[from] > 0 {
             return;
@@ -152,14 +152,14 @@ impl Across {
         let bytes = HEAD_BYTES + to_usize(lines) * matrix.line_bytes;
         self.bytes[from] += bytes as u64;
         self.is_busy[from] = true;
-        let begin = agenda.now().max(back.free(from)).max(out.free(to));
+        let begin = event_queue.now().max(back.free(from)).max(out.free(to));
         let end = begin.after(bytes as f64 / back.rate(from).min(out.rate(to)));
         back.occupy(from, end);
         out.occupy(to, end);
-        let seconds = end.seconds_from(agenda.now());
-        agenda.add(seconds, E::from(Passing::Left(from)));
-        let there = Passing::There { from, to, piece };
-        agenda.add(seconds + back.latency(from) + out.latency(to), E::from(there));
+        let seconds = end.seconds_from(event_queue.now());
+        event_queue.add(seconds, E::from(RelayEvent::Left(from)));
+        let there = RelayEvent::There { from, to, piece };
+        event_queue.add(seconds + back.latency(from) + out.latency(to), E::from(there));
     }
 
     /// A frame has left: returns the order that it completes, if it was the last frame of its matrix.
@@ -178,7 +178,7 @@ impl Across {
     }
 
     /// Passes lines to a machine if it knows their matrices.
-    pub(crate) fn land(&mut self, to: usize, end: &mut End) {
+    pub(crate) fn land(&mut self, to: usize, end: &mut SimWorker) {
         self.early[to].retain(|(from, piece)| !end.take(*from, piece));
     }
 }

@@ -5,7 +5,7 @@ use bramble_schedule::primary::Moved;
 
 /// One session: the plan's members in their order, then the reserve if there is one, then machines that joined.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct MachineReport {
+pub struct SimMachineReport {
     /// Index into the machines of the plan.
     pub machine: usize,
     /// Bytes over its link from the primary, headers included; 0 without a link.
@@ -34,7 +34,7 @@ pub struct MachineReport {
 
 /// A machine that was lost.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Loss {
+pub struct SimLoss {
     /// Index into the machines.
     pub machine: usize,
     /// When the primary noticed.
@@ -47,7 +47,7 @@ pub struct Loss {
 
 /// A machine that joined.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Coming {
+pub struct SimJoin {
     /// Index into the machines.
     pub machine: usize,
     /// When.
@@ -56,23 +56,23 @@ pub struct Coming {
 
 /// Results of a simulated product.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct SimReport {
     /// Seconds from `Start` to `Finished`, or to the failure.
     pub seconds: f64,
     /// Why the product failed.
     pub failed: Option<String>,
     /// Lost machines, in order of time.
-    pub losses: Vec<Loss>,
+    pub losses: Vec<SimLoss>,
     /// Machines that joined.
-    pub comings: Vec<Coming>,
+    pub joins: Vec<SimJoin>,
     /// All sessions: a machine that joined again has two.
-    pub machines: Vec<MachineReport>,
+    pub machines: Vec<SimMachineReport>,
     /// Stolen work.
     pub moved: Vec<Moved>,
     /// Seconds that the primary's event loop was busy moving bytes.
     pub loop_busy_s: f64,
     /// Peak bytes of partial sums that waited for earlier ones.
-    pub aside_bytes_max: u64,
+    pub partial_sum_bytes_max: u64,
     /// Tiles of C that were committed.
     pub tiles: u64,
     /// Jobs of all machines.
@@ -81,7 +81,7 @@ pub struct Report {
     pub events: u64,
 }
 
-impl Report {
+impl SimReport {
     /// Bytes that the primary sent.
     pub fn bytes_sent(&self) -> u64 {
         self.machines.iter().map(|m| m.bytes_out).sum()

@@ -2,14 +2,14 @@
 
 /// Rates of a machine's work other than multiplications, bytes a second, all its threads together.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
+pub struct SimRates {
     /// Additions and subtractions of matrices: bytes read and written.
     pub add_bytes_per_s: f64,
     /// Generation of elements.
     pub fill_bytes_per_s: f64,
 }
 
-impl Pace {
+impl SimRates {
     /// Typical rates: additions are bound by memory, whatever the speed of multiplications.
     pub const USUAL: Self = Self { add_bytes_per_s: 6e9, fill_bytes_per_s: 2e9 };
 }
@@ -30,7 +30,7 @@ pub struct Setting {
     /// bytes, in the order of the machines; 0 for machines beyond the end: another core moves their bytes.
     pub moves_s_per_byte: Vec<f64>,
     /// Other rates of each machine, in the order of the machines; beyond the end `USUAL`.
-    pub paces: Vec<Pace>,
+    pub rates: Vec<SimRates>,
     /// Real speed of each machine relative to the stated one, in the order of the machines; beyond the end 1.
     pub speeds: Vec<f64>,
     /// Whether idle machines steal work that a slow machine has not been sent.
@@ -51,7 +51,7 @@ impl Setting {
             merge_s_per_byte: 0.5e-9,
             far_s_per_byte: 0.4e-9,
             moves_s_per_byte: Vec::new(),
-            paces: Vec::new(),
+            rates: Vec::new(),
             speeds: Vec::new(),
             steals: true,
             additions_first: true,

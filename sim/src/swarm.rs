@@ -4,7 +4,7 @@
 //!
 //! Invariants: an outcome is a function of the scenario. A panic in a trial is its outcome and does not end the other trials.
 
-use crate::trial::{Scenario, Tried, try_out};
+use crate::trial::{Scenario, TrialResult, run_trial};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Outcome of one trial.
@@ -13,12 +13,12 @@ pub struct Outcome {
     /// The scenario.
     pub scenario: Scenario,
     /// Its result, or the violated invariant.
-    pub result: Result<Tried, String>,
+    pub result: Result<TrialResult, String>,
 }
 
 /// Runs a scenario and returns violations as values.
 pub fn outcome(scenario: Scenario) -> Outcome {
-    let tried = catch_unwind(AssertUnwindSafe(|| try_out(&scenario)));
+    let tried = catch_unwind(AssertUnwindSafe(|| run_trial(&scenario)));
     let result = tried.map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))

@@ -9,14 +9,14 @@
 
 mod event_loop;
 mod faults;
-mod people;
+mod participants;
 
-use crate::clock::Agenda;
-use crate::fault::{Fault, Faults};
-use crate::machine::{End, Parcel, Task};
-use crate::network::{Network, Signal, Way};
-use crate::relay::{Across, Passing};
-use crate::report::{Coming, Loss, Report};
+use crate::clock::EventQueue;
+use crate::fault::{Faults, SimFault};
+use crate::machine::{SimTask, SimWorker, WorkerMessage};
+use crate::network::{Direction, LinkSignal, Network};
+use crate::relay::{RelayEvent, RelayTraffic};
+use crate::report::{SimJoin, SimLoss, SimReport};
 use crate::setting::Setting;
 use bramble_matrix::Layout;
 use bramble_plan::{Machine, Plan};
@@ -31,15 +31,15 @@ const IDLE_TICKS_MAX: u32 = 300;
 
 /// Events.
 #[derive(Clone, Copy, Debug)]
-enum Happening {
-    Link(Way, Signal),
-    Passing(Passing),
+enum WorldEvent {
+    Link(Direction, LinkSignal),
+    Relay(RelayEvent),
     /// A tick.
     Tick,
     /// The event loop has finished its task.
     Loop,
     /// A thread of a machine has finished its task.
-    Done(usize, Task),
+    Done(usize, SimTask),
     /// A fault begins, or ends.
     Fault(usize),
     Over(usize),
@@ -49,27 +49,27 @@ enum Happening {
     Parts(usize, usize),
 }
 
-impl From<(Way, Signal)> for Happening {
-    fn from((way, signal): (Way, Signal)) -> Self {
-        Self::Link(way, signal)
+impl From<(Direction, LinkSignal)> for WorldEvent {
+    fn from((direction, signal): (Direction, LinkSignal)) -> Self {
+        Self::Link(direction, signal)
     }
 }
 
-impl From<Passing> for Happening {
-    fn from(passing: Passing) -> Self {
-        Self::Passing(passing)
+impl From<RelayEvent> for WorldEvent {
+    fn from(passing: RelayEvent) -> Self {
+        Self::Relay(passing)
     }
 }
 
 /// A message from the primary.
-enum Message {
+enum PrimaryMessage {
     Store(Outgoing),
     Relay(Vec<Forward>),
     /// A worker has no link to this one any more.
     Parted(usize),
 }
 
-impl Message {
+impl PrimaryMessage {
     /// Bytes on the wire.
     fn frame_bytes(&self) -> usize {
         match self {
@@ -81,59 +81,59 @@ impl Message {
 }
 
 /// A task of the primary's event loop.
-enum Duty {
-    Send(usize, Message),
-    Take(usize, Parcel),
+enum LoopTask {
+    Send(usize, PrimaryMessage),
+    Take(usize, WorkerMessage),
     Sent(usize, usize),
     /// Bytes to add to C; only the time counts.
     Merge(u64),
 }
 
 /// A result that does not land in C at once.
-struct Aside {
+struct PendingResult {
     bytes: u64,
     is_whole: bool,
     is_staged: bool,
 }
 
 struct World<'a> {
-    agenda: Agenda<Happening>,
+    event_queue: EventQueue<WorldEvent>,
     primary: Primary,
     machines: &'a [Machine],
     setting: &'a Setting,
     /// Whether lost work is reassigned; if not, there are no faults.
     recovers: bool,
-    faults: Vec<Fault>,
+    faults: Vec<SimFault>,
     /// The peer that each fault has struck.
     struck: Vec<Option<usize>>,
     /// By peer.
-    ends: Vec<End>,
+    ends: Vec<SimWorker>,
     /// Peers on the primary's cores.
     on_host: Vec<usize>,
-    out: Network<Message>,
+    out: Network<PrimaryMessage>,
     /// Workers with which each had a link when the product began, and the traffic of these links.
     neighbours: Vec<Vec<usize>>,
-    across: Across,
-    back: Network<Parcel>,
+    across: RelayTraffic,
+    back: Network<WorkerMessage>,
     /// Messages that have arrived at a suspended machine.
-    inboxes: Vec<VecDeque<Message>>,
+    inboxes: Vec<VecDeque<PrimaryMessage>>,
     /// Links that the primary has ended, links that have ended for the primary, and the reasons.
     is_cut: Vec<bool>,
     is_gone: Vec<bool>,
     why: Vec<Option<String>>,
     cores: f64,
-    duties: VecDeque<Duty>,
+    loop_tasks: VecDeque<LoopTask>,
     /// The current task of the event loop.
-    duty: Option<Duty>,
+    loop_task: Option<LoopTask>,
     loop_busy_s: f64,
     /// Partial sums that wait, and staged tiles.
-    asides: BTreeMap<(usize, u32), Aside>,
+    pending: BTreeMap<(usize, u32), PendingResult>,
     /// Bytes of the partial sums.
-    aside_bytes: u64,
-    aside_bytes_max: u64,
+    partial_sum_bytes: u64,
+    partial_sum_bytes_max: u64,
     committed: BTreeSet<(u64, u64)>,
     committed_elements: u64,
-    comings: Vec<Coming>,
+    joins: Vec<SimJoin>,
     failed: Option<String>,
     finished_s: Option<f64>,
     idle_ticks: u32,
@@ -145,8 +145,8 @@ struct World<'a> {
 /// # Panics
 ///
 /// If the plan or the state machines break a promise: that is the purpose of the simulation.
-pub fn simulate(plan: &Plan, machines: &[Machine], setting: &Setting) -> Report {
-    World::new(plan, machines, setting, None).told()
+pub fn simulate(plan: &Plan, machines: &[Machine], setting: &Setting) -> SimReport {
+    World::new(plan, machines, setting, None).run_to_report()
 }
 
 /// The same with faults, handled as in the program: lost work is reassigned, machines
@@ -156,19 +156,19 @@ pub fn simulate(plan: &Plan, machines: &[Machine], setting: &Setting) -> Report 
 /// # Panics
 ///
 /// As `simulate`; and if the timing mode does not support a fault (`Faults::check_timed`).
-pub fn simulate_with(plan: &Plan, machines: &[Machine], setting: &Setting, faults: &Faults) -> Report {
+pub fn simulate_with(plan: &Plan, machines: &[Machine], setting: &Setting, faults: &Faults) -> SimReport {
     if let Err(why) = faults.check_timed(machines.len().saturating_sub(1)) {
         panic!("{why}");
     }
-    World::new(plan, machines, setting, Some(faults)).told()
+    World::new(plan, machines, setting, Some(faults)).run_to_report()
 }
 
 impl<'a> World<'a> {
     fn new(plan: &Plan, machines: &'a [Machine], setting: &'a Setting, faults: Option<&Faults>) -> Self {
         let recovers = faults.is_some();
-        let people = people::of(plan, machines, recovers);
+        let participants = participants::of(plan, machines, recovers);
         let links: Vec<(f64, f64)> =
-            people.iter().map(|(machine, _)| people::link(&machines[*machine])).collect();
+            participants.iter().map(|(machine, _)| participants::link(&machines[*machine])).collect();
         let fastest = links.iter().map(|l| l.0).filter(|r| r.is_finite()).fold(0.0, f64::max);
         let said = || machines.first().and_then(|m| m.nic_bytes_per_s);
         let card = setting.primary_bytes_per_s.or_else(said);
@@ -181,16 +181,16 @@ impl<'a> World<'a> {
             b_generated: !problem.sends_b,
             reads_c: problem.reads_c,
         };
-        let infos = people.iter().map(|(_, info)| info.clone()).collect();
+        let infos = participants.iter().map(|(_, info)| info.clone()).collect();
         let mut primary = Primary::new(plan.clone(), operands, infos);
         primary = if setting.steals { primary } else { primary.without_stealing() };
-        let ends: Vec<End> = people
+        let ends: Vec<SimWorker> = participants
             .iter()
-            .map(|(machine, info)| people::end((*machine, info.credit_bytes), machines, setting))
+            .map(|(machine, info)| participants::end((*machine, info.credit_bytes), machines, setting))
             .collect();
         let faults = faults.map_or_else(Vec::new, |faults| faults.0.clone());
         Self {
-            agenda: Agenda::new(setting.seed),
+            event_queue: EventQueue::new(setting.seed),
             primary: if recovers { primary.recovering() } else { primary },
             machines,
             setting,
@@ -198,25 +198,25 @@ impl<'a> World<'a> {
             struck: vec![None; faults.len()],
             faults,
             on_host: (0..ends.len()).filter(|peer| ends[*peer].on_host).collect(),
-            out: Network::new(Way::Out, card, links.iter().copied()),
-            back: Network::new(Way::Back, card, links.iter().copied()),
-            neighbours: people.into_iter().map(|(_, info)| info.neighbours).collect(),
-            across: Across::new(ends.len()),
+            out: Network::new(Direction::Out, card, links.iter().copied()),
+            back: Network::new(Direction::Back, card, links.iter().copied()),
+            neighbours: participants.into_iter().map(|(_, info)| info.neighbours).collect(),
+            across: RelayTraffic::new(ends.len()),
             inboxes: ends.iter().map(|_| VecDeque::new()).collect(),
             is_cut: vec![false; ends.len()],
             is_gone: vec![false; ends.len()],
             why: vec![None; ends.len()],
             ends,
             cores: machines.first().map_or(1.0, |m| f64::from(m.threads.max(1))),
-            duties: VecDeque::new(),
-            duty: None,
+            loop_tasks: VecDeque::new(),
+            loop_task: None,
             loop_busy_s: 0.0,
-            asides: BTreeMap::new(),
-            aside_bytes: 0,
-            aside_bytes_max: 0,
+            pending: BTreeMap::new(),
+            partial_sum_bytes: 0,
+            partial_sum_bytes_max: 0,
             committed: BTreeSet::new(),
             committed_elements: 0,
-            comings: Vec::new(),
+            joins: Vec::new(),
             failed: None,
             finished_s: None,
             idle_ticks: 0,
@@ -225,11 +225,11 @@ impl<'a> World<'a> {
     }
 
     /// Runs from the start and returns the report.
-    fn told(mut self) -> Report {
+    fn run_to_report(mut self) -> SimReport {
         for number in 0..self.faults.len() {
-            self.agenda.add(self.faults[number].from.as_secs_f64(), Happening::Fault(number));
+            self.event_queue.add(self.faults[number].from.as_secs_f64(), WorldEvent::Fault(number));
         }
-        self.tell(Event::Start);
+        self.dispatch(Event::Start);
         self.run();
         self.report()
     }
@@ -237,60 +237,64 @@ impl<'a> World<'a> {
     /// Runs until C is complete, or the product has failed.
     fn run(&mut self) {
         if self.recovers || self.primary.plan().relay {
-            self.agenda.add(TICK_S, Happening::Tick);
+            self.event_queue.add(TICK_S, WorldEvent::Tick);
         }
         self.attend();
         while self.finished_s.is_none() {
-            let Some(happening) = self.agenda.next() else { self.is_stuck() };
+            let Some(event) = self.event_queue.next() else { self.is_stuck() };
             self.events += 1;
-            match happening {
-                Happening::Link(Way::Out, Signal::Card) => self.out.card_is_free(&mut self.agenda),
-                Happening::Link(Way::Back, Signal::Card) => self.back.card_is_free(&mut self.agenda),
-                Happening::Link(Way::Out, Signal::Left(peer)) => {
-                    if let Some(Message::Store(message)) = self.out.left(peer, &mut self.agenda) {
-                        self.duties.push_back(Duty::Sent(peer, message.wire_bytes()));
+            match event {
+                WorldEvent::Link(Direction::Out, LinkSignal::Card) => {
+                    self.out.card_is_free(&mut self.event_queue)
+                }
+                WorldEvent::Link(Direction::Back, LinkSignal::Card) => {
+                    self.back.card_is_free(&mut self.event_queue)
+                }
+                WorldEvent::Link(Direction::Out, LinkSignal::Left(peer)) => {
+                    if let Some(PrimaryMessage::Store(message)) = self.out.left(peer, &mut self.event_queue) {
+                        self.loop_tasks.push_back(LoopTask::Sent(peer, message.wire_bytes()));
                     }
                 }
-                Happening::Link(Way::Out, Signal::There(peer)) => {
+                WorldEvent::Link(Direction::Out, LinkSignal::There(peer)) => {
                     if let Some(message) = self.out.there(peer) {
                         self.stored(peer, message);
                     }
                 }
-                Happening::Link(Way::Back, Signal::Left(peer)) => {
-                    if let Some(parcel) = self.back.left(peer, &mut self.agenda) {
+                WorldEvent::Link(Direction::Back, LinkSignal::Left(peer)) => {
+                    if let Some(parcel) = self.back.left(peer, &mut self.event_queue) {
                         self.ends[peer].left(parcel);
-                        self.go_on(peer);
+                        self.advance(peer);
                     }
                 }
-                Happening::Link(Way::Back, Signal::There(peer)) => {
+                WorldEvent::Link(Direction::Back, LinkSignal::There(peer)) => {
                     if let Some(parcel) = self.back.there(peer) {
-                        self.duties.push_back(Duty::Take(peer, parcel));
+                        self.loop_tasks.push_back(LoopTask::Take(peer, parcel));
                     }
                 }
-                Happening::Passing(Passing::Left(from)) if self.ends[from].lives => {
+                WorldEvent::Relay(RelayEvent::Left(from)) if self.ends[from].lives => {
                     if let Some(forward) = self.across.left(from) {
                         self.ends[from].passed(&forward);
                     }
-                    self.go_on(from);
+                    self.advance(from);
                 }
-                Happening::Passing(Passing::There { from, to, piece }) => {
+                WorldEvent::Relay(RelayEvent::There { from, to, piece }) => {
                     if self.ends[to].lives && !self.ends[to].parted.contains(&from) {
                         self.across.there(to, from, piece);
-                        self.go_on(to);
+                        self.advance(to);
                     }
                 }
-                Happening::Tick => self.tick(),
-                Happening::Loop => {
-                    if let Some(duty) = self.duty.take() {
-                        self.perform(duty);
+                WorldEvent::Tick => self.tick(),
+                WorldEvent::Loop => {
+                    if let Some(loop_task) = self.loop_task.take() {
+                        self.perform(loop_task);
                     }
                 }
-                Happening::Done(peer, task) if self.ends[peer].lives => self.done(peer, task),
-                Happening::Passing(Passing::Left(_)) | Happening::Done(..) => {}
-                Happening::Fault(number) => self.begin_fault(number),
-                Happening::Over(number) => self.end_fault(number),
-                Happening::Gone(peer) => self.gone(peer),
-                Happening::Parts(peer, other) => self.part(peer, other, true),
+                WorldEvent::Done(peer, task) if self.ends[peer].lives => self.done(peer, task),
+                WorldEvent::Relay(RelayEvent::Left(_)) | WorldEvent::Done(..) => {}
+                WorldEvent::Fault(number) => self.begin_fault(number),
+                WorldEvent::Over(number) => self.end_fault(number),
+                WorldEvent::Gone(peer) => self.gone(peer),
+                WorldEvent::Parts(peer, other) => self.part(peer, other, true),
             }
             self.attend();
         }
@@ -302,33 +306,33 @@ impl<'a> World<'a> {
 
     /// A tick: machines that run and are not suspended are heard, however slow they are.
     fn tick(&mut self) {
-        let nothing_else = self.recovers && self.agenda.is_empty();
+        let nothing_else = self.recovers && self.event_queue.is_empty();
         self.idle_ticks = if nothing_else { self.idle_ticks + 1 } else { 0 };
         if self.idle_ticks > IDLE_TICKS_MAX {
             self.is_stuck();
         }
         for peer in 0..self.ends.len() {
             if self.ends[peer].lives && self.ends[peer].stands == 0 {
-                let now = self.agenda.now();
+                let now = self.event_queue.now();
                 let (came, gone) = (self.back.gone(peer, now), self.out.gone(peer, now));
-                self.tell(Event::Flow { peer, came, gone, held: 0 });
+                self.dispatch(Event::Flow { peer, came, gone, held: 0 });
             }
         }
-        self.tell(Event::Tick);
-        self.agenda.add(TICK_S, Happening::Tick);
+        self.dispatch(Event::Tick);
+        self.event_queue.add(TICK_S, WorldEvent::Tick);
     }
 
-    fn done(&mut self, peer: usize, task: Task) {
+    fn done(&mut self, peer: usize, task: SimTask) {
         if self.ends[peer].stands > 0 {
             return self.ends[peer].deferred.push(task);
         }
         self.ends[peer].done(task);
-        self.ends[peer].report.last_job_s = self.agenda.now().seconds();
-        self.go_on(peer);
+        self.ends[peer].report.last_job_s = self.event_queue.now().seconds();
+        self.advance(peer);
     }
 
     /// A message of the primary has arrived at a machine.
-    fn stored(&mut self, peer: usize, message: Message) {
+    fn stored(&mut self, peer: usize, message: PrimaryMessage) {
         if !self.ends[peer].lives {
             return;
         }
@@ -336,38 +340,38 @@ impl<'a> World<'a> {
             return self.inboxes[peer].push_back(message);
         }
         match message {
-            Message::Store(message) => self.ends[peer].stored(&message),
-            Message::Relay(forwards) => self.ends[peer].ordered(&forwards),
-            Message::Parted(other) => return self.part(peer, other, false),
+            PrimaryMessage::Store(message) => self.ends[peer].stored(&message),
+            PrimaryMessage::Relay(forwards) => self.ends[peer].ordered(&forwards),
+            PrimaryMessage::Parted(other) => return self.part(peer, other, false),
         }
-        self.ends[peer].report.last_store_s = self.agenda.now().seconds();
-        self.go_on(peer);
+        self.ends[peer].report.last_store_s = self.event_queue.now().seconds();
+        self.advance(peer);
     }
 
     /// Starts tasks on a machine's idle threads, and sends its messages.
-    fn go_on(&mut self, peer: usize) {
+    fn advance(&mut self, peer: usize) {
         if !self.ends[peer].lives || self.ends[peer].stands > 0 {
             return;
         }
         self.across.land(peer, &mut self.ends[peer]);
         let links = (&mut self.out, &mut self.back);
-        self.across.order(peer, &mut self.ends[peer], links, &mut self.agenda);
+        self.across.order(peer, &mut self.ends[peer], links, &mut self.event_queue);
         while let Some(mut parcel) = self.ends[peer].leaving.pop_front() {
             if self.ends[peer].shares_memory {
                 self.ends[peer].left(&mut parcel);
-                self.duties.push_back(Duty::Take(peer, parcel));
+                self.loop_tasks.push_back(LoopTask::Take(peer, parcel));
             } else {
-                self.back.send(peer, parcel, parcel.wire_bytes(), &mut self.agenda);
+                self.back.send(peer, parcel, parcel.wire_bytes(), &mut self.event_queue);
             }
         }
         while let Some((task, seconds)) = self.ends[peer].begin() {
             let slowed = if self.ends[peer].on_host { seconds * self.slowness() } else { seconds };
             self.ends[peer].report.busy_s += slowed;
-            self.agenda.add(slowed, Happening::Done(peer, task));
+            self.event_queue.add(slowed, WorldEvent::Done(peer, task));
         }
     }
 
-    fn report(self) -> Report {
+    fn report(self) -> SimReport {
         let moved = self.primary.moved();
         let plan = self.primary.plan();
         if self.failed.is_none() {
@@ -375,7 +379,7 @@ impl<'a> World<'a> {
             assert_eq!(self.committed_elements, elements, "every element of C, once");
             assert_eq!((self.primary.tiles_left(), self.primary.sums_under_way()), (0, (0, 0)));
         }
-        let losses = self.primary.losses().iter().map(|lost| Loss {
+        let losses = self.primary.losses().iter().map(|lost| SimLoss {
             machine: self.ends[lost.peer].report.machine,
             at_s: lost.at.as_secs_f64(),
             why: lost.why.clone(),
@@ -389,18 +393,18 @@ impl<'a> World<'a> {
                 false => (self.out.bytes(peer), self.back.bytes(peer)),
             };
             let bytes_passed = self.across.bytes[peer];
-            machines.push(crate::MachineReport { bytes_out, bytes_back, bytes_passed, ..end.report });
+            machines.push(crate::SimMachineReport { bytes_out, bytes_back, bytes_passed, ..end.report });
         }
-        Report {
+        SimReport {
             seconds: self.finished_s.unwrap_or_default(),
             failed: self.failed,
             losses,
-            comings: self.comings,
+            joins: self.joins,
             jobs: machines.iter().map(|m| m.jobs).sum(),
             machines,
             moved,
             loop_busy_s: self.loop_busy_s,
-            aside_bytes_max: self.aside_bytes_max,
+            partial_sum_bytes_max: self.partial_sum_bytes_max,
             tiles: self.committed.len() as u64,
             events: self.events,
         }

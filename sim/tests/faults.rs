@@ -5,7 +5,7 @@
 use bramble_matrix::DType;
 use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
 use bramble_schedule::limits::SILENCE_MAX;
-use bramble_sim::{Faults, Report, Setting, simulate_with};
+use bramble_sim::{Faults, Setting, SimReport, simulate_with};
 use std::time::Duration;
 
 /// A primary of this speed, and workers of 10 Gflop/s each, on links of 1 GB/s.
@@ -44,7 +44,7 @@ fn planned(machines: &[Machine], strategy: &str, relay: Relay, reproducible: boo
 }
 
 /// Runs without and with faults; times in the text may be parts of the time without faults.
-fn both(plan: &Plan, machines: &[Machine], text: &str) -> (Report, Report) {
+fn both(plan: &Plan, machines: &[Machine], text: &str) -> (SimReport, SimReport) {
     let calm = simulate_with(plan, machines, &Setting::measured(), &Faults::default());
     let whole = Some(Duration::from_secs_f64(calm.seconds));
     let faults = Faults::read(text, whole).unwrap();
@@ -108,18 +108,18 @@ fn who_stands_still_for_long_is_given_up_and_comes_in_again_and_who_does_so_brie
     let machines = machines(0.1, 3);
     let plan = planned(&machines, "reuse", Relay::Off, false);
     let (calm, brief) = both(&plan, &machines, "pause:w1@20%..60%");
-    assert!(brief.losses.is_empty() && brief.comings.is_empty());
+    assert!(brief.losses.is_empty() && brief.joins.is_empty());
     assert!(brief.seconds > calm.seconds);
     // All three, for long: the product waits until they join again.
     let text = "pause:w1@0.05s..20s,pause:w2@0.05s..20s,pause:w3@0.05s..20s";
     let (_, long) = both(&plan, &machines, text);
     assert_eq!(long.losses.len(), 3, "{:?}", long.losses);
     assert!(long.failed.is_none());
-    let again: Vec<usize> = long.comings.iter().map(|c| c.machine).collect();
+    let again: Vec<usize> = long.joins.iter().map(|c| c.machine).collect();
     assert_eq!(again, [1, 2, 3]);
     // A machine that is killed while suspended does not join again.
     let (_, killed) = both(&plan, &machines, &format!("{text},kill:w2@15s,kill:w3@0.1s"));
-    let again: Vec<usize> = killed.comings.iter().map(|c| c.machine).collect();
+    let again: Vec<usize> = killed.joins.iter().map(|c| c.machine).collect();
     assert_eq!((again, killed.losses.len()), (vec![1], 3));
     assert!(long.seconds > 20.0 && long.machines.iter().skip(4).any(|m| m.flops > 0.0));
 }
@@ -130,11 +130,11 @@ fn who_comes_in_again_or_for_the_first_time_takes_a_part() {
     // The fourth worker joins later.
     let plan = planned(&machines[..4], "reuse", Relay::Off, false);
     let (calm, joined) = both(&plan, &machines, "join:w4@10%");
-    assert_eq!(joined.comings.len(), 1);
+    assert_eq!(joined.joins.len(), 1);
     assert!(joined.seconds < 0.95 * calm.seconds, "{} {}", joined.seconds, calm.seconds);
     let (_, killed) = both(&plan, &machines, "kill:w1@10%");
     let (_, again) = both(&plan, &machines, "restart:w1@10%..15%");
-    assert_eq!((again.losses.len(), again.comings[0].machine), (1, 1));
+    assert_eq!((again.losses.len(), again.joins[0].machine), (1, 1));
     assert!(again.seconds < killed.seconds, "{} {}", again.seconds, killed.seconds);
 }
 

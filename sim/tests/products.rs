@@ -4,7 +4,7 @@
 
 use bramble_matrix::DType;
 use bramble_plan::{Cut, LinkRate, Machine, Order, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
-use bramble_sim::{Report, Setting, simulate};
+use bramble_sim::{Setting, SimReport, simulate};
 
 fn machine(name: &str, threads: u32, gflops: f64, bytes_per_s: Option<f64>) -> Machine {
     Machine {
@@ -34,7 +34,7 @@ fn near(is: f64, should: f64, part: f64) {
     assert!((is - should).abs() <= part * should, "{is} instead of {should}");
 }
 
-fn busy(report: &Report) -> f64 {
+fn busy(report: &SimReport) -> f64 {
     report.machines.iter().map(|m| m.busy_s).sum()
 }
 
@@ -193,7 +193,7 @@ fn predictions_are_near_what_is_simulated() {
 }
 
 /// Workers of which the first is slower than stated: (with stealing, without, ideal seconds).
-fn one_slow(speed: f64, workers: usize, k: u64, strategy: &str) -> (Report, Report, f64) {
+fn one_slow(speed: f64, workers: usize, k: u64, strategy: &str) -> (SimReport, SimReport, f64) {
     let mut machines = vec![machine("primary", 4, 24.0, None)];
     machines.extend((0..workers).map(|_| machine("worker", 4, 24.0, Some(117e6))));
     machines[0].nic_bytes_per_s = Some(400e6);

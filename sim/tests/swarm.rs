@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
-use bramble_sim::{Faults, Outcome, Scenario, Tried, outcome, shrunk};
+use bramble_sim::{Faults, Outcome, Scenario, TrialResult, outcome, shrunk};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -59,8 +59,8 @@ fn whatever_goes_wrong_c_is_the_product_or_nobody_could_make_it() {
     let found = all(SEEDS);
     let (right, failed): (Vec<Outcome>, Vec<Outcome>) = found.into_iter().partition(|o| o.result.is_ok());
     assert!(failed.is_empty(), "{}", told(failed));
-    let tried: Vec<Tried> = right.into_iter().map(|o| o.result.unwrap()).collect();
-    let sum = |of: &dyn Fn(&Tried) -> u64| tried.iter().map(of).sum::<u64>();
+    let tried: Vec<TrialResult> = right.into_iter().map(|o| o.result.unwrap()).collect();
+    let sum = |of: &dyn Fn(&TrialResult) -> u64| tried.iter().map(of).sum::<u64>();
     // Rare events must have occurred: (name, count, exclusive minimum).
     let seen = [
         ("losses", sum(&|t| t.losses as u64), SEEDS / 2),

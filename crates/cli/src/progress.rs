@@ -4,7 +4,7 @@ use crate::args::MultiplyArgs;
 use crate::meter::{Meter, PARTS};
 use crate::quantity::{counted, seconds};
 use bramble_plan::Decision;
-use bramble_primary::{PrimaryError, Progress as State, RelayReport, Resumed, Unreachable, Watch};
+use bramble_primary::{PrimaryError, ProductObserver, Progress as State, RelayReport, Resumed, Unreachable};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::RefCell;
 use std::io::IsTerminal;
@@ -54,7 +54,7 @@ impl Progress {
     }
 }
 
-impl Watch for Progress {
+impl ProductObserver for Progress {
     fn decided(&self, decision: &Decision) {
         if self.quiet {
             return;

@@ -16,8 +16,8 @@ use crate::turned_away::TurnedAway;
 use bramble_kernel::Choice;
 use bramble_link::{LocalKind, World, thread_pair};
 use bramble_matrix::DType;
-use bramble_primary::{End, Ends};
-use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
+use bramble_primary::{MachineLink, MachineLinks};
+use bramble_worker::{Config, SessionLedger, available_memory, default_threads, host_name, serve_link};
 use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::sync::mpsc;
@@ -39,7 +39,7 @@ pub(crate) enum Team {
 
 /// Links with everybody who could be had.
 pub(crate) struct Gathered {
-    pub(crate) ends: Ends,
+    pub(crate) ends: MachineLinks,
     /// Workers that could not be had, and why.
     pub(crate) missing: Vec<Failure>,
     /// Where more may come from while a product runs.
@@ -158,7 +158,7 @@ impl Team {
                 // All are this machine: one probe, while they start, serves them all.
                 kernel = probed(purpose)?;
                 let links = processes.meet(meeting).await?;
-                let end = |link| End { link, threads_max: 0, was_dialled: false };
+                let end = |link| MachineLink { link, threads_max: 0, was_dialled: false };
                 let ends = links.into_iter().map(end).collect();
                 Met { ends, ..Met::default() }
             }
@@ -168,7 +168,7 @@ impl Team {
         let allotment = allotment.unwrap_or_else(|| own(args, is_local));
         let (local, threads) = (own_threads(allotment, !workers.is_empty()), allotment.threads);
         Ok(Gathered {
-            ends: Ends { local, workers, alike: is_local, missing: Vec::new(), later: None },
+            ends: MachineLinks { local, workers, alike: is_local, missing: Vec::new(), later: None },
             missing,
             later,
             turned_away,
@@ -224,16 +224,16 @@ fn own(args: &TeamArgs, is_local: bool) -> Allotment {
 }
 
 /// This machine's own threads as a worker.
-fn own_threads(allotment: Allotment, has_others: bool) -> End {
+fn own_threads(allotment: Allotment, has_others: bool) -> MachineLink {
     let Allotment { threads, memory_bytes, pin_from } = allotment;
     let config =
         Config { threads, memory_bytes, kernel: None, pin_from, gives_way: has_others, name: host_name() };
     let (here, there) = thread_pair("primary", "this machine");
     tokio::task::spawn_local(async move {
         // How it ended is seen at the other end.
-        let _ = serve_link(there, None, &config, &Ledger::new()).await;
+        let _ = serve_link(there, None, &config, &SessionLedger::new()).await;
     });
-    End { link: here, threads_max: 0, was_dialled: false }
+    MachineLink { link: here, threads_max: 0, was_dialled: false }
 }
 
 /// `auto` resolved once.

@@ -179,7 +179,7 @@ pub struct Unreachable {
 
 /// Work that was stolen: from a machine that had not been sent it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Moved {
+pub struct MovedWork {
     /// The name of the machine that had the work (the victim).
     pub from: String,
     /// The name of the machine that did it (the thief).
@@ -194,7 +194,7 @@ pub struct Moved {
 
 /// A machine that was lost while the product ran.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Loss {
+pub struct MachineLoss {
     /// Its name.
     pub name: String,
     /// Why.
@@ -209,7 +209,7 @@ pub struct Loss {
 
 /// A machine that joined while the product ran.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Joined {
+pub struct JoinedMachine {
     /// Its name.
     pub name: String,
     /// When, in seconds since the first job could be sent.
@@ -218,7 +218,7 @@ pub struct Joined {
 
 /// Tiles that were wrong and have been recomputed by other machines.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wrong {
+pub struct WrongTiles {
     /// The machine that made them, or the machines that may have, where several did a part; empty for tiles of an earlier run.
     pub names: Vec<String>,
     /// The number of tiles.
@@ -264,7 +264,7 @@ pub struct Report {
     /// The cost model's prediction for the plan.
     pub predicted: Prediction,
     /// Most bytes of partial sums that the primary held at once.
-    pub aside_bytes_max: u64,
+    pub partial_sum_bytes_max: u64,
     /// Bytes that the primary sent.
     pub bytes_sent: u64,
     /// Bytes that the primary received.
@@ -280,13 +280,13 @@ pub struct Report {
     /// Machines that had a part.
     pub machines: Vec<MachineReport>,
     /// Work that was stolen while the product ran.
-    pub moved: Vec<Moved>,
+    pub moved: Vec<MovedWork>,
     /// Machines that were lost.
-    pub lost: Vec<Loss>,
+    pub lost: Vec<MachineLoss>,
     /// Machines that joined.
-    pub joined: Vec<Joined>,
+    pub joined: Vec<JoinedMachine>,
     /// Tiles that were wrong and have been recomputed, by the machines that made them first.
-    pub wrong: Vec<Wrong>,
+    pub wrong: Vec<WrongTiles>,
     /// Machines that were named but could not be used, one sentence each.
     pub missing: Vec<String>,
     /// Machines without a share, and why.
@@ -319,9 +319,9 @@ impl Report {
 }
 
 /// Stolen work, with the machines' names.
-pub(crate) fn moved(state: &Primary, machines: &[MachineReport]) -> Vec<Moved> {
+pub(crate) fn moved(state: &Primary, machines: &[MachineReport]) -> Vec<MovedWork> {
     let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
-    let named = |m: bramble_schedule::primary::Moved| Moved {
+    let named = |m: bramble_schedule::primary::Moved| MovedWork {
         from: name(m.from),
         to: name(m.to),
         times: m.times,
@@ -332,9 +332,9 @@ pub(crate) fn moved(state: &Primary, machines: &[MachineReport]) -> Vec<Moved> {
 }
 
 /// Machines that were lost, with their names.
-pub(crate) fn losses(state: &Primary, machines: &[MachineReport]) -> Vec<Loss> {
+pub(crate) fn losses(state: &Primary, machines: &[MachineReport]) -> Vec<MachineLoss> {
     let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
-    let named = |l: &bramble_schedule::primary::Lost| Loss {
+    let named = |l: &bramble_schedule::primary::Lost| MachineLoss {
         name: name(l.peer),
         why: l.why.clone(),
         at_s: l.at.as_secs_f64(),
@@ -345,9 +345,9 @@ pub(crate) fn losses(state: &Primary, machines: &[MachineReport]) -> Vec<Loss> {
 }
 
 /// Machines that joined, with their names.
-pub(crate) fn joined(came: &[(usize, Duration)], machines: &[MachineReport]) -> Vec<Joined> {
+pub(crate) fn joined(came: &[(usize, Duration)], machines: &[MachineReport]) -> Vec<JoinedMachine> {
     let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
-    came.iter().map(|(at, when)| Joined { name: name(*at), at_s: when.as_secs_f64() }).collect()
+    came.iter().map(|(at, when)| JoinedMachine { name: name(*at), at_s: when.as_secs_f64() }).collect()
 }
 
 /// Reports of the machines before the product begins.

@@ -47,7 +47,7 @@ impl Bodies {
             {
                 copy_old(old, &mut lent)?;
             }
-            return Ok(Body::Lent(Box::new(Tile::new(lent))));
+            return Ok(Body::Lent(Box::new(TileRows::new(lent))));
         }
         if piece.which == Which::Sum {
             return sum_so_far(&piece, output);
@@ -167,12 +167,12 @@ fn sum_so_far(piece: &Piece, output: &Output) -> Result<Body, MatrixError> {
 }
 
 /// Rows of a tile of the output, as the memory in which a link lands them.
-pub(crate) struct Tile {
+pub(crate) struct TileRows {
     lent: Lent,
     lines: std::ops::Range<usize>,
 }
 
-impl Tile {
+impl TileRows {
     /// All rows.
     pub(crate) fn new(lent: Lent) -> Self {
         Self { lines: 0..lent.lines(), lent }
@@ -184,7 +184,7 @@ impl Tile {
     }
 }
 
-impl Landing for Tile {
+impl Landing for TileRows {
     fn len(&self) -> usize {
         self.lines.len() * self.lent.line_bytes()
     }

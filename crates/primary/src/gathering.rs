@@ -6,19 +6,19 @@
 //! answered and then disappears counts as lost, as it would later: the other machines do the product.
 
 use crate::PrimaryError;
-use crate::account::{Loss, RelayReport};
+use crate::account::{MachineLoss, RelayReport};
 use crate::levels;
 use crate::measure::measure;
-use crate::neighbours::{Met, Random, introduce};
+use crate::neighbours::{ConnectedPeers, SecretSource, introduce};
 use crate::opening::{Opening, Session, dismiss, one_kernel, open};
-use crate::product::{Ends, Request, Watch};
-use crate::run::{Comers, Kernels};
+use crate::product::{MachineLinks, ProductObserver, Request};
+use crate::run::{AllowedKernels, JoinSource};
 use bramble_matrix::Winograd;
 use bramble_plan::{Decision, Plan, Problem, Wish, memory_to_ask};
 use bramble_schedule::message::Wants;
 
 /// All sessions that can take part, and the conditions for the plan.
-pub(crate) struct Gathered {
+pub(crate) struct Participants {
     /// The session with this process's own threads.
     pub(crate) local: Session,
     pub(crate) workers: Vec<Session>,
@@ -27,9 +27,9 @@ pub(crate) struct Gathered {
     /// Workers that could not be used, one sentence each.
     pub(crate) missing: Vec<String>,
     /// Workers that were lost after they had answered.
-    pub(crate) lost: Vec<Loss>,
+    pub(crate) lost: Vec<MachineLoss>,
     /// Machines that may join later.
-    pub(crate) comers: Option<Comers>,
+    pub(crate) join_source: Option<JoinSource>,
     /// The rules by which Strassen kernels among the machines cut products, and the user's wish, adapted to them.
     pub(crate) rules: Vec<Winograd>,
     pub(crate) wish: Wish,
@@ -39,10 +39,10 @@ pub(crate) struct Gathered {
 pub(crate) async fn gather(
     request: &Request,
     problem: &Problem,
-    mut ends: Ends,
+    mut ends: MachineLinks,
     wants: Wants,
-    watch: &dyn Watch,
-) -> Result<Gathered, PrimaryError> {
+    watch: &dyn ProductObserver,
+) -> Result<Participants, PrimaryError> {
     let mut missing = std::mem::take(&mut ends.missing);
     let later = ends.later.take();
     let session = (request.session_seed | 1).wrapping_add(2 + ends.workers.len() as u32 * 2);
@@ -63,16 +63,16 @@ pub(crate) async fn gather(
     let may_compute: Vec<&Session> = std::iter::once(&local).chain(&workers).collect();
     let (rules, wish) = levels::considered(&may_compute, problem.dtype, request.wish)?;
     let credits = request.credits.unwrap_or(u64::MAX);
-    let kernels = Kernels { same: kernel, dtype: problem.dtype, rules: rules.clone() };
-    let comers = later.map(|ends| Comers { ends, opening, session, credits, kernels });
+    let kernels = AllowedKernels { same: kernel, dtype: problem.dtype, rules: rules.clone() };
+    let join_source = later.map(|ends| JoinSource { ends, opening, session, credits, kernels });
     let (nic_bytes_per_s, silent) = measure(&mut workers).await?;
     let mut lost = Vec::new();
     for e in silent {
         let PrimaryError::Unreachable { name, why } = e else { return Err(e) };
         watch.lost(&name, &why, true);
-        lost.push(Loss { name, why, at_s: 0.0, parts: 0, part: 0.0 });
+        lost.push(MachineLoss { name, why, at_s: 0.0, parts: 0, part: 0.0 });
     }
-    Ok(Gathered { local, workers, nic_bytes_per_s, missing, lost, comers, rules, wish })
+    Ok(Participants { local, workers, nic_bytes_per_s, missing, lost, join_source, rules, wish })
 }
 
 /// The hello for every worker.
@@ -95,7 +95,7 @@ fn opening(request: &Request, problem: &Problem, wants: Wants) -> Result<Opening
 /// the same machine), then all others concurrently. Returns this machine's, the others', and the errors.
 async fn open_all(
     request: &Request,
-    ends: Ends,
+    ends: MachineLinks,
     opening: &Opening,
 ) -> Result<(Session, Vec<Session>, Vec<PrimaryError>), PrimaryError> {
     let first = request.session_seed | 1;
@@ -119,7 +119,7 @@ async fn open_all(
 
 /// The sessions of the plan's members, in their order, and that with this process's own threads if it has no share: it stays as a
 /// reserve until no other machine is left. The other sessions are dismissed.
-pub(crate) async fn chosen(
+pub(crate) async fn select_sessions(
     decision: &Decision,
     local: Session,
     workers: Vec<Session>,
@@ -133,17 +133,17 @@ pub(crate) async fn chosen(
 }
 
 /// Introduces the members to each other if the plan relays panels.
-pub(crate) async fn acquainted(
+pub(crate) async fn connect_members(
     plan: &Plan,
     sessions: Vec<Session>,
-    random: Random,
-    watch: &dyn Watch,
-) -> Result<Met, PrimaryError> {
+    random: SecretSource,
+    watch: &dyn ProductObserver,
+) -> Result<ConnectedPeers, PrimaryError> {
     if !plan.relay {
         let (neighbours, dead) = (vec![Vec::new(); sessions.len()], vec![None; sessions.len()]);
-        return Ok(Met { sessions, neighbours, dead, report: RelayReport::default() });
+        return Ok(ConnectedPeers { sessions, neighbours, dead, report: RelayReport::default() });
     }
-    let met = introduce(plan, sessions, random).await?;
-    watch.introduced(&met.report);
-    Ok(met)
+    let connected = introduce(plan, sessions, random).await?;
+    watch.introduced(&connected.report);
+    Ok(connected)
 }

@@ -25,12 +25,12 @@ use std::time::Instant;
 const INLINE_ELEMENTS: u64 = 1 << 18;
 
 /// Difference between the seeds of two spot checks.
-const LOOKS_STEP: u64 = 0xd1b5_4a32_d192_ed03;
+const SPOT_CHECK_SEED_STEP: u64 = 0xd1b5_4a32_d192_ed03;
 
 /// Digests of tiles, by region and tile number.
-pub(crate) type Tiles = BTreeMap<(usize, u64), Digest128>;
+pub(crate) type TileDigests = BTreeMap<(usize, u64), Digest128>;
 /// Tiles that the check has shown to be wrong, each by itself.
-pub(crate) type Shown = BTreeSet<(usize, u64)>;
+pub(crate) type ProvenWrong = BTreeSet<(usize, u64)>;
 
 /// The parts of a request that the check needs.
 pub(crate) struct Inspector {
@@ -80,12 +80,16 @@ impl Inspector {
     }
 
     /// Whether C is checked at all.
-    pub(crate) fn looks(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.effort != Effort::Off
     }
 
     /// Checks C; large matrices on threads of their own.
-    pub(crate) async fn look(self: &Arc<Self>, c: Matrix, round: u64) -> Result<VerifyReport, PrimaryError> {
+    pub(crate) async fn verify(
+        self: &Arc<Self>,
+        c: Matrix,
+        round: u64,
+    ) -> Result<VerifyReport, PrimaryError> {
         let began = Instant::now();
         let elements = |m: &Matrix| m.shape().elements().unwrap_or(u64::MAX);
         let small = elements(&self.a).max(elements(&self.b)).max(elements(&c)) < INLINE_ELEMENTS;
@@ -107,33 +111,33 @@ impl Inspector {
         plan: Plan,
         fault: Fault,
         round: u64,
-    ) -> Result<(Tiles, Shown), PrimaryError> {
+    ) -> Result<(TileDigests, ProvenWrong), PrimaryError> {
         let this = self.clone();
-        let find = move || -> Result<(Tiles, Shown), MatrixError> {
-            let mut shown: Shown = plan.tile_at(fault.row, fault.col).into_iter().collect();
+        let find = move || -> Result<(TileDigests, ProvenWrong), MatrixError> {
+            let mut proven_wrong: ProvenWrong = plan.tile_at(fault.row, fault.col).into_iter().collect();
             let tiles = match plan.strategy.levels {
-                0 => this.wrong(&c, &plan, round, &mut shown)?,
+                0 => this.wrong(&c, &plan, round, &mut proven_wrong)?,
                 _ => cell(&plan, &fault),
             };
-            Ok((contents(&c, &plan, tiles)?, shown))
+            Ok((tile_digests(&c, &plan, tiles)?, proven_wrong))
         };
         Ok(off_loop("verification", find).await??)
     }
 
     /// Whether a tile by itself is certainly wrong; runs on this thread. For plans without levels of Strassen's method.
-    pub(crate) fn is_wrong(&self, rect: Rect, tile: &Matrix, look: u64) -> Result<bool, MatrixError> {
-        let seed = self.seed.wrapping_add(look.wrapping_mul(LOOKS_STEP));
+    pub(crate) fn is_wrong(&self, rect: Rect, tile: &Matrix, spot_check: u64) -> Result<bool, MatrixError> {
+        let seed = self.seed.wrapping_add(spot_check.wrapping_mul(SPOT_CHECK_SEED_STEP));
         let check = Check { seed, effort: Effort::Fast, threads: 1, ..self.check(tile, 0) };
         part_is_wrong(&check, rect, tile)
     }
 
     /// Digests of tiles.
-    pub(crate) async fn contents(
+    pub(crate) async fn tile_digests(
         c: Matrix,
         plan: Plan,
         tiles: Vec<(usize, u64)>,
-    ) -> Result<Tiles, PrimaryError> {
-        Ok(off_loop("verification", move || contents(&c, &plan, tiles)).await??)
+    ) -> Result<TileDigests, PrimaryError> {
+        Ok(off_loop("verification", move || tile_digests(&c, &plan, tiles)).await??)
     }
 
     fn check<'a>(&'a self, c: &'a Matrix, round: u64) -> Check<'a> {
@@ -158,14 +162,14 @@ impl Inspector {
         c: &Matrix,
         plan: &Plan,
         round: u64,
-        shown: &mut Shown,
+        proven_wrong: &mut ProvenWrong,
     ) -> Result<Vec<(usize, u64)>, MatrixError> {
         let Some(region) = plan.regions.first() else { return Ok(Vec::new()) };
         let edges = (region.grid.tile_rows, region.grid.tile_cols);
         let found = wrong_tiles(&self.check(c, round), edges)?;
         // A tile that was checked by itself is certainly wrong.
         let alone = found.iter().filter(|tiles| tiles.rows.len() == 1 && tiles.cols.len() == 1);
-        shown.extend(alone.map(|one| (0, region.tile_number(one.rows.start, one.cols.start, 0, 0))));
+        proven_wrong.extend(alone.map(|one| (0, region.tile_number(one.rows.start, one.cols.start, 0, 0))));
         let places =
             |tiles: Rect| tiles.rows.iter().flat_map(move |i| tiles.cols.iter().map(move |j| (i, j)));
         Ok(found.into_iter().flat_map(places).map(|(i, j)| (0, region.tile_number(i, j, 0, 0))).collect())
@@ -180,8 +184,8 @@ fn cell(plan: &Plan, fault: &Fault) -> Vec<(usize, u64)> {
     (first..first + together).map(|tile| (region, tile)).collect()
 }
 
-fn contents(c: &Matrix, plan: &Plan, tiles: Vec<(usize, u64)>) -> Result<Tiles, MatrixError> {
-    let mut found = Tiles::new();
+fn tile_digests(c: &Matrix, plan: &Plan, tiles: Vec<(usize, u64)>) -> Result<TileDigests, MatrixError> {
+    let mut found = TileDigests::new();
     for tile in tiles {
         let Some(rect) = plan.regions[tile.0].tile_of(tile.1) else { continue };
         found.insert(tile, c.part(rect).digest(1, &|| false)?.unwrap_or_default());

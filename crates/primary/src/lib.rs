@@ -11,18 +11,18 @@
 //! any other, over a link that shares memory), command lines, terminals.
 
 mod account;
-mod aside;
 mod bandwidth;
 mod bodies;
 mod error;
 mod gathering;
 mod inspector;
-pub mod keeper;
+pub mod journal_writer;
 mod levels;
 pub mod log;
 mod measure;
 mod neighbours;
 mod opening;
+mod partial_sums;
 mod product;
 mod resume;
 mod run;
@@ -31,12 +31,12 @@ mod strassen;
 mod survey;
 
 pub use account::{
-    IoUse, Joined, Loss, MachineReport, Moved, Progress, RelayReport, Report, ThreadUse, Unreachable,
-    VerifyReport, Wrong,
+    IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, Progress, RelayReport, Report, ThreadUse,
+    Unreachable, VerifyReport, WrongTiles,
 };
 pub use error::PrimaryError;
-pub use neighbours::Random;
-pub use product::{End, Ends, Finished, Request, Watch, gone_on_with, multiply};
+pub use neighbours::SecretSource;
+pub use product::{Finished, MachineLink, MachineLinks, ProductObserver, Request, multiply, prepare_resume};
 pub use resume::Resumed;
 pub use stop::Stop;
 pub use survey::{Survey, Surveyed, survey, welcomed};

@@ -24,10 +24,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// Fills bytes with random numbers that cannot be guessed.
-pub type Random = fn(&mut [u8]) -> io::Result<()>;
+pub type SecretSource = fn(&mut [u8]) -> io::Result<()>;
 
 /// The sessions of a plan's members, and the neighbours that each has a link with.
-pub(crate) struct Met {
+pub(crate) struct ConnectedPeers {
     pub(crate) sessions: Vec<Session>,
     pub(crate) neighbours: Vec<Vec<usize>>,
     /// Why a session ended meanwhile.
@@ -37,22 +37,22 @@ pub(crate) struct Met {
 
 /// Two workers that are to link with each other.
 struct Pair {
-    dialler: Side,
-    listener: Side,
+    dialler: PairSide,
+    listener: PairSide,
     address: SocketAddr,
     key: [u8; 20],
     ticket: [u8; 16],
 }
 
 /// One worker of a pair.
-struct Side {
+struct PairSide {
     member: usize,
     /// The result that it reported, if it has.
     says: Option<Result<(), String>>,
 }
 
 /// State shared by the tasks of all members.
-struct Board {
+struct Introductions {
     pairs: Vec<Pair>,
     /// Messages to each member; `None` when no more will be sent.
     inboxes: Vec<Option<mpsc::UnboundedSender<Frame>>>,
@@ -67,12 +67,12 @@ struct Board {
 pub(crate) async fn introduce(
     plan: &Plan,
     sessions: Vec<Session>,
-    random: Random,
-) -> Result<Met, PrimaryError> {
+    random: SecretSource,
+) -> Result<ConnectedPeers, PrimaryError> {
     let (pairs, mut unreachable) = pairs(plan, &sessions, random)?;
     let names: Vec<String> = sessions.iter().map(|s| s.name.clone()).collect();
     let mut neighbours = vec![Vec::new(); sessions.len()];
-    let (sessions, dead, pairs) = meet(sessions, pairs).await?;
+    let (sessions, dead, pairs) = establish_links(sessions, pairs).await?;
     for pair in pairs {
         let (dialler, listener) = (pair.dialler.member, pair.listener.member);
         match (pair.dialler.says, pair.listener.says) {
@@ -85,20 +85,24 @@ pub(crate) async fn introduce(
         }
     }
     let pairs = neighbours.iter().map(Vec::len).sum::<usize>() / 2;
-    let named = |(from, to, why): Apart| {
+    let named = |(from, to, why): Unlinked| {
         let name = |member: usize| names.get(member).cloned().unwrap_or_default();
         Unreachable { from: name(from), to: name(to), why }
     };
     let report = RelayReport { pairs, unreachable: unreachable.into_iter().map(named).collect() };
-    Ok(Met { sessions, neighbours, dead, report })
+    Ok(ConnectedPeers { sessions, neighbours, dead, report })
 }
 
 /// Two members that cannot be introduced, and why.
-type Apart = (usize, usize, String);
+type Unlinked = (usize, usize, String);
 
 /// The pairs of members that may need the same panels, each with its secrets; and the pairs of which neither member can be
 /// dialled.
-fn pairs(plan: &Plan, sessions: &[Session], random: Random) -> Result<(Vec<Pair>, Vec<Apart>), PrimaryError> {
+fn pairs(
+    plan: &Plan,
+    sessions: &[Session],
+    random: SecretSource,
+) -> Result<(Vec<Pair>, Vec<Unlinked>), PrimaryError> {
     let no_random = |e| PrimaryError::Failed(format!("no random numbers: {e}"));
     let (mut pairs, mut not) = (Vec::new(), Vec::new());
     let mut counts = vec![0; sessions.len()];
@@ -112,7 +116,7 @@ fn pairs(plan: &Plan, sessions: &[Session], random: Random) -> Result<(Vec<Pair>
             if !may_meet || is_full || sessions.len() > NEIGHBOURS_MAX && !one.may_share(other) {
                 continue;
             }
-            let Some((dials, address)) = way(first, second) else {
+            let Some((dials, address)) = choose_dialler(first, second) else {
                 let why =
                     "both have dialled in, or are behind another machine's loopback: neither can be dialled";
                 not.push((i, j, why.to_owned()));
@@ -122,7 +126,7 @@ fn pairs(plan: &Plan, sessions: &[Session], random: Random) -> Result<(Vec<Pair>
             counts[j] += 1;
             let (mut key, mut ticket) = ([0; 20], [0; 16]);
             random(&mut key).and_then(|()| random(&mut ticket)).map_err(no_random)?;
-            let side = |member| Side { member, says: None };
+            let side = |member| PairSide { member, says: None };
             let (dialler, listener) =
                 if dials == Dials::First { (side(i), side(j)) } else { (side(j), side(i)) };
             pairs.push(Pair { dialler, listener, address, key, ticket });
@@ -140,7 +144,7 @@ enum Dials {
 
 /// Which worker of a pair dials, and the address. A worker that the primary could dial is likely to be reachable for other
 /// workers, too; if both are, the first dials. A loopback address is valid only for workers on that loopback.
-fn way(first: &Session, second: &Session) -> Option<(Dials, SocketAddr)> {
+fn choose_dialler(first: &Session, second: &Session) -> Option<(Dials, SocketAddr)> {
     let on_loopback =
         |s: &Session| s.link.addresses.is_some_and(|a| a.there.ip().to_canonical().is_loopback());
     let reaches = |dialler: &Session, listener: &Session| {
@@ -157,7 +161,7 @@ fn way(first: &Session, second: &Session) -> Option<(Dials, SocketAddr)> {
 }
 
 /// Introduces all pairs, and collects the results.
-async fn meet(
+async fn establish_links(
     sessions: Vec<Session>,
     pairs: Vec<Pair>,
 ) -> Result<(Vec<Session>, Vec<Option<String>>, Vec<Pair>), PrimaryError> {
@@ -172,18 +176,19 @@ async fn meet(
         frames.push(from);
     }
     let busy = unready.clone();
-    let board = Rc::new(RefCell::new(Board { pairs, inboxes, unready: unready.clone(), busy }));
-    board.borrow().tell_listeners();
+    let introductions =
+        Rc::new(RefCell::new(Introductions { pairs, inboxes, unready: unready.clone(), busy }));
+    introductions.borrow().tell_listeners();
     let mut attending = JoinSet::new();
     let mut dead = vec![None; sessions.len()];
     let mut slots: Vec<Option<Session>> = sessions.into_iter().map(Some).collect();
     for (member, frames) in unready.into_iter().zip(frames) {
         let Some(mut session) = slots[member].take() else { continue };
-        let board = board.clone();
+        let introductions = introductions.clone();
         attending.spawn_local(async move {
-            let ended = attend(&mut session, member, frames, &board).await;
+            let ended = serve_member(&mut session, member, frames, &introductions).await;
             if ended.is_err() {
-                board.borrow_mut().gone(member);
+                introductions.borrow_mut().gone(member);
             }
             (member, session, ended.err())
         });
@@ -193,32 +198,32 @@ async fn meet(
         let (member, session, why) = attended.map_err(what)?;
         (slots[member], dead[member]) = (Some(session), why);
     }
-    let pairs = std::mem::take(&mut board.borrow_mut().pairs);
+    let pairs = std::mem::take(&mut introductions.borrow_mut().pairs);
     Ok((slots.into_iter().flatten().collect(), dead, pairs))
 }
 
 /// Serves one member: sends its messages, and reads until it has reported all its pairs.
-async fn attend(
+async fn serve_member(
     session: &mut Session,
     member: usize,
     mut frames: mpsc::UnboundedReceiver<Frame>,
-    board: &RefCell<Board>,
+    introductions: &RefCell<Introductions>,
 ) -> Result<(), String> {
     let (sender, receiver) = (&mut session.link.sender, &mut session.link.receiver);
     let reading = async {
-        while !board.borrow().has_said_all(member) {
+        while !introductions.borrow().has_said_all(member) {
             let arrived = receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
             match Kind::from_code(arrived.kind).map_err(|e| e.0)? {
-                Kind::Pong => board.borrow_mut().ready(member),
+                Kind::Pong => introductions.borrow_mut().ready(member),
                 Kind::Reached => {
                     let reached = Reached::decode(&arrived.head).map_err(|e| e.0)?;
-                    board.borrow_mut().said(member, reached);
+                    introductions.borrow_mut().said(member, reached);
                 }
                 Kind::Error => return Err(decode_error(&arrived.head).map_err(|e| e.0)?),
                 other => return Err(format!("it was introduced to others and answered with {other:?}")),
             }
         }
-        board.borrow_mut().has_said(member);
+        introductions.borrow_mut().has_said(member);
         Ok(())
     };
     let writing = async {
@@ -229,12 +234,12 @@ async fn attend(
     };
     let late = async {
         tokio::time::sleep(WELCOME_DEADLINE).await;
-        if board.borrow().unready.contains(&member) {
+        if introductions.borrow().unready.contains(&member) {
             return format!("it did not answer within {} s", WELCOME_DEADLINE.as_secs());
         }
         let deadline = WELCOME_DEADLINE + NEIGHBOURS_DEADLINE;
         tokio::time::sleep(deadline).await;
-        if !board.borrow().has_said_all(member) {
+        if !introductions.borrow().has_said_all(member) {
             return format!("it did not report within {} s which workers it reaches", deadline.as_secs());
         }
         // The delay is another member's; this task ends together with that member's.
@@ -247,12 +252,12 @@ async fn attend(
 }
 
 impl Pair {
-    fn side(&self, member: usize) -> Option<&Side> {
+    fn side(&self, member: usize) -> Option<&PairSide> {
         [&self.dialler, &self.listener].into_iter().find(|side| side.member == member)
     }
 
     /// The member's side of the pair, and the other worker's.
-    fn sides(&mut self, member: usize) -> Option<(&mut Side, &mut Side)> {
+    fn sides(&mut self, member: usize) -> Option<(&mut PairSide, &mut PairSide)> {
         let Self { dialler, listener, .. } = self;
         match member {
             m if m == dialler.member => Some((dialler, listener)),
@@ -275,7 +280,7 @@ impl Pair {
     }
 }
 
-impl Board {
+impl Introductions {
     fn send(&self, member: usize, kind: Kind, head: Vec<u8>) {
         if let Some(Some(inbox)) = self.inboxes.get(member) {
             // The error does not matter: a lost member's task has ended.
@@ -336,7 +341,7 @@ impl Board {
 
     /// Whether a member has reported all its pairs.
     fn has_said_all(&self, member: usize) -> bool {
-        let silent = |side: &Side| side.says.is_none();
+        let silent = |side: &PairSide| side.says.is_none();
         !self.unready.contains(&member) && !self.pairs.iter().filter_map(|p| p.side(member)).any(silent)
     }
 

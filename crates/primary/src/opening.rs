@@ -4,7 +4,7 @@
 
 use crate::PrimaryError;
 use crate::log::ClockSample;
-use crate::product::End;
+use crate::product::MachineLink;
 use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven};
 use bramble_matrix::DType;
 use bramble_matrix::number::{nearest_f64, to_u64};
@@ -62,7 +62,7 @@ pub(crate) struct Opening {
 }
 
 /// Opens a session over a link.
-pub(crate) async fn open(end: End, opening: &Opening, session: u32) -> Result<Session, PrimaryError> {
+pub(crate) async fn open(end: MachineLink, opening: &Opening, session: u32) -> Result<Session, PrimaryError> {
     let (peer, shares_memory, was_dialled) = (end.link.peer.clone(), end.link.shares_memory, end.was_dialled);
     match tokio::time::timeout(WELCOME_DEADLINE, greet(end, opening, session)).await {
         Err(_) => {
@@ -121,8 +121,8 @@ pub(crate) fn one_kernel(local: &Session, workers: &[Session]) -> Result<(), Pri
     workers.iter().try_for_each(|worker| same_kernel(&local.welcome.kernel, worker))
 }
 
-async fn greet(end: End, opening: &Opening, session: u32) -> Result<(Link, Welcome), String> {
-    let End { mut link, threads_max, was_dialled: _ } = end;
+async fn greet(end: MachineLink, opening: &Opening, session: u32) -> Result<(Link, Welcome), String> {
+    let MachineLink { mut link, threads_max, was_dialled: _ } = end;
     let hello = Hello {
         session,
         dtype: opening.dtype,

@@ -4,15 +4,15 @@ use crate::PrimaryError;
 use crate::account::{MachineReport, Progress, RelayReport, Report, Unreachable, losses, moved};
 use crate::bandwidth::memory_rate;
 use crate::bodies::Bodies;
-use crate::gathering::{Gathered, acquainted, chosen, gather};
+use crate::gathering::{Participants, connect_members, gather, select_sessions};
 use crate::inspector::Inspector;
-use crate::keeper::{JournalFile, Journaling, Subject};
+use crate::journal_writer::{JournalFile, JournalOptions, JournalSubject};
 use crate::levels;
-use crate::log::{Log, Phase, Recorder};
-use crate::neighbours::Random;
+use crate::log::{EventLog, EventRecorder, Phase};
+use crate::neighbours::SecretSource;
 use crate::opening::even_speeds;
 use crate::resume::{self, Resumed};
-use crate::run::{Before, Inspected, Terms, run};
+use crate::run::{InspectionResult, ResumePoint, RunOptions, run};
 use crate::stop::Stop;
 use crate::strassen;
 use bramble_kernel::factors;
@@ -60,7 +60,7 @@ pub struct Request {
     /// Source of the check's random vectors, which workers must not be able to guess.
     pub check_seed: u64,
     /// Source of the secrets with which relaying workers authenticate each other.
-    pub random: Random,
+    pub random: SecretSource,
     /// Name by which the primary introduces itself.
     pub name: String,
     /// When the process began its work.
@@ -70,15 +70,15 @@ pub struct Request {
     /// Whether a worker that does not answer is left out; otherwise it is an error.
     pub degraded: bool,
     /// The event log, if one is wanted.
-    pub log: Option<Log>,
+    pub log: Option<EventLog>,
     /// The journal's options, if one is kept; with the journal of an earlier run, if this one resumes it.
-    pub journal: Option<Journaling>,
+    pub journal: Option<JournalOptions>,
     /// Tells whether the user asked for the end.
     pub stop: Rc<Stop>,
 }
 
 /// A link to one machine.
-pub struct End {
+pub struct MachineLink {
     /// The link.
     pub link: Link,
     /// Most threads that this product may use there; 0 means no limit.
@@ -88,22 +88,22 @@ pub struct End {
 }
 
 /// Links to all machines that can compute.
-pub struct Ends {
+pub struct MachineLinks {
     /// This process's own threads.
-    pub local: End,
+    pub local: MachineLink,
     /// Workers.
-    pub workers: Vec<End>,
+    pub workers: Vec<MachineLink>,
     /// Whether the workers are known to be alike (processes of one machine): each then gets the mean of their measured speeds,
     /// because they disturb each other's short measurements.
     pub alike: bool,
     /// Workers that could not be reached and are left out, one sentence each.
     pub missing: Vec<String>,
     /// Workers that join while the product runs.
-    pub later: Option<tokio::sync::mpsc::Receiver<End>>,
+    pub later: Option<tokio::sync::mpsc::Receiver<MachineLink>>,
 }
 
 /// Observes a product while it runs.
-pub trait Watch {
+pub trait ProductObserver {
     /// The plan has been chosen, with a sentence that says why.
     fn decided(&self, decision: &Decision);
     /// Workers have been introduced to each other.
@@ -135,29 +135,33 @@ pub struct Finished {
     /// The report.
     pub report: Report,
     /// The event log, if one was wanted.
-    pub log: Option<Log>,
+    pub log: Option<EventLog>,
     /// The journal, to be removed when C has its final name.
     pub journal: Option<JournalFile>,
 }
 
 /// Prepares a request that resumes an earlier run: checks the operands and the tiles of that run, which reads A, B and C. So the
 /// caller does this before any worker has to wait. Requests that resume nothing are returned unchanged.
-pub async fn gone_on_with(request: Request, watch: &dyn Watch) -> Result<Request, PrimaryError> {
+pub async fn prepare_resume(request: Request, watch: &dyn ProductObserver) -> Result<Request, PrimaryError> {
     let problem = problem(&request)?;
-    let request = strassen::with_a_fitting_strategy(request, &problem).await?;
+    let request = strassen::replace_unsafe_strategy(request, &problem).await?;
     resume::check(request, &problem, watch).await
 }
 
 /// Computes and checks a product. Must run inside a `tokio::task::LocalSet`. A C that fails the check is
 /// returned, too: `report.verify` tells, and the caller must not commit it.
-pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result<Finished, PrimaryError> {
+pub async fn multiply(
+    request: Request,
+    ends: MachineLinks,
+    watch: &dyn ProductObserver,
+) -> Result<Finished, PrimaryError> {
     let problem = problem(&request)?;
     if problem.flops() == 0.0 || request.alpha == 0.0 {
         return without_product(request, &problem).await;
     }
-    let (mut request, measured) = strassen::with_a_fitting_kernel(request, &problem).await?;
+    let (mut request, measured) = strassen::replace_unsafe_kernel(request, &problem).await?;
     let alike = ends.alike;
-    let mut recorder = Recorder::new(request.log.take());
+    let mut recorder = EventRecorder::new(request.log.take());
     recorder.phase(Phase::Opening);
     let wants = Wants { log: recorder.is_on(), account: request.account };
     let mut gathered = gather(&request, &problem, ends, wants, watch).await?;
@@ -167,7 +171,8 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     strassen::check_own_kernels(&request, &problem, everybody, measured).await?;
     let before = request.journal.as_ref().and_then(|journal| journal.before.as_deref());
     let kernel = resume::fitting_kernel(&mut gathered, before, &problem)?;
-    let Gathered { local, workers, nic_bytes_per_s, missing, mut lost, comers, rules, .. } = gathered;
+    let Participants { local, workers, nic_bytes_per_s, missing, mut lost, join_source, rules, .. } =
+        gathered;
     recorder.phase(Phase::Planning);
     let threads = usize::from(local.welcome.threads);
     let measure = || memory_rate(&problem, (&request.a, &request.b), &request.output, threads);
@@ -183,42 +188,43 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     };
     watch.decided(&decision);
     let (sessions, reserve) = match before {
-        None => chosen(&decision, local, workers).await,
+        None => select_sessions(&decision, local, workers).await,
         Some(_) => resume::team((local, workers), request.wish.who),
     };
-    let before = before.map(|journal| Before::of(journal, sessions.len()));
+    let before = before.map(|journal| ResumePoint::of(journal, sessions.len()));
     if decision.plan.relay {
         recorder.phase(Phase::Introducing);
     }
-    let mut met = acquainted(&decision.plan, sessions, request.random, watch).await?;
-    met.sessions.extend(reserve);
-    met.neighbours.resize(met.sessions.len(), Vec::new());
-    met.dead.resize(met.sessions.len(), None);
+    let mut connected = connect_members(&decision.plan, sessions, request.random, watch).await?;
+    connected.sessions.extend(reserve);
+    connected.neighbours.resize(connected.sessions.len(), Vec::new());
+    connected.dead.resize(connected.sessions.len(), None);
     let tiles = levels::tiles(&rules, decision.plan.regions.first().map(|region| &region.grid));
     let inspector = Inspector::of(&request, decision.plan.strategy.levels, tiles);
-    let operands = as_they_lie(&request, &problem);
+    let operands = operand_layouts(&request, &problem);
     let bodies = Bodies::new(request.a.clone(), request.b.clone(), request.old_c.clone());
     let plan = decision.plan.clone();
-    let relay = decision.plan.relay.then(|| met.report.clone());
-    let introduced = met.report.unreachable.len();
+    let relay = decision.plan.relay.then(|| connected.report.clone());
+    let introduced = connected.report.unreachable.len();
     let members = if before.is_some() { 0 } else { decision.plan.members.len() };
-    let subject = || Subject::of(&request, &problem, kernel, &plan);
+    let subject = || JournalSubject::of(&request, &problem, kernel, &plan);
     let subject = request.journal.is_some().then(subject);
     let journal = request.journal.take().zip(subject);
     let instead = request.instead;
     let (steals, account, stop) = (request.steals, request.account, request.stop);
     let credits = request.credits;
-    let terms = Terms { steals, account, credits, comers, recorder, journal, before, stop, inspector };
-    let ran = run(plan, operands, bodies, request.output, met, watch, terms).await?;
-    let relay = relay.map(|relay| relay.after(ran.parted, &ran.state, &ran.machines));
+    let options =
+        RunOptions { steals, account, credits, join_source, recorder, journal, before, stop, inspector };
+    let outcome = run(plan, operands, bodies, request.output, connected, watch, options).await?;
+    let relay = relay.map(|relay| relay.after(outcome.parted, &outcome.state, &outcome.machines));
     let broken = relay.as_ref().and_then(|relay| relay.unreachable.get(introduced..));
     broken.into_iter().flatten().for_each(|pair| watch.parted(pair));
-    let sealed = ran.output.seal()?;
-    let wire = |f: fn(&MachineReport) -> u64| ran.machines.iter().map(f).sum();
+    let sealed = outcome.output.seal()?;
+    let wire = |f: fn(&MachineReport) -> u64| outcome.machines.iter().map(f).sum();
     let grid =
         decision.plan.regions.first().map_or([0; 3], |r| [r.grid.tile_rows, r.grid.tile_cols, r.grid.depth]);
-    let Inspected { verify, wrong, suspect } = ran.inspected;
-    lost.extend(losses(&ran.state, &ran.machines));
+    let InspectionResult { verify, wrong, suspect } = outcome.inspected;
+    lost.extend(losses(&outcome.state, &outcome.machines));
     let report = Report {
         m: problem.m,
         n: problem.n,
@@ -227,41 +233,41 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
         strategy: decision.plan.strategy.to_string(),
         sums: decision.plan.sums,
         grid,
-        seconds: ran.seconds,
-        opening_seconds: ran.first_job.saturating_duration_since(request.began).as_secs_f64(),
+        seconds: outcome.seconds,
+        opening_seconds: outcome.first_job.saturating_duration_since(request.began).as_secs_f64(),
         peak_gflops: decision.plan.peak_gflops,
         bound: decision.plan.bound,
         predicted: decision.plan.predicted.clone(),
-        aside_bytes_max: to_u64(ran.aside_bytes_max),
+        partial_sum_bytes_max: to_u64(outcome.partial_sum_bytes_max),
         bytes_sent: wire(|m| m.bytes_in),
         bytes_received: wire(|m| m.bytes_out),
         alone: decision.alone,
         sentence: decision.sentence,
         instead,
-        moved: moved(&ran.state, &ran.machines),
+        moved: moved(&outcome.state, &outcome.machines),
         lost,
-        joined: ran.joined,
+        joined: outcome.joined,
         wrong,
         missing,
-        io: ran.io,
-        machines: with_a_share(ran.machines, members),
+        io: outcome.io,
+        machines: machines_with_work(outcome.machines, members),
         left_out: decision.left_out,
         verify,
         suspect,
         relay,
         effort: request.effort,
     };
-    Ok(Finished { sealed, report, log: ran.log, journal: ran.journal })
+    Ok(Finished { sealed, report, log: outcome.log, journal: outcome.journal })
 }
 
 /// Members of the plan, and other machines that did work.
-fn with_a_share(machines: Vec<MachineReport>, members: usize) -> Vec<MachineReport> {
+fn machines_with_work(machines: Vec<MachineReport>, members: usize) -> Vec<MachineReport> {
     let counts = |(at, machine): &(usize, MachineReport)| *at < members || machine.share > 0.0;
     machines.into_iter().enumerate().filter(counts).map(|(_, machine)| machine).collect()
 }
 
 /// The operands' layouts, and whether each is generated.
-fn as_they_lie(request: &Request, problem: &Problem) -> Operands {
+fn operand_layouts(request: &Request, problem: &Problem) -> Operands {
     Operands {
         a_layout: request.a.layout(),
         b_layout: request.b.layout(),
@@ -310,7 +316,7 @@ async fn without_product(mut request: Request, problem: &Problem) -> Result<Fini
     let seconds = began.elapsed().as_secs_f64();
     let sealed = request.output.seal()?;
     log.iter_mut().for_each(|log| log.phase(Phase::Verifying));
-    let verify = inspector.look(sealed.matrix()?, 0).await?;
+    let verify = inspector.verify(sealed.matrix()?, 0).await?;
     inspector.unchanged("when C was complete", !verify.verdict.passed)?;
     let report = Report {
         m: problem.m,
@@ -325,7 +331,7 @@ async fn without_product(mut request: Request, problem: &Problem) -> Result<Fini
         peak_gflops: 0.0,
         bound: bramble_plan::Bound { seconds: 0.0, by: bramble_plan::Binding::Compute },
         predicted: bramble_plan::Prediction::default(),
-        aside_bytes_max: 0,
+        partial_sum_bytes_max: 0,
         bytes_sent: 0,
         bytes_received: 0,
         alone: true,

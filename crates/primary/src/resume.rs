@@ -10,9 +10,9 @@
 
 use crate::PrimaryError;
 use crate::error::off_loop;
-use crate::gathering::Gathered;
+use crate::gathering::Participants;
 use crate::opening::Session;
-use crate::product::{Request, Watch};
+use crate::product::{ProductObserver, Request};
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Digest128, Matrix, Output};
 use bramble_plan::{Decision, Plan, Preference, Problem};
@@ -38,7 +38,7 @@ pub struct Resumed {
 pub(crate) async fn check(
     mut request: Request,
     problem: &Problem,
-    watch: &dyn Watch,
+    watch: &dyn ProductObserver,
 ) -> Result<Request, PrimaryError> {
     let Some(mut before) = request.journal.as_mut().and_then(|journal| journal.before.take()) else {
         return Ok(request);
@@ -174,7 +174,7 @@ pub(crate) fn team(gathered: (Session, Vec<Session>), who: Preference) -> (Vec<S
 /// The kernel of all machines, for the journal; empty if they differ, or if bits do not depend on it. Refuses machines, now and
 /// later, whose kernel would not give the bits of the earlier run.
 pub(crate) fn fitting_kernel(
-    gathered: &mut Gathered,
+    gathered: &mut Participants,
     before: Option<&Journal>,
     problem: &Problem,
 ) -> Result<String, PrimaryError> {
@@ -190,8 +190,8 @@ pub(crate) fn fitting_kernel(
     }
     let kernel = gathered.local.welcome.kernel.clone();
     let is_one = is_other(&kernel).is_none() && problem.dtype.is_float();
-    if let (Some(comers), Some(was)) = (&mut gathered.comers, was) {
-        comers.kernels.same = Some(was.clone());
+    if let (Some(join_source), Some(was)) = (&mut gathered.join_source, was) {
+        join_source.kernels.same = Some(was.clone());
     }
     Ok(if is_one { kernel } else { String::new() })
 }

@@ -51,7 +51,7 @@ impl Measured {
 }
 
 /// Replaces a named strategy whose levels could overflow by the best classical one.
-pub(crate) async fn with_a_fitting_strategy(
+pub(crate) async fn replace_unsafe_strategy(
     mut request: Request,
     problem: &Problem,
 ) -> Result<Request, PrimaryError> {
@@ -71,7 +71,7 @@ pub(crate) async fn with_a_fitting_strategy(
 }
 
 /// Replaces a named kernel whose levels could overflow by its base kernel.
-pub(crate) async fn with_a_fitting_kernel(
+pub(crate) async fn replace_unsafe_kernel(
     mut request: Request,
     problem: &Problem,
 ) -> Result<(Request, Option<Measured>), PrimaryError> {

@@ -7,7 +7,7 @@
 use crate::PrimaryError;
 use crate::measure::measure;
 use crate::opening::{Opening, Session, dismiss, even_speeds, one_kernel, open};
-use crate::product::{End, Ends};
+use crate::product::{MachineLink, MachineLinks};
 use bramble_matrix::DType;
 use bramble_plan::Machine;
 use bramble_schedule::message::Wants;
@@ -52,7 +52,7 @@ pub struct Surveyed {
 /// measurement come last.
 pub async fn survey(
     survey: &Survey,
-    ends: Ends,
+    ends: MachineLinks,
 ) -> Result<(Surveyed, Vec<Result<Surveyed, PrimaryError>>), PrimaryError> {
     let opening = survey.opening();
     let (first, alike) = (survey.session_seed | 1, ends.alike);
@@ -93,14 +93,18 @@ pub async fn survey(
 /// first worker that does not answer is the error.
 pub async fn welcomed(
     survey: &Survey,
-    ends: Vec<End>,
+    ends: Vec<MachineLink>,
 ) -> Result<impl Future<Output = ()> + use<>, PrimaryError> {
     let opened = open_all(ends, &survey.opening(), survey.session_seed | 1).await;
     Ok(dismiss(opened.into_iter().collect::<Result<_, _>>()?))
 }
 
 /// Opens all sessions concurrently; returns them in order.
-async fn open_all(ends: Vec<End>, opening: &Opening, first: u32) -> Vec<Result<Session, PrimaryError>> {
+async fn open_all(
+    ends: Vec<MachineLink>,
+    opening: &Opening,
+    first: u32,
+) -> Vec<Result<Session, PrimaryError>> {
     let mut tasks = Vec::new();
     let mut session = first;
     for end in ends {

@@ -22,7 +22,7 @@ const NAME_BYTES_MAX: usize = 60;
 
 /// State that the sessions of one worker share. Clones share the same ledger.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
+pub struct SessionLedger {
     state: Arc<Mutex<State>>,
     measuring: Arc<tokio::sync::Mutex<()>>,
     speeds: Speeds,
@@ -38,7 +38,7 @@ struct State {
 /// A session with a grant.
 #[derive(Debug)]
 struct Holder {
-    who: Who,
+    who: SessionOwner,
     granted_bytes: u64,
     /// Scratch memory of its kernel.
     scratch_bytes: u64,
@@ -47,7 +47,7 @@ struct Holder {
 
 /// The primary of a session, for messages: the name comes from the network and was checked as a text.
 #[derive(Clone, Debug)]
-pub(crate) struct Who {
+pub(crate) struct SessionOwner {
     /// The primary's name for itself.
     pub(crate) name: String,
     /// The link's name for it.
@@ -56,7 +56,7 @@ pub(crate) struct Who {
 
 /// A session's request for memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct MemoryRequest {
     /// Most bytes of matrices that its product can use.
     pub(crate) wanted_bytes: u64,
     /// Scratch memory of its kernel.
@@ -65,7 +65,7 @@ pub(crate) struct Wish {
     pub(crate) capacity_bytes: u64,
 }
 
-impl Wish {
+impl MemoryRequest {
     /// The smallest useful grant.
     fn least_bytes(&self) -> u64 {
         self.wanted_bytes.clamp(1, GRANT_BYTES_MIN)
@@ -75,7 +75,7 @@ impl Wish {
 /// Memory granted to a session; returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Grant {
-    ledger: Ledger,
+    ledger: SessionLedger,
     key: u64,
     bytes: u64,
 }
@@ -93,7 +93,7 @@ impl Drop for Grant {
     }
 }
 
-impl Ledger {
+impl SessionLedger {
     /// A ledger without sessions.
     pub fn new() -> Self {
         Self::default()
@@ -115,7 +115,7 @@ impl Ledger {
     }
 
     /// Grants the request, or the rest of the memory; `None` if that is too little or there are too many sessions.
-    pub(crate) fn take(&self, who: &Who, wish: Wish) -> Option<Grant> {
+    pub(crate) fn take(&self, who: &SessionOwner, wish: MemoryRequest) -> Option<Grant> {
         let mut state = self.state();
         let used = |h: &Holder| h.granted_bytes.saturating_add(h.scratch_bytes);
         let in_use = state.holders.values().map(used).fold(wish.scratch_bytes, u64::saturating_add);
@@ -136,8 +136,8 @@ impl Ledger {
     pub(crate) async fn take_within(
         &self,
         patience: Duration,
-        who: &Who,
-        wish: Wish,
+        who: &SessionOwner,
+        wish: MemoryRequest,
         memory_bytes: u64,
     ) -> Result<Grant, WorkerError> {
         let began = Instant::now();
@@ -210,12 +210,12 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn who(name: &str) -> Who {
-        Who { name: name.to_owned(), peer: "10.0.0.5:41234".to_owned() }
+    fn who(name: &str) -> SessionOwner {
+        SessionOwner { name: name.to_owned(), peer: "10.0.0.5:41234".to_owned() }
     }
 
-    fn wish(wanted_bytes: u64) -> Wish {
-        Wish { wanted_bytes, scratch_bytes: 0, capacity_bytes: 512 * MIB }
+    fn wish(wanted_bytes: u64) -> MemoryRequest {
+        MemoryRequest { wanted_bytes, scratch_bytes: 0, capacity_bytes: 512 * MIB }
     }
 
     fn wait<T>(future: impl Future<Output = T>) -> T {
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn each_gets_what_it_wants_or_what_is_left_and_gives_it_back() {
-        let ledger = Ledger::new();
+        let ledger = SessionLedger::new();
         let first = ledger.take(&who("a"), wish(500 * MIB)).unwrap();
         let second = ledger.take(&who("b"), wish(500 * MIB)).unwrap();
         assert_eq!((first.bytes(), second.bytes()), (500 * MIB, 12 * MIB));
@@ -239,15 +239,15 @@ mod tests {
 
     #[test]
     fn what_kernels_need_beside_the_matrices_counts() {
-        let ledger = Ledger::new();
-        let wish = Wish { scratch_bytes: 200 * MIB, ..wish(100 * MIB) };
+        let ledger = SessionLedger::new();
+        let wish = MemoryRequest { scratch_bytes: 200 * MIB, ..wish(100 * MIB) };
         let _first = ledger.take(&who("a"), wish).unwrap();
         assert_eq!(ledger.take(&who("b"), wish).unwrap().bytes(), 12 * MIB);
     }
 
     #[test]
     fn little_is_only_granted_to_those_who_want_little() {
-        let ledger = Ledger::new();
+        let ledger = SessionLedger::new();
         let _most = ledger.take(&who("a"), wish(512 * MIB - 4096)).unwrap();
         assert!(ledger.take(&who("b"), wish(2 * MIB)).is_none());
         assert_eq!(ledger.take(&who("b"), wish(4000)).unwrap().bytes(), 4000);
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_panic_gives_it_back_too() {
-        let ledger = Ledger::new();
+        let ledger = SessionLedger::new();
         let other = ledger.clone();
         let panicked = std::thread::spawn(move || {
             let _grant = other.take(&who("a"), wish(MIB));
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn sessions_have_a_limit_and_a_name() {
-        let ledger = Ledger::new();
+        let ledger = SessionLedger::new();
         let grants: Vec<Grant> =
             (0..SESSIONS_MAX).map(|_| ledger.take(&who("a"), wish(100)).unwrap()).collect();
         assert!(ledger.take(&who("b"), wish(100)).is_none());
@@ -281,8 +281,8 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_largest_holder_and_counts_the_others() {
-        let ledger = Ledger::new();
-        let refused = |ledger: &Ledger| {
+        let ledger = SessionLedger::new();
+        let refused = |ledger: &SessionLedger| {
             let patience = Duration::from_millis(1);
             let (who, wish) = (who("late"), wish(600 * MIB));
             wait(ledger.take_within(patience, &who, wish, 512 * MIB)).unwrap_err().to_string()
@@ -297,15 +297,16 @@ mod tests {
         drop(small);
         let _long = ledger.take(&who(&"é".repeat(120)), wish(32 * MIB)).unwrap();
         assert!(refused(&ledger).len() <= 255);
-        let none = Wish { capacity_bytes: 0, ..wish(1) };
-        let alone =
-            wait(Ledger::new().take_within(Duration::MAX, &who("a"), none, 0)).unwrap_err().to_string();
+        let none = MemoryRequest { capacity_bytes: 0, ..wish(1) };
+        let alone = wait(SessionLedger::new().take_within(Duration::MAX, &who("a"), none, 0))
+            .unwrap_err()
+            .to_string();
         assert!(alone.contains("leaves nothing for matrices"), "{alone}");
     }
 
     #[test]
     fn memory_that_comes_back_within_the_patience_is_taken() {
-        let ledger = Ledger::new();
+        let ledger = SessionLedger::new();
         let first = ledger.take(&who("a"), wish(512 * MIB)).unwrap();
         let clearing = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
@@ -318,7 +319,7 @@ mod tests {
 
     #[test]
     fn measurements_take_turns_and_a_panic_in_one_is_an_error() {
-        let (ledger, running) = (Ledger::new(), Arc::new(AtomicUsize::new(0)));
+        let (ledger, running) = (SessionLedger::new(), Arc::new(AtomicUsize::new(0)));
         let measure = |running: Arc<AtomicUsize>| {
             ledger.measured(move || {
                 assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "two at once");

@@ -10,21 +10,21 @@
 //! Deliberately absent: plans, files, and any decision about what to compute. This crate does not know the primary's
 //! shell; the two meet on the wire.
 
+mod job_recorder;
 mod ledger;
 mod machine;
-mod meetings;
 mod memory;
 mod pool;
 mod quota;
-mod record;
 mod serve;
 mod session;
 mod speeds;
+mod tickets;
 
 pub use bramble_schedule::limits;
-pub use ledger::Ledger;
+pub use ledger::SessionLedger;
 pub use machine::{Config, available_memory, default_threads, host_name};
-pub use meetings::Meetings;
 pub use pool::pinnable_cores;
 pub use serve::{DOOR, join, listen};
 pub use session::{Served, WorkerError, serve_arrival, serve_link};
+pub use tickets::NeighbourTickets;

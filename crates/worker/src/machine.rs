@@ -1,7 +1,7 @@
 //! This machine: cores, memory, name, and the speed of its kernel.
 
 use crate::quota;
-use crate::speeds::{Effort, Speed};
+use crate::speeds::{ProbeEffort, Speed};
 use bramble_kernel::{Choice, Kernel, Pick};
 use bramble_matrix::DType;
 use bramble_matrix::number::to_u64;
@@ -85,7 +85,7 @@ pub fn host_name() -> String {
 /// Speed of `threads` threads running the kernel concurrently, and their cores' peak. Takes some 40 milliseconds with
 /// the highest effort. If a quota limits the threads (`sustained` accounts for it), only processor time counts: throttling within
 /// so few milliseconds is chance.
-pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: Effort) -> Speed {
+pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: ProbeEffort) -> Speed {
     const SECONDS: f64 = 0.004;
     const JOBS_SECONDS: f64 = 0.03;
     let clock = clock(is_limited(threads, quota::cpus()));
@@ -98,16 +98,16 @@ pub(crate) fn probe(pick: &Pick, dtype: DType, threads: usize, effort: Effort) -
         move || (bramble_kernel::job_rate(&*kernel, dtype, JOBS_SECONDS, &clock), bramble_kernel::peak(dtype))
     };
     let rates: Vec<(f64, f64)> = match effort {
-        Effort::Peak => {
+        ProbeEffort::Peak => {
             let peak = bramble_kernel::peak(dtype);
             vec![(peak, peak); threads]
         }
-        Effort::One => vec![one(SECONDS / 40.0)(); threads],
-        Effort::All => std::thread::scope(|scope| {
+        ProbeEffort::One => vec![one(SECONDS / 40.0)(); threads],
+        ProbeEffort::All => std::thread::scope(|scope| {
             let running: Vec<_> = (0..threads).map(|_| scope.spawn(one(SECONDS))).collect();
             running.into_iter().filter_map(|t| t.join().ok()).collect()
         }),
-        Effort::Jobs => std::thread::scope(|scope| {
+        ProbeEffort::Jobs => std::thread::scope(|scope| {
             let running: Vec<_> = (0..threads).map(|_| scope.spawn(jobs())).collect();
             running.into_iter().filter_map(|t| t.join().ok()).collect()
         }),
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn every_effort_gives_a_speed_that_a_welcome_may_say() {
         let pick = bramble_kernel::pick(Choice::Named(KernelName::Simd), DType::F32, 0.0).unwrap();
-        for effort in [Effort::Peak, Effort::One, Effort::All, Effort::Jobs] {
+        for effort in [ProbeEffort::Peak, ProbeEffort::One, ProbeEffort::All, ProbeEffort::Jobs] {
             let speed = sustained(probe(&pick, DType::F32, 2, effort), 2);
             assert!(speed.gflops > 0.0 && speed.gflops.is_finite(), "{effort:?}: {speed:?}");
             assert!(

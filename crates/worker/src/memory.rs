@@ -85,16 +85,16 @@ impl AsRef<[u8]> for Operand {
 }
 
 /// A matrix that jobs write: a tile of C, or an operand made by jobs.
-pub(crate) enum Tile {
+pub(crate) enum TargetTile {
     /// In a buffer of the store, by rows.
     Owned(MatrixHeader, Buffer),
     /// The same after its last job: no job writes it any more.
-    Whole(Whole),
+    Whole(FinishedTile),
     /// A lease of the output itself, from the primary in the same process.
     Lent(Lent),
 }
 
-impl Tile {
+impl TargetTile {
     /// The tile's elements.
     pub(crate) fn view_mut<T: KernelElement>(&mut self) -> ViewMut<'_, T> {
         match self {
@@ -123,12 +123,12 @@ impl Tile {
             bodies.push((first, count, body));
             first += count;
         }
-        Self::Whole(Whole { header, buffer, bodies })
+        Self::Whole(FinishedTile { header, buffer, bodies })
     }
 }
 
 /// A finished tile, ready to be sent.
-pub(crate) struct Whole {
+pub(crate) struct FinishedTile {
     pub(crate) header: MatrixHeader,
     pub(crate) buffer: Arc<Buffer>,
     /// The bodies in order: first row, number of rows, and bytes of each.
@@ -136,9 +136,9 @@ pub(crate) struct Whole {
 }
 
 /// A lease on its way back to the primary.
-pub(crate) struct Returning(pub(crate) Lent);
+pub(crate) struct ReturningLease(pub(crate) Lent);
 
-impl Landing for Returning {
+impl Landing for ReturningLease {
     fn len(&self) -> usize {
         self.0.lines() * self.0.line_bytes()
     }
@@ -151,7 +151,7 @@ impl Landing for Returning {
 }
 
 /// The memory for one matrix's part of a store message's body.
-pub(crate) struct Part {
+pub(crate) struct StorePart {
     id: u32,
     buffer: Buffer,
     from: usize,
@@ -159,9 +159,9 @@ pub(crate) struct Part {
 }
 
 /// The memory for a store message's body: parts of several matrices, one after another.
-pub(crate) struct Parts(Vec<Part>);
+pub(crate) struct StoreParts(Vec<StorePart>);
 
-impl Landing for Parts {
+impl Landing for StoreParts {
     fn len(&self) -> usize {
         self.0.iter().map(|p| p.len).sum()
     }
@@ -192,7 +192,7 @@ fn in_memory(bytes: u64) -> Result<usize, MatrixError> {
 }
 
 /// A matrix that is arriving, or has arrived and was not used yet.
-struct Slot {
+struct ArrivingMatrix {
     header: MatrixHeader,
     /// `None` while bytes land in it.
     buffer: Option<Buffer>,
@@ -207,11 +207,11 @@ pub(crate) struct Store {
     /// Bytes of all buffers, in use or spare.
     allocated_bytes: u64,
     allocated_bytes_max: u64,
-    arriving: BTreeMap<u32, Slot>,
+    arriving: BTreeMap<u32, ArrivingMatrix>,
     operands: BTreeMap<u32, Arc<Operand>>,
     /// Matrices that jobs write, before their first job.
     vacant: BTreeMap<u32, MatrixHeader>,
-    tiles: BTreeMap<u32, Tile>,
+    tiles: BTreeMap<u32, TargetTile>,
     spare: Vec<Buffer>,
 }
 
@@ -264,12 +264,13 @@ impl Store {
             return Ok(());
         }
         let buffer = self.buffer(in_memory(header.bytes())?)?;
-        self.arriving.insert(header.id, Slot { header: *header, buffer: Some(buffer), generated: None });
+        self.arriving
+            .insert(header.id, ArrivingMatrix { header: *header, buffer: Some(buffer), generated: None });
         Ok(())
     }
 
     /// The memory for the bodies of these matrices. Each has been reserved.
-    pub(crate) fn landing(&mut self, matrices: &[MatrixHeader]) -> Result<Parts, MatrixError> {
+    pub(crate) fn landing(&mut self, matrices: &[MatrixHeader]) -> Result<StoreParts, MatrixError> {
         let mut parts = Vec::new();
         for header in matrices.iter().filter(|h| h.body_bytes() > 0) {
             let len = in_memory(header.body_bytes())?;
@@ -287,13 +288,13 @@ impl Store {
                     "comes twice in one message",
                 ));
             };
-            parts.push(Part { id: header.id, buffer, from, len });
+            parts.push(StorePart { id: header.id, buffer, from, len });
         }
-        Ok(Parts(parts))
+        Ok(StoreParts(parts))
     }
 
     /// Puts the buffers back after their bodies have landed.
-    pub(crate) fn landed(&mut self, parts: Parts) {
+    pub(crate) fn landed(&mut self, parts: StoreParts) {
         for part in parts.0 {
             let Some(slot) = self.arriving.get_mut(&part.id) else { continue };
             if slot.buffer.is_none() {
@@ -334,7 +335,7 @@ impl Store {
         self.operands.insert(id, Arc::new(operand));
     }
 
-    pub(crate) fn put_tile(&mut self, id: u32, tile: Tile) {
+    pub(crate) fn put_tile(&mut self, id: u32, tile: TargetTile) {
         self.tiles.insert(id, tile);
     }
 
@@ -344,7 +345,7 @@ impl Store {
             let operand = Operand::Owned(slot.header, slot.buffer.take()?);
             self.operands.insert(id, Arc::new(operand));
         }
-        if let Some(Tile::Owned(header, buffer)) = self.tiles.remove(&id) {
+        if let Some(TargetTile::Owned(header, buffer)) = self.tiles.remove(&id) {
             self.operands.insert(id, Arc::new(Operand::Owned(header, buffer)));
         }
         self.operands.get(&id).cloned()
@@ -356,13 +357,13 @@ impl Store {
     }
 
     /// Takes out a matrix for the next job that writes it or, if it is a finished tile, for sending.
-    pub(crate) fn take_tile(&mut self, id: u32) -> Result<Option<Tile>, MatrixError> {
+    pub(crate) fn take_tile(&mut self, id: u32) -> Result<Option<TargetTile>, MatrixError> {
         if let Some(header) = self.vacant.remove(&id) {
             let buffer = self.buffer(in_memory(header.bytes())?)?;
-            return Ok(Some(Tile::Owned(header, buffer)));
+            return Ok(Some(TargetTile::Owned(header, buffer)));
         }
         if let Some(slot) = self.arriving.remove(&id) {
-            return Ok(slot.buffer.map(|buffer| Tile::Owned(slot.header, buffer)));
+            return Ok(slot.buffer.map(|buffer| TargetTile::Owned(slot.header, buffer)));
         }
         Ok(self.tiles.remove(&id))
     }
@@ -447,7 +448,7 @@ mod tests {
         let mut buffer = Buffer::zeroed(in_memory(header.bytes()).unwrap()).unwrap();
         buffer.elements_mut::<f64>().iter_mut().enumerate().for_each(|(i, x)| *x = i as f64);
         let want = buffer.bytes().to_vec();
-        let Tile::Whole(whole) = Tile::Owned(header, buffer).whole(true) else {
+        let TargetTile::Whole(whole) = TargetTile::Owned(header, buffer).whole(true) else {
             panic!("it is not on its way")
         };
         let placed: Vec<_> = whole.bodies.iter().map(|(first, count, _)| (*first, *count)).collect();

@@ -7,10 +7,10 @@
 //!
 //! Deliberately absent: reconnecting. Whether to start again is for the caller to decide.
 
-use crate::ledger::Ledger;
+use crate::ledger::SessionLedger;
 use crate::machine::Config;
-use crate::meetings::Meetings;
 use crate::session::{Served, WorkerError, serve_arrival, serve_neighbour};
+use crate::tickets::NeighbourTickets;
 use bramble_link::{Arrival, Door, DoorLimits, Limits, Link, Security};
 use bramble_matrix::give_back_free_memory;
 use bramble_schedule::limits::{
@@ -62,10 +62,10 @@ pub async fn listen(
     let listener = TcpListener::bind(address).await.map_err(fail)?;
     let address = listener.local_addr().map_err(fail)?;
     ready(address);
-    let meetings = Meetings::new(security.clone(), address.port());
+    let tickets = NeighbourTickets::new(security.clone(), address.port());
     let mut door = Door::new(listener, security, DOOR);
     let config = Rc::new(config);
-    let ledger = Ledger::new();
+    let ledger = SessionLedger::new();
     loop {
         let (peer, arrival) = door.next().await;
         let arrival = match arrival {
@@ -75,11 +75,11 @@ pub async fn listen(
                 continue;
             }
         };
-        let (config, ledger, meetings, ended) =
-            (config.clone(), ledger.clone(), meetings.clone(), ended.clone());
+        let (config, ledger, tickets, ended) =
+            (config.clone(), ledger.clone(), tickets.clone(), ended.clone());
         tokio::task::spawn_local(async move {
             let Arrival { link, slot } = arrival;
-            match serve_arrival(link, Some(slot), &config, &ledger, Some(&meetings)).await {
+            match serve_arrival(link, Some(slot), &config, &ledger, Some(&tickets)).await {
                 Ok(Served::Neighbour) => return,
                 Ok(Served::Session) => ended(peer, Ok(())),
                 Err(e) => ended(peer, Err(e)),
@@ -109,11 +109,11 @@ pub async fn join(
         Some((door, port)) => (Some(door), port),
         None => (None, 0),
     };
-    let meetings = Meetings::new(security.clone(), port);
-    let ledger = Ledger::new();
+    let tickets = NeighbourTickets::new(security.clone(), port);
+    let ledger = SessionLedger::new();
     tokio::select! {
-        served = serve_arrival(link, None, config, &ledger, Some(&meetings)) => served.map(drop),
-        () = take_neighbours(door, &meetings) => Ok(()),
+        served = serve_arrival(link, None, config, &ledger, Some(&tickets)) => served.map(drop),
+        () = take_neighbours(door, &tickets) => Ok(()),
     }
 }
 
@@ -129,14 +129,14 @@ async fn own_door(link: &Link, security: &Security) -> Option<(Door, u16)> {
 }
 
 /// Passes other workers to the session; all other connections are refused. Never ends.
-async fn take_neighbours(door: Option<Door>, meetings: &Meetings) {
+async fn take_neighbours(door: Option<Door>, tickets: &NeighbourTickets) {
     let Some(mut door) = door else { return std::future::pending().await };
     loop {
         let (_, Ok(Arrival { link, slot })) = door.next().await else { continue };
-        let meetings = meetings.clone();
+        let tickets = tickets.clone();
         tokio::task::spawn_local(async move {
             // The session tells the primary which workers it could not link with.
-            let _ = serve_neighbour(link, slot, &meetings).await;
+            let _ = serve_neighbour(link, slot, &tickets).await;
         });
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Speed {
 
 /// Effort of a measurement; more is more accurate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Effort {
+pub(crate) enum ProbeEffort {
     /// The peak of one thread stands for the speed of all.
     Peak,
     /// One thread, briefly, stands for all.
@@ -37,7 +37,7 @@ pub(crate) enum Effort {
     Jobs,
 }
 
-impl Effort {
+impl ProbeEffort {
     /// The effort that a product of that many operations is worth.
     pub(crate) fn for_product(flops: f64) -> Self {
         match flops {
@@ -61,13 +61,13 @@ const FRESH: Duration = Duration::from_secs(60);
 /// A worker's measurements of itself. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Speeds {
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<KnownSpeeds>>,
 }
 
 /// A measurement, its effort and its time.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
-    effort: Effort,
+    effort: ProbeEffort,
     speed: Speed,
     at: Instant,
 }
@@ -75,13 +75,13 @@ struct Measured {
 impl Measured {
     /// Whether it answers a request of that effort. A measurement of the same effort expires: it may have been made while the
     /// machine started or was busy.
-    fn answers(&self, effort: Effort, now: Instant) -> bool {
+    fn answers(&self, effort: ProbeEffort, now: Instant) -> bool {
         self.effort > effort || self.effort == effort && now.duration_since(self.at) < FRESH
     }
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownSpeeds {
     speeds: BTreeMap<(String, DType, usize), Measured>,
     /// The kernel that `auto` chose for a type, and the largest number of operations that it was chosen for.
     auto: BTreeMap<DType, (f64, Pick)>,
@@ -89,7 +89,7 @@ struct Known {
 
 impl Speeds {
     /// A panic elsewhere leaves the entries consistent: each change is one call.
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownSpeeds> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -98,7 +98,7 @@ impl Speeds {
     pub(crate) fn speed(
         &self,
         what: What<'_>,
-        effort: Effort,
+        effort: ProbeEffort,
         alone: bool,
         measure: impl FnOnce() -> Speed,
     ) -> Speed {
@@ -109,7 +109,7 @@ impl Speeds {
         &self,
         now: Instant,
         what: What<'_>,
-        effort: Effort,
+        effort: ProbeEffort,
         alone: bool,
         measure: impl FnOnce() -> Speed,
     ) -> Speed {
@@ -167,25 +167,25 @@ mod tests {
     }
 
     /// The speed that is returned if a measurement would give `measured`.
-    fn asked(speeds: &Speeds, what: What<'_>, effort: Effort, alone: bool, measured: f64) -> f64 {
+    fn asked(speeds: &Speeds, what: What<'_>, effort: ProbeEffort, alone: bool, measured: f64) -> f64 {
         speeds.speed(what, effort, alone, || speed(measured)).gflops
     }
 
     #[test]
     fn everything_is_measured_once() {
         let speeds = Speeds::default();
-        assert_eq!(asked(&speeds, WHAT, Effort::All, true, 50.0), 50.0);
+        assert_eq!(asked(&speeds, WHAT, ProbeEffort::All, true, 50.0), 50.0);
         let nothing = || panic!("it is known");
-        assert_eq!(speeds.clone().speed(WHAT, Effort::All, true, nothing), speed(50.0));
+        assert_eq!(speeds.clone().speed(WHAT, ProbeEffort::All, true, nothing), speed(50.0));
         for other in [("blis", DType::F64, 4), ("simd", DType::F32, 4), ("simd", DType::F64, 3)] {
-            assert_eq!(asked(&speeds, other, Effort::All, true, 7.0), 7.0, "{other:?}");
+            assert_eq!(asked(&speeds, other, ProbeEffort::All, true, 7.0), 7.0, "{other:?}");
         }
     }
 
     #[test]
     fn a_longer_measurement_replaces_a_shorter_one_and_never_the_other_way() {
         let speeds = Speeds::default();
-        let all = [Effort::Peak, Effort::One, Effort::All];
+        let all = [ProbeEffort::Peak, ProbeEffort::One, ProbeEffort::All];
         for (at, effort) in all.into_iter().enumerate() {
             let measured = 10.0 + at as f64;
             assert_eq!(asked(&speeds, WHAT, effort, true, measured), measured);
@@ -202,9 +202,9 @@ mod tests {
     #[test]
     fn what_is_measured_beside_others_is_not_remembered_and_what_is_known_is_used() {
         let speeds = Speeds::default();
-        assert_eq!(asked(&speeds, WHAT, Effort::All, false, 20.0), 20.0);
-        assert_eq!(asked(&speeds, WHAT, Effort::All, true, 50.0), 50.0);
-        assert_eq!(asked(&speeds, WHAT, Effort::All, false, 21.0), 50.0);
+        assert_eq!(asked(&speeds, WHAT, ProbeEffort::All, false, 20.0), 20.0);
+        assert_eq!(asked(&speeds, WHAT, ProbeEffort::All, true, 50.0), 50.0);
+        assert_eq!(asked(&speeds, WHAT, ProbeEffort::All, false, 21.0), 50.0);
     }
 
     #[test]
@@ -214,12 +214,12 @@ mod tests {
             let now = began + Duration::from_secs(seconds);
             speeds.speed_at(now, WHAT, effort, alone, || speed(measured)).gflops
         };
-        assert_eq!(after(0, Effort::All, true, 5.0), 5.0);
-        assert_eq!(after(59, Effort::All, true, 45.0), 5.0, "a minute is not over");
-        assert_eq!(after(61, Effort::One, true, 45.0), 5.0, "a shorter measurement says less");
-        assert_eq!(after(61, Effort::All, false, 2.0), 5.0, "beside others");
-        assert_eq!(after(61, Effort::All, true, 45.0), 45.0);
-        assert_eq!(after(62, Effort::All, true, 44.0), 45.0, "a minute from the last time");
+        assert_eq!(after(0, ProbeEffort::All, true, 5.0), 5.0);
+        assert_eq!(after(59, ProbeEffort::All, true, 45.0), 5.0, "a minute is not over");
+        assert_eq!(after(61, ProbeEffort::One, true, 45.0), 5.0, "a shorter measurement says less");
+        assert_eq!(after(61, ProbeEffort::All, false, 2.0), 5.0, "beside others");
+        assert_eq!(after(61, ProbeEffort::All, true, 45.0), 45.0);
+        assert_eq!(after(62, ProbeEffort::All, true, 44.0), 45.0, "a minute from the last time");
     }
 
     #[test]
@@ -227,17 +227,17 @@ mod tests {
         let speeds = Speeds::default();
         for cutoff in 0..2 * REMEMBERED_MAX {
             let name = format!("strassen:simd:{cutoff}");
-            assert_eq!(asked(&speeds, (&name, DType::F64, 1), Effort::One, true, 5.0), 5.0);
+            assert_eq!(asked(&speeds, (&name, DType::F64, 1), ProbeEffort::One, true, 5.0), 5.0);
         }
         assert_eq!(speeds.known().speeds.len(), REMEMBERED_MAX);
-        assert_eq!(asked(&speeds, ("strassen:simd:0", DType::F64, 1), Effort::All, true, 6.0), 6.0);
-        assert_eq!(asked(&speeds, ("strassen:simd:0", DType::F64, 1), Effort::All, true, 7.0), 6.0);
+        assert_eq!(asked(&speeds, ("strassen:simd:0", DType::F64, 1), ProbeEffort::All, true, 6.0), 6.0);
+        assert_eq!(asked(&speeds, ("strassen:simd:0", DType::F64, 1), ProbeEffort::All, true, 7.0), 6.0);
     }
 
     #[test]
     fn larger_products_repay_longer_measurements() {
-        let efforts = [0.0, 99e6, 1e8, 999e6, 1e9, 29e9, 3e10, f64::MAX].map(Effort::for_product);
-        use Effort::{All, Jobs, One, Peak};
+        let efforts = [0.0, 99e6, 1e8, 999e6, 1e9, 29e9, 3e10, f64::MAX].map(ProbeEffort::for_product);
+        use ProbeEffort::{All, Jobs, One, Peak};
         assert_eq!(efforts, [Peak, Peak, One, One, All, All, Jobs, Jobs]);
     }
 

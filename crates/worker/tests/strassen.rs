@@ -12,7 +12,7 @@ use bramble_schedule::message::{
     Bye, Hello, Job, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then, Wants, decode_error,
     decode_number,
 };
-use bramble_worker::{Config, Ledger, serve_link};
+use bramble_worker::{Config, SessionLedger, serve_link};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -219,7 +219,7 @@ async fn worker(over: Over) -> Link {
             (tcp_link(near).unwrap(), tcp_link(listener.accept().await.unwrap().0).unwrap())
         }
     };
-    tokio::task::spawn_local(async move { serve_link(far, None, &config, &Ledger::new()).await });
+    tokio::task::spawn_local(async move { serve_link(far, None, &config, &SessionLedger::new()).await });
     near
 }
 

@@ -5,7 +5,7 @@
 
 use bramble_matrix::DType;
 use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Strategy, Wish, decide};
-use bramble_sim::{Report, Setting, simulate};
+use bramble_sim::{Setting, SimReport, simulate};
 
 /// One line of the table.
 struct Case {
@@ -91,7 +91,7 @@ fn show(case: &Case) {
     }
 }
 
-fn print(case: &Case, report: &Report, steals: bool, ideal: f64, threads: u32) {
+fn print(case: &Case, report: &SimReport, steals: bool, ideal: f64, threads: u32) {
     let idle: Vec<f64> =
         report.machines.iter().map(|m| 1.0 - m.busy_s / f64::from(threads) / report.seconds).collect();
     let mean = idle.iter().sum::<f64>() / idle.len().max(1) as f64;

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 fn main() -> ExitCode {
     match told(&std::env::args().skip(1).collect::<Vec<_>>()) {
-        Ok(Told { seed: Some(seed), faults, .. }) => one(seed, faults),
-        Ok(Told { seeds, from, most, .. }) => many(from, seeds, most),
+        Ok(SwarmArgs { seed: Some(seed), faults, .. }) => one(seed, faults),
+        Ok(SwarmArgs { seeds, from, most, .. }) => many(from, seeds, most),
         Err(what) => {
             eprintln!("{what}");
             ExitCode::from(2)
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 
 /// The command line.
 #[derive(Default)]
-struct Told {
+struct SwarmArgs {
     seed: Option<u64>,
     faults: Option<Faults>,
     seeds: u64,
@@ -34,8 +34,8 @@ struct Told {
     most: u64,
 }
 
-fn told(words: &[String]) -> Result<Told, String> {
-    let mut told = Told { seeds: 5000, most: 10, ..Told::default() };
+fn told(words: &[String]) -> Result<SwarmArgs, String> {
+    let mut told = SwarmArgs { seeds: 5000, most: 10, ..SwarmArgs::default() };
     for pair in words.chunks(2) {
         let [name, value] = pair else { return Err(format!("{} needs a value", pair[0])) };
         let number = || value.parse::<u64>().map_err(|_| format!("{name} {value}: not a number"));

@@ -7,7 +7,7 @@
 //!
 //! Invariants: a formatted fault parses to the same fault.
 
-use super::{At, Fault, FaultKind, Faults, Site};
+use super::{FaultKind, FaultSite, Faults, LinkEnd, SimFault};
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 use std::time::Duration;
@@ -85,7 +85,7 @@ impl Faults {
     }
 }
 
-fn fault(text: &str, whole: Option<Duration>, kinds: &str) -> Result<Fault, String> {
+fn fault(text: &str, whole: Option<Duration>, kinds: &str) -> Result<SimFault, String> {
     let moment = |text: &str| moment(text, whole);
     let (name, rest) = text.split_once(':').ok_or(FORM)?;
     let (site, when) = rest.split_once('@').ok_or(FORM)?;
@@ -95,13 +95,13 @@ fn fault(text: &str, whole: Option<Duration>, kinds: &str) -> Result<Fault, Stri
     };
     let kind = kind(name, amount, kinds)?;
     let site = self::site(site)?;
-    if matches!(site, Site::Link { .. }) && !kind.is_of_links() {
+    if matches!(site, FaultSite::Link { .. }) && !kind.is_of_links() {
         return Err(format!("{name} happens at a worker, such as w3"));
     }
-    if site == Site::Primary && !kind.is_of_the_primary() {
+    if site == FaultSite::Primary && !kind.is_of_the_primary() {
         return Err(format!("{name} does not happen at the primary; name a worker, such as w3"));
     }
-    if kind == FaultKind::Cut && matches!(site, Site::Link { both: false, .. }) {
+    if kind == FaultKind::Cut && matches!(site, FaultSite::Link { both: false, .. }) {
         return Err("a link is cut both ways, such as w1-w2".to_owned());
     }
     let (from, to) = match when.split_once("..") {
@@ -117,7 +117,7 @@ fn fault(text: &str, whole: Option<Duration>, kinds: &str) -> Result<Fault, Stri
     if to.is_some_and(|to| to <= from) {
         return Err("it ends before it begins".to_owned());
     }
-    Ok(Fault { kind, site, from, to })
+    Ok(SimFault { kind, site, from, to })
 }
 
 fn kind(name: &str, amount: Option<&str>, kinds: &str) -> Result<FaultKind, String> {
@@ -152,27 +152,27 @@ fn kind(name: &str, amount: Option<&str>, kinds: &str) -> Result<FaultKind, Stri
     }
 }
 
-fn site(text: &str) -> Result<Site, String> {
+fn site(text: &str) -> Result<FaultSite, String> {
     let ends = text.split_once('-').map(|ends| (ends, true));
     let Some(((from, to), both)) = ends.or_else(|| text.split_once('>').map(|ends| (ends, false))) else {
         return match at(text)? {
-            At::Worker(worker) => Ok(Site::Worker(worker)),
-            At::Primary => Ok(Site::Primary),
+            LinkEnd::Worker(worker) => Ok(FaultSite::Worker(worker)),
+            LinkEnd::Primary => Ok(FaultSite::Primary),
         };
     };
     let (from, to) = (at(from)?, at(to)?);
     if from == to {
         return Err("a link has two ends".to_owned());
     }
-    Ok(Site::Link { from, to, both })
+    Ok(FaultSite::Link { from, to, both })
 }
 
-fn at(text: &str) -> Result<At, String> {
+fn at(text: &str) -> Result<LinkEnd, String> {
     if text == "p" {
-        return Ok(At::Primary);
+        return Ok(LinkEnd::Primary);
     }
     let number = text.strip_prefix('w').and_then(|number| number.parse().ok()).filter(|number| *number > 0);
-    Ok(At::Worker(number.ok_or(SITES)?))
+    Ok(LinkEnd::Worker(number.ok_or(SITES)?))
 }
 
 fn moment(text: &str, whole: Option<Duration>) -> Result<Duration, String> {
@@ -201,7 +201,7 @@ impl Display for Faults {
     }
 }
 
-impl Display for Fault {
+impl Display for SimFault {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (name, amount) = match self.kind {
             FaultKind::Kill => ("kill", String::new()),
@@ -228,7 +228,7 @@ impl Display for Fault {
     }
 }
 
-impl Display for Site {
+impl Display for FaultSite {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Primary => f.write_str("p"),
@@ -238,7 +238,7 @@ impl Display for Site {
     }
 }
 
-impl Display for At {
+impl Display for LinkEnd {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Primary => write!(f, "p"),

@@ -2,9 +2,9 @@
 //!
 //! Invariants: checks change nothing. The number at each check is that of `docs/simulator.md`.
 
-use super::joins::comer;
-use super::looks;
-use super::matter::wrong_digits;
+use super::inspection;
+use super::joins::joining_peer;
+use super::trial_data::wrong_digits;
 use super::{Scenario, Trial, Values};
 use bramble_schedule::limits::{
     CHUNK_BYTES_MAX, LINK_WINDOW_BYTES, NEIGHBOUR_SILENCE_MAX, PRIMARY_SILENCE_MAX, SILENCE_MAX,
@@ -112,9 +112,9 @@ impl Trial {
         assert!((self.checks.progress..=1.0).contains(&progress), "progress goes back, or beyond the end");
         self.checks.progress = progress;
         // (4)
-        let (aside, staged) = self.shell.aside_elements();
+        let (waiting, staged) = self.shell.waiting_elements();
         let predicted = self.primary.plan().predicted.primary_memory_bytes;
-        assert!(8 * aside <= predicted, "{} bytes wait, {predicted} were predicted", 8 * aside);
+        assert!(8 * waiting <= predicted, "{} bytes wait, {predicted} were predicted", 8 * waiting);
         if staged > 0 {
             for peer in 0..self.count {
                 assert!(self.shell.staged_of(peer) <= 1, "several tiles of w{peer} are partly received");
@@ -139,7 +139,7 @@ impl Trial {
     }
 
     /// (6) Late events of a lost machine have no effect.
-    pub(super) fn check_that_the_gone_count_for_nothing(&mut self, peer: usize) {
+    pub(super) fn check_events_of_lost_machine(&mut self, peer: usize) {
         let head = ResultHead { c: 0, epoch: 0, step_start: 0, step_end: 1, first_line: 0, lines: 1 };
         let late = [
             Event::Sent { peer, bytes: 1 },
@@ -165,10 +165,10 @@ impl Trial {
     }
 
     /// (6) Nor do they after other machines have joined, which have new indices.
-    pub(super) fn check_that_numbers_stay(&mut self) {
+    pub(super) fn check_events_of_lost_machines(&mut self) {
         for peer in (0..self.count).filter(|peer| self.shell.sessions[*peer].is_gone).collect::<Vec<_>>() {
             if !self.is_over() {
-                self.check_that_the_gone_count_for_nothing(peer);
+                self.check_events_of_lost_machine(peer);
             }
         }
     }
@@ -182,7 +182,7 @@ impl Trial {
     pub(super) fn check_patience(&self, peer: usize) {
         let lane = &self.lanes[self.out(peer)];
         let held = lane.held_last.is_some_and(|last| {
-            self.agenda.now().seconds_from(last) < PRIMARY_SILENCE_MAX.as_secs_f64() + NOTICED_S
+            self.event_queue.now().seconds_from(last) < PRIMARY_SILENCE_MAX.as_secs_f64() + NOTICED_S
         });
         let is_gone = lane.is_over() || self.shell.sessions[peer].is_gone;
         let held = held || self.stands > 0 || self.watch.stands();
@@ -193,14 +193,14 @@ impl Trial {
     pub(super) fn check_silence(&self, from: usize, to: usize) {
         let longest = NEIGHBOUR_SILENCE_MAX.as_secs_f64() + NOTICED_S;
         let held = self.lanes[self.across(from, to)].held_last;
-        let held = held.is_some_and(|last| self.agenda.now().seconds_from(last) < longest);
+        let held = held.is_some_and(|last| self.event_queue.now().seconds_from(last) < longest);
         let is_well = !self.checks.suffered[from] && !self.checks.suffered[to];
         assert!(held || !is_well, "w{to} gives up w{from}, and nothing is wrong with them or their link");
     }
 
     /// (8) The product makes progress, losses are noticed, and the trial ends.
     pub(super) fn check_time(&mut self) {
-        let now = self.agenda.now();
+        let now = self.event_queue.now();
         assert!(now.seconds() < SECONDS_MAX && self.events < EVENTS_MAX, "it does not end");
         let passed = self.clock.passed();
         for peer in 0..self.checks.died.len() {
@@ -227,7 +227,7 @@ impl Trial {
     /// The checks when the product is over.
     pub(super) fn check_the_end(&mut self, scenario: &Scenario) {
         // (7)
-        let late = Event::Joined(comer(0, 1 << 20, 1.0));
+        let late = Event::Joined(joining_peer(0, 1 << 20, 1.0));
         for event in
             [Event::Tick, late, Event::Alive { peer: 0 }, Event::Lost { peer: 0, why: "late".into() }]
         {
@@ -242,11 +242,11 @@ impl Trial {
         }
         // (9)
         assert_eq!((self.primary.tiles_left(), self.primary.sums_under_way()), (0, (0, 0)));
-        assert!(self.shell.asides.is_empty(), "sums are left over");
+        assert!(self.shell.partial_sums.is_empty(), "sums are left over");
         assert!(self.shell.committed.iter().all(|c| *c), "something of C was never committed");
         (0..self.expected.len()).for_each(|place| self.check_element(place, "C is there"));
         if scenario.values == Values::Whole {
-            assert_eq!(self.matter.far_off(&self.shell.c), None);
+            assert_eq!(self.data.far_off(&self.shell.c), None);
         }
         self.check_work();
     }
@@ -258,7 +258,7 @@ impl Trial {
             return;
         }
         let once: u64 = plan.regions.iter().map(|region| region.grid.tiles() * region.steps()).sum();
-        let all = once + self.looks.steps_again - self.steps_there;
+        let all = once + self.inspection.steps_again - self.steps_there;
         assert_eq!(self.steps_back.iter().sum::<u64>(), all, "steps that came back");
         for peer in 0..self.nodes.len() {
             let (sent, made, back) = (self.jobs_sent[peer], self.jobs[peer], self.steps_back[peer]);
@@ -283,12 +283,12 @@ impl Trial {
 
     /// A product fails only if no trusted machine is left, or none has enough memory.
     fn check_failure(&self, why: &str) {
-        if why == looks::NOBODY_ELSE {
-            return assert!(!self.looks.wrong().is_empty(), "C is right, and not kept");
+        if why == inspection::NO_OTHER_MACHINE {
+            return assert!(!self.inspection.wrong().is_empty(), "C is right, and not kept");
         }
         let gone = |peer: usize| {
             let session = &self.shell.sessions[peer];
-            session.is_gone || session.is_cut || self.looks.suspects.contains(&peer)
+            session.is_gone || session.is_cut || self.inspection.suspects.contains(&peer)
         };
         let nobody = (0..self.count).all(gone);
         let most = (0..self.count).filter(|peer| !gone(*peer)).map(|peer| self.rooms[peer]).max();

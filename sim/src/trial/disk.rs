@@ -2,8 +2,8 @@
 //!
 //! Invariants: synced data survives. If only the process is killed, all written data survives, because the system has it.
 
-use super::matter::GARBAGE;
-use crate::random::Random;
+use super::trial_data::GARBAGE;
+use crate::random::SeededRandom;
 
 /// See the head of this file.
 #[derive(Clone, Debug)]
@@ -33,7 +33,12 @@ impl Disk {
     }
 
     /// What the next run finds, if `c` was C in memory: after a crash of the machine, or only of the process.
-    pub(super) fn left(mut self, c: &[f64], machine_too: bool, random: &mut Random) -> (Vec<f64>, Vec<u8>) {
+    pub(super) fn left(
+        mut self,
+        c: &[f64],
+        machine_too: bool,
+        random: &mut SeededRandom,
+    ) -> (Vec<f64>, Vec<u8>) {
         if !machine_too {
             return (c.to_vec(), self.log);
         }

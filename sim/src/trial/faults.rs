@@ -3,8 +3,8 @@
 //! Invariants: the primary's own threads have no faults. A fault at a machine that has no part, or that is gone, does nothing. A
 //! fault stays with the session where it began: a machine that joins again meanwhile is free of it.
 
-use super::{Happening, Trial};
-use crate::fault::{At, Fault, FaultKind, Site};
+use super::{Trial, TrialEvent};
+use crate::fault::{FaultKind, FaultSite, LinkEnd, SimFault};
 use std::time::Duration;
 
 /// A link on which a ping takes longer than this may look lost.
@@ -26,12 +26,12 @@ impl Trial {
         let fault = self.faults[number];
         if let Some(to) = fault.to {
             let seconds = to.saturating_sub(fault.from).as_secs_f64();
-            self.agenda.add(seconds, Happening::Over(number));
+            self.event_queue.add(seconds, TrialEvent::Over(number));
         }
         let lanes =
             if fault.kind.is_on_a_link() { self.lanes_at(fault.kind, fault.site) } else { Vec::new() };
         self.struck[number] = Struck { peer: self.peer_at(fault.site), lanes };
-        if fault.site == Site::Primary {
+        if fault.site == FaultSite::Primary {
             return self.begin_at_the_primary(fault);
         }
         match (fault.kind, self.struck[number].peer) {
@@ -67,12 +67,12 @@ impl Trial {
             (kind @ FaultKind::Busy(_), Some(peer)) => self.be_busy(peer, number, Some(kind)),
             (FaultKind::Leap(by), Some(peer)) => {
                 self.seen.odd_clocks += 1;
-                self.nodes[peer].watch.leap(self.agenda.now(), by);
+                self.nodes[peer].watch.leap(self.event_queue.now(), by);
                 self.blame_a_leap(Some(peer));
             }
             (FaultKind::Still, Some(peer)) => {
                 self.seen.odd_clocks += 1;
-                self.nodes[peer].watch.stand(self.agenda.now(), true);
+                self.nodes[peer].watch.stand(self.event_queue.now(), true);
             }
         }
     }
@@ -85,11 +85,11 @@ impl Trial {
             (FaultKind::Pause, Some(peer)) => self.stand(peer, false),
             (FaultKind::Busy(_), Some(peer)) => self.be_busy(peer, number, None),
             (FaultKind::Lie, Some(peer)) => self.nodes[peer].lies -= 1,
-            (FaultKind::Still, Some(peer)) => self.nodes[peer].watch.stand(self.agenda.now(), false),
-            _ if fault.site == Site::Primary => self.end_at_the_primary(fault),
+            (FaultKind::Still, Some(peer)) => self.nodes[peer].watch.stand(self.event_queue.now(), false),
+            _ if fault.site == FaultSite::Primary => self.end_at_the_primary(fault),
             _ => {
                 for lane in self.struck[number].lanes.clone() {
-                    self.lanes[lane].recover((lane, number), &mut self.agenda);
+                    self.lanes[lane].recover((lane, number), &mut self.event_queue);
                     self.pump(lane);
                 }
             }
@@ -97,28 +97,30 @@ impl Trial {
     }
 
     /// The current or last peer of a machine.
-    pub(super) fn peer_of(&self, at: At) -> Option<usize> {
-        let At::Worker(worker) = at else { return None };
+    pub(super) fn peer_of(&self, at: LinkEnd) -> Option<usize> {
+        let LinkEnd::Worker(worker) = at else { return None };
         self.machines.iter().rposition(|machine| *machine == worker && worker > 0)
     }
 
-    fn peer_at(&self, site: Site) -> Option<usize> {
+    fn peer_at(&self, site: FaultSite) -> Option<usize> {
         match site {
-            Site::Worker(worker) => self.peer_of(At::Worker(worker)),
-            Site::Link { .. } | Site::Primary => None,
+            FaultSite::Worker(worker) => self.peer_of(LinkEnd::Worker(worker)),
+            FaultSite::Link { .. } | FaultSite::Primary => None,
         }
     }
 
     /// The lanes that a fault of a link affects.
-    fn lanes_at(&self, kind: FaultKind, site: Site) -> Vec<usize> {
+    fn lanes_at(&self, kind: FaultKind, site: FaultSite) -> Vec<usize> {
         let (from, to, both) = match site {
-            Site::Link { from, to, both } => (from, to, both),
-            Site::Worker(worker) => (At::Worker(worker), At::Primary, !matches!(kind, FaultKind::Late(_))),
-            Site::Primary => return Vec::new(),
+            FaultSite::Link { from, to, both } => (from, to, both),
+            FaultSite::Worker(worker) => {
+                (LinkEnd::Worker(worker), LinkEnd::Primary, !matches!(kind, FaultKind::Late(_)))
+            }
+            FaultSite::Primary => return Vec::new(),
         };
-        let lane = |from: At, to: At| match (from, to) {
-            (At::Primary, to) => self.peer_of(to).map(|peer| self.out(peer)),
-            (from, At::Primary) => self.peer_of(from).map(|peer| self.back(peer)),
+        let lane = |from: LinkEnd, to: LinkEnd| match (from, to) {
+            (LinkEnd::Primary, to) => self.peer_of(to).map(|peer| self.out(peer)),
+            (from, LinkEnd::Primary) => self.peer_of(from).map(|peer| self.back(peer)),
             (from, to) => Some(self.across(self.peer_of(from)?, self.peer_of(to)?)),
         };
         let ways = [lane(from, to), lane(to, from).filter(|_| both)];
@@ -126,7 +128,7 @@ impl Trial {
     }
 
     /// A link breaks: frames on it are lost, and both ends notice.
-    fn sever(&mut self, site: Site) {
+    fn sever(&mut self, site: FaultSite) {
         for lane in self.lanes_at(FaultKind::Cut, site) {
             if self.lanes[lane].is_over() {
                 continue;
@@ -140,7 +142,7 @@ impl Trial {
                 self.checks.dies(peer, self.clock.passed());
             }
             let seconds = self.random.between(0.0, 0.2);
-            self.agenda.add(seconds, Happening::Broken(lane));
+            self.event_queue.add(seconds, TrialEvent::Broken(lane));
         }
     }
 
@@ -170,8 +172,8 @@ impl Trial {
         }
     }
 
-    fn begin_at_the_primary(&mut self, fault: Fault) {
-        let now = self.agenda.now();
+    fn begin_at_the_primary(&mut self, fault: SimFault) {
+        let now = self.event_queue.now();
         let long = fault.to.unwrap_or(fault.from).saturating_sub(fault.from);
         match fault.kind {
             FaultKind::Kill | FaultKind::Off => return self.begin_to_die(fault.kind),
@@ -189,13 +191,13 @@ impl Trial {
         }
     }
 
-    fn end_at_the_primary(&mut self, fault: Fault) {
+    fn end_at_the_primary(&mut self, fault: SimFault) {
         match fault.kind {
             FaultKind::Pause => self.stand_still(false),
-            FaultKind::Still => self.watch.stand(self.agenda.now(), false),
+            FaultKind::Still => self.watch.stand(self.event_queue.now(), false),
             _ => {}
         }
-        self.moved_last = self.agenda.now();
+        self.moved_last = self.event_queue.now();
         (0..self.count).for_each(|peer| {
             let out = self.out(peer);
             self.lanes[out].held_last = Some(self.moved_last);
@@ -208,7 +210,7 @@ impl Trial {
         for lane in 0..self.lanes.len() {
             let (is_from, is_to) = (self.sender(lane).is_none(), self.receiver(lane).is_none());
             if is_from || is_to {
-                self.lanes[lane].stand(lane, (is_from, stands), &mut self.agenda);
+                self.lanes[lane].stand(lane, (is_from, stands), &mut self.event_queue);
             }
         }
         for peer in (0..self.count).filter(|peer| self.nodes[*peer].shares_memory).collect::<Vec<_>>() {
@@ -216,25 +218,27 @@ impl Trial {
         }
         if self.stands == 0 {
             let deferred = std::mem::take(&mut self.deferred);
-            deferred.into_iter().for_each(|happening| self.agenda.add(0.0, happening));
+            deferred.into_iter().for_each(|event| self.event_queue.add(0.0, event));
             (0..self.lanes.len()).for_each(|lane| self.pump(lane));
         }
     }
 
     /// Whether an event needs the primary, which is suspended.
-    pub(super) fn is_for_later(&self, happening: &Happening) -> bool {
+    pub(super) fn is_for_later(&self, event: &TrialEvent) -> bool {
         let at_the_primary = |number: usize, kind| {
             let fault = self.faults[number];
-            fault.kind == kind || fault.site == Site::Primary && fault.kind != FaultKind::Pause
+            fault.kind == kind || fault.site == FaultSite::Primary && fault.kind != FaultKind::Pause
         };
         self.stands > 0
-            && match happening {
-                Happening::Reader(_) | Happening::Looked | Happening::Kept | Happening::Spotted(_) => true,
-                Happening::Broken(lane) => self.receiver(*lane).is_none(),
+            && match event {
+                TrialEvent::Reader(_) | TrialEvent::Looked | TrialEvent::Kept | TrialEvent::Spotted(_) => {
+                    true
+                }
+                TrialEvent::Broken(lane) => self.receiver(*lane).is_none(),
                 // Only a running primary admits machines.
-                Happening::Fault(number) => at_the_primary(*number, FaultKind::Join),
-                Happening::Over(number) => at_the_primary(*number, FaultKind::Restart),
-                Happening::Link(..) | Happening::Done(..) | Happening::Tick => false,
+                TrialEvent::Fault(number) => at_the_primary(*number, FaultKind::Join),
+                TrialEvent::Over(number) => at_the_primary(*number, FaultKind::Restart),
+                TrialEvent::Link(..) | TrialEvent::Done(..) | TrialEvent::Tick => false,
             }
     }
 }

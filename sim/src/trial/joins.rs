@@ -9,13 +9,13 @@
 //! Deliberately absent: dialling, the hello, and the check of its kernel: only machines that may take part join.
 
 use super::Trial;
-use super::links::Lane;
+use super::lanes::Lane;
 use super::node::Node;
-use crate::fault::{At, Site};
+use crate::fault::{FaultSite, LinkEnd};
 use bramble_schedule::primary::{Event, PeerInfo, Referred};
 
 /// The `PeerInfo` of a machine that joins.
-pub(super) fn comer(machine: usize, credit_bytes: u64, gflops: f64) -> PeerInfo {
+pub(super) fn joining_peer(machine: usize, credit_bytes: u64, gflops: f64) -> PeerInfo {
     PeerInfo {
         name: format!("w{machine}"),
         credit_bytes,
@@ -30,17 +30,17 @@ pub(super) fn comer(machine: usize, credit_bytes: u64, gflops: f64) -> PeerInfo 
 
 impl Trial {
     /// A machine joins, unless it is connected or does not exist.
-    pub(super) fn come(&mut self, site: Site) {
-        let Site::Worker(machine) = site else { return };
+    pub(super) fn come(&mut self, site: FaultSite) {
+        let FaultSite::Worker(machine) = site else { return };
         if self.is_over() {
             return;
         }
-        let is_there = self.peer_of(At::Worker(machine)).is_some_and(|peer| self.nodes[peer].lives);
+        let is_there = self.peer_of(LinkEnd::Worker(machine)).is_some_and(|peer| self.nodes[peer].lives);
         let Some(is) = self.cluster.get(machine).filter(|_| !is_there && machine > 0).cloned() else {
             return;
         };
-        let info = comer(machine, is.memory_bytes, is.gflops);
-        let (peer, now) = (self.count, self.agenda.now());
+        let info = joining_peer(machine, is.memory_bytes, is.gflops);
+        let (peer, now) = (self.count, self.event_queue.now());
         self.count += 1;
         self.machines.push(machine);
         self.rooms.push(info.credit_bytes);
@@ -58,7 +58,7 @@ impl Trial {
         }
         self.seen.joined += 1;
         self.moved_last = now;
-        self.tell(Event::Joined(info));
-        self.check_that_numbers_stay();
+        self.dispatch(Event::Joined(info));
+        self.check_events_of_lost_machines();
     }
 }

@@ -8,37 +8,37 @@
 //! Deliberately absent: real time, network cards that links share, the cost of the primary's event loop: the timing mode predicts
 //! how long a product takes.
 
-mod carry;
 mod check;
 mod disk;
+mod end_clock;
 mod faults;
+mod inspection;
 mod joins;
-mod keeper;
-mod links;
-mod lives;
-mod looks;
-mod matter;
+mod journal_writer;
+mod lane_ends;
+mod lanes;
 mod model;
 mod neighbours;
 mod node;
+mod primary_death;
 mod scenario;
 mod shell;
-mod time;
-mod watch;
+mod ticks;
+mod trial_data;
 
 pub use scenario::{Scenario, Values};
 
+use self::end_clock::EndClock;
 use self::faults::Struck;
-use self::keeper::Keeper;
-use self::links::{Lane, Signal};
-use self::lives::Left;
-use self::matter::Matter;
-use self::node::{Node, Task};
-use self::shell::Shell;
-use self::watch::Watch;
-use crate::clock::{Agenda, Time};
-use crate::fault::Fault;
-use crate::random::{Random, mixed};
+use self::journal_writer::TrialJournalWriter;
+use self::lanes::{Lane, LaneSignal};
+use self::node::{Node, TrialTask};
+use self::primary_death::SurvivingState;
+use self::shell::TrialShell;
+use self::trial_data::TrialData;
+use crate::clock::{EventQueue, VirtualTime};
+use crate::fault::SimFault;
+use crate::random::{SeededRandom, mixed};
 use bramble_matrix::Layout;
 use bramble_plan::Machine;
 use bramble_schedule::clock::{Clock, PRIMARY_STEP};
@@ -49,10 +49,10 @@ const TICK_S: f64 = 0.1;
 
 /// Events.
 #[derive(Clone, Copy, Debug)]
-enum Happening {
-    Link(usize, Signal),
+enum TrialEvent {
+    Link(usize, LaneSignal),
     /// A thread of a machine has finished its task.
-    Done(usize, Task),
+    Done(usize, TrialTask),
     /// The primary's reader of a link ends.
     Reader(usize),
     /// The receiver of a lane notices that the link is broken.
@@ -69,15 +69,15 @@ enum Happening {
     Spotted(bool),
 }
 
-impl From<(usize, Signal)> for Happening {
-    fn from((lane, signal): (usize, Signal)) -> Self {
+impl From<(usize, LaneSignal)> for TrialEvent {
+    fn from((lane, signal): (usize, LaneSignal)) -> Self {
         Self::Link(lane, signal)
     }
 }
 
 /// Result of a trial.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tried {
+pub struct TrialResult {
     /// A hash of all events and their times.
     pub hash: u64,
     /// Virtual seconds.
@@ -87,7 +87,7 @@ pub struct Tried {
     /// Number of lost machines.
     pub losses: usize,
     /// Counts of rare events.
-    pub seen: Seen,
+    pub seen: RareEvents,
     /// How often work moved, by steals or losses.
     pub moves: usize,
     /// Why the product failed, in cases where failing is right: no machine was left that could finish it.
@@ -96,7 +96,7 @@ pub struct Tried {
 
 /// Counts of rare events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct RareEvents {
     /// Frames with lines that workers relayed to each other.
     pub relayed: u64,
     /// Matrices that the relaying worker did not send.
@@ -134,9 +134,9 @@ pub struct Seen {
 }
 
 struct Trial {
-    agenda: Agenda<Happening>,
+    event_queue: EventQueue<TrialEvent>,
     primary: Primary,
-    shell: Shell,
+    shell: TrialShell,
     nodes: Vec<Node>,
     /// Number of peers so far; nodes, lanes and sessions beyond it are for machines that may join.
     count: usize,
@@ -148,25 +148,25 @@ struct Trial {
     rooms: Vec<u64>,
     /// For n peers, future ones included: n lanes from the primary, n to it, then n by n between peers.
     lanes: Vec<Lane>,
-    matter: Matter,
+    data: TrialData,
     /// The value that C must have.
     expected: Vec<f64>,
     is_digits: bool,
     lines_per_frame: u32,
-    faults: Vec<Fault>,
+    faults: Vec<SimFault>,
     struck: Vec<Struck>,
-    random: Random,
+    random: SeededRandom,
     hash: u64,
     events: u64,
     /// Number of ticks.
     ticks: u64,
-    seen: Seen,
+    seen: RareEvents,
     /// When the product last made progress.
-    moved_last: Time,
+    moved_last: VirtualTime,
     /// The product is over, and frames in flight still arrive.
     drains: bool,
     checks: check::Checks,
-    looks: looks::Looks,
+    inspection: inspection::InspectionState,
     /// By peer: multiplications that were sent and done, and steps of tiles that came back complete.
     jobs_sent: Vec<u64>,
     jobs: Vec<u64>,
@@ -174,15 +174,15 @@ struct Trial {
     /// Steps of tiles that were complete before this life of the primary.
     steps_there: u64,
     /// The primary's clock as its process sees it, and as the schedule corrects it.
-    watch: Watch,
+    watch: EndClock,
     clock: Clock,
     /// How many faults suspend the primary, and events that wait until it resumes.
     stands: u32,
-    deferred: Vec<Happening>,
+    deferred: Vec<TrialEvent>,
     /// The journal writer, if the primary will die.
-    keeper: Option<Keeper>,
+    journal_writer: Option<TrialJournalWriter>,
     /// The state that survives the primary's death.
-    left: Option<Left>,
+    left: Option<SurvivingState>,
 }
 
 /// Runs a scenario.
@@ -190,8 +190,8 @@ struct Trial {
 /// # Panics
 ///
 /// If an invariant is violated: that is the purpose of a trial.
-pub fn try_out(scenario: &Scenario) -> Tried {
-    let (mut left, mut tried) = (None, Tried::default());
+pub fn run_trial(scenario: &Scenario) -> TrialResult {
+    let (mut left, mut tried) = (None, TrialResult::default());
     loop {
         let mut trial = match Trial::new(scenario, left.take()) {
             Ok(trial) => trial,
@@ -215,11 +215,11 @@ pub fn try_out(scenario: &Scenario) -> Tried {
 
 impl Trial {
     /// One life of the primary, after an earlier one if `left` is given. An error if no machine has memory for the rest.
-    fn new(scenario: &Scenario, left: Option<Left>) -> Result<Self, String> {
+    fn new(scenario: &Scenario, left: Option<SurvivingState>) -> Result<Self, String> {
         let plan = &scenario.plan;
-        let matter = Matter::of(scenario, plan);
-        let expected = model::c_of(plan, &matter);
-        let wrong = matter.far_off(&expected);
+        let data = TrialData::of(scenario, plan);
+        let expected = model::c_of(plan, &data);
+        let wrong = data.far_off(&expected);
         assert_eq!(wrong, None, "the model's C is not the product");
         let p = plan.problem;
         let operands = Operands {
@@ -229,7 +229,7 @@ impl Trial {
             b_generated: !p.sends_b,
             reads_c: p.reads_c,
         };
-        let (peers, primary) = lives::begun(scenario, operands, left.as_ref());
+        let (peers, primary) = primary_death::begun(scenario, operands, left.as_ref());
         let rooms: Vec<u64> = peers.iter().map(|(_, info)| info.credit_bytes).collect();
         let primary = primary.inspect_err(|why| check::check_want(why, rooms.iter().copied().max()))?;
         let machine = |at: usize| &scenario.machines[peers.get(at).map_or(0, |peer| peer.0)];
@@ -238,7 +238,7 @@ impl Trial {
         let faults = left.as_ref().map_or_else(|| scenario.faults.0.clone(), |left| left.faults.clone());
         // Lanes exist from the start for all machines that may join.
         let first_count = peers.len();
-        let count = first_count + lives::comings(&faults);
+        let count = first_count + primary_death::joins(&faults);
         let primary_lanes = (0..2 * count).map(|at| Lane::new(rate(at % count), latency(at % count)));
         let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
         let across = pairs.map(|(from, to)| Lane::new(rate(from).min(rate(to)), latency(from) + latency(to)));
@@ -248,9 +248,9 @@ impl Trial {
         };
         let life = left.as_ref().map_or(0, |left| mixed(left.hash));
         let mut trial = Self {
-            agenda: Agenda::new((scenario.seed ^ life) | 1),
+            event_queue: EventQueue::new((scenario.seed ^ life) | 1),
             primary: if scenario.steals { primary } else { primary.without_stealing() },
-            shell: Shell::new(expected.len(), count),
+            shell: TrialShell::new(expected.len(), count),
             nodes: (0..count).map(node).collect(),
             count: first_count,
             first_count,
@@ -258,43 +258,43 @@ impl Trial {
             machines: peers.iter().map(|(machine, _)| *machine).collect(),
             rooms,
             lanes: primary_lanes.chain(across).collect(),
-            matter,
+            data,
             expected,
             is_digits: scenario.values == Values::Digits,
             lines_per_frame: scenario.lines_per_frame,
             struck: vec![Struck::default(); faults.len()],
             faults,
-            random: Random::new(scenario.seed ^ 0x7ea1 ^ life),
+            random: SeededRandom::new(scenario.seed ^ 0x7ea1 ^ life),
             hash: mixed(scenario.seed),
             events: 0,
             ticks: 0,
-            seen: Seen::default(),
-            moved_last: Time::default(),
+            seen: RareEvents::default(),
+            moved_last: VirtualTime::default(),
             drains: false,
             checks: check::Checks::new(count),
-            looks: looks::Looks::default(),
+            inspection: inspection::InspectionState::default(),
             jobs_sent: vec![0; count],
             jobs: vec![0; count],
             steps_back: vec![0; count],
             steps_there: 0,
-            watch: Watch::default(),
+            watch: EndClock::default(),
             clock: Clock::new(PRIMARY_STEP),
             stands: 0,
             deferred: Vec::new(),
-            keeper: None,
+            journal_writer: None,
             left: None,
         };
-        trial.take_over(scenario, left);
+        trial.begin_life(scenario, left);
         Ok(trial)
     }
 
     /// Runs from the start until C is accepted, the product has failed, or the primary dies.
     fn live(&mut self) {
         for number in 0..self.faults.len() {
-            self.agenda.add(self.faults[number].from.as_secs_f64(), Happening::Fault(number));
+            self.event_queue.add(self.faults[number].from.as_secs_f64(), TrialEvent::Fault(number));
         }
-        self.agenda.add(TICK_S, Happening::Tick);
-        self.tell(Event::Start);
+        self.event_queue.add(TICK_S, TrialEvent::Tick);
+        self.dispatch(Event::Start);
         self.run();
     }
 
@@ -306,10 +306,10 @@ impl Trial {
     }
 
     /// Adds this life to the result.
-    fn account(self, tried: &mut Tried) {
+    fn account(self, tried: &mut TrialResult) {
         let comers = self.first_count..self.count;
         tried.hash = self.hash;
-        tried.seconds += self.agenda.now().seconds();
+        tried.seconds += self.event_queue.now().seconds();
         tried.events += self.events;
         tried.losses += self.primary.losses().len();
         tried.moves += self.primary.moves();
@@ -325,22 +325,22 @@ impl Trial {
         for lane in 0..self.lanes.len() {
             self.pump(lane);
         }
-        while let Some(happening) = self.agenda.next() {
-            match happening {
-                Happening::Link(lane, Signal::Left) => self.left(lane),
-                Happening::Link(lane, Signal::There) => {
+        while let Some(event) = self.event_queue.next() {
+            match event {
+                TrialEvent::Link(lane, LaneSignal::Left) => self.left(lane),
+                TrialEvent::Link(lane, LaneSignal::There) => {
                     self.lanes[lane].there();
                     self.pump(lane);
                 }
-                Happening::Done(peer, task) => self.done(peer, task),
-                Happening::Broken(lane) => self.see_broken(lane),
-                Happening::Over(number) => self.end_fault(number),
-                Happening::Fault(_)
-                | Happening::Reader(_)
-                | Happening::Tick
-                | Happening::Looked
-                | Happening::Kept
-                | Happening::Spotted(_) => {}
+                TrialEvent::Done(peer, task) => self.done(peer, task),
+                TrialEvent::Broken(lane) => self.see_broken(lane),
+                TrialEvent::Over(number) => self.end_fault(number),
+                TrialEvent::Fault(_)
+                | TrialEvent::Reader(_)
+                | TrialEvent::Tick
+                | TrialEvent::Looked
+                | TrialEvent::Kept
+                | TrialEvent::Spotted(_) => {}
             }
         }
     }
@@ -348,33 +348,33 @@ impl Trial {
     /// Runs until C is accepted, the product has failed, or the primary dies.
     fn run(&mut self) {
         while !self.is_over() {
-            let Some(happening) = self.agenda.next() else {
+            let Some(event) = self.event_queue.next() else {
                 panic!("nothing can happen any more, and {} tiles are missing", self.primary.tiles_left());
             };
             self.events += 1;
-            self.remember(&happening);
-            if self.is_for_later(&happening) {
-                self.deferred.push(happening);
+            self.remember(&event);
+            if self.is_for_later(&event) {
+                self.deferred.push(event);
                 continue;
             }
-            match happening {
-                Happening::Link(lane, Signal::Left) => self.left(lane),
-                Happening::Link(lane, Signal::There) => {
+            match event {
+                TrialEvent::Link(lane, LaneSignal::Left) => self.left(lane),
+                TrialEvent::Link(lane, LaneSignal::There) => {
                     self.lanes[lane].there();
                     self.pump(lane);
                 }
-                Happening::Done(peer, task) => {
-                    self.moved_last = self.agenda.now();
+                TrialEvent::Done(peer, task) => {
+                    self.moved_last = self.event_queue.now();
                     self.done(peer, task);
                 }
-                Happening::Reader(peer) => self.gone(peer, "the connection was reset"),
-                Happening::Broken(lane) => self.see_broken(lane),
-                Happening::Fault(number) => self.begin_fault(number),
-                Happening::Over(number) => self.end_fault(number),
-                Happening::Tick => self.tick(),
-                Happening::Looked => self.look(),
-                Happening::Kept => self.kept(),
-                Happening::Spotted(is_wrong) => self.tell(Event::Looked(Some(is_wrong))),
+                TrialEvent::Reader(peer) => self.gone(peer, "the connection was reset"),
+                TrialEvent::Broken(lane) => self.see_broken(lane),
+                TrialEvent::Fault(number) => self.begin_fault(number),
+                TrialEvent::Over(number) => self.end_fault(number),
+                TrialEvent::Tick => self.tick(),
+                TrialEvent::Looked => self.inspect(),
+                TrialEvent::Kept => self.kept(),
+                TrialEvent::Spotted(is_wrong) => self.dispatch(Event::Looked(Some(is_wrong))),
             }
         }
     }
@@ -384,22 +384,22 @@ impl Trial {
     }
 
     /// Adds an event and its time to the hash.
-    fn remember(&mut self, happening: &Happening) {
-        let what = match happening {
-            Happening::Link(lane, Signal::Left) => (1, *lane),
-            Happening::Link(lane, Signal::There) => (2, *lane),
-            Happening::Done(peer, Task::Run(run)) => (3 + (u64::from(run.job.c) << 8), *peer),
-            Happening::Done(peer, Task::Fill(id)) => (4 + (u64::from(*id) << 8), *peer),
-            Happening::Reader(peer) => (5, *peer),
-            Happening::Broken(lane) => (6, *lane),
-            Happening::Fault(number) => (7, *number),
-            Happening::Over(number) => (8, *number),
-            Happening::Tick => (9, 0),
-            Happening::Looked => (10, 0),
-            Happening::Kept => (11, 0),
-            Happening::Spotted(is_wrong) => (12, usize::from(*is_wrong)),
+    fn remember(&mut self, event: &TrialEvent) {
+        let what = match event {
+            TrialEvent::Link(lane, LaneSignal::Left) => (1, *lane),
+            TrialEvent::Link(lane, LaneSignal::There) => (2, *lane),
+            TrialEvent::Done(peer, TrialTask::Run(run)) => (3 + (u64::from(run.job.c) << 8), *peer),
+            TrialEvent::Done(peer, TrialTask::Fill(id)) => (4 + (u64::from(*id) << 8), *peer),
+            TrialEvent::Reader(peer) => (5, *peer),
+            TrialEvent::Broken(lane) => (6, *lane),
+            TrialEvent::Fault(number) => (7, *number),
+            TrialEvent::Over(number) => (8, *number),
+            TrialEvent::Tick => (9, 0),
+            TrialEvent::Looked => (10, 0),
+            TrialEvent::Kept => (11, 0),
+            TrialEvent::Spotted(is_wrong) => (12, usize::from(*is_wrong)),
         };
-        let time = self.agenda.now().picoseconds();
+        let time = self.event_queue.now().picoseconds();
         self.hash = mixed(self.hash ^ mixed(time) ^ (what.0 << 16) ^ what.1 as u64);
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Invariants: a scenario is a function of its seed.
 
-use super::matter::DIGITS_MAX;
+use super::trial_data::DIGITS_MAX;
 use crate::fault::Faults;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use bramble_matrix::DType;
 use bramble_plan::{
     Base, Cut, LinkRate, Machine, Making, Order, Plan, Preference, Problem, Relay, Strategy, Wish, decide,
@@ -59,7 +59,7 @@ impl Scenario {
     /// Draws a product of up to 48 rows, columns and depth on up to seven workers, and its faults.
     pub fn of(seed: u64) -> Self {
         for again in 0..TRIES {
-            let mut random = Random::new(seed ^ (again << 48));
+            let mut random = SeededRandom::new(seed ^ (again << 48));
             if let Some(scenario) = Self::drawn(seed, &mut random) {
                 return scenario;
             }
@@ -68,7 +68,7 @@ impl Scenario {
     }
 
     /// `None` if the product does not fit the machines.
-    fn drawn(seed: u64, random: &mut Random) -> Option<Self> {
+    fn drawn(seed: u64, random: &mut SeededRandom) -> Option<Self> {
         let values = *random.one_of(&[Values::Rounded, Values::Rounded, Values::Whole, Values::Digits]);
         let (p, cut) = problem(values, random)?;
         let seconds = random.between(0.3, 6.0);
@@ -178,8 +178,8 @@ impl Display for Scenario {
 }
 
 /// `None` if it has too many tiles or steps.
-fn problem(values: Values, random: &mut Random) -> Option<(Problem, Cut)> {
-    let side = |random: &mut Random| 1 + random.below(48);
+fn problem(values: Values, random: &mut SeededRandom) -> Option<(Problem, Cut)> {
+    let side = |random: &mut SeededRandom| 1 + random.below(48);
     let (m, n, k) = (side(random), side(random), side(random));
     let (tile, depth) = (1 + random.below(12), 1 + random.below(12));
     let tiles = m.div_ceil(tile) * n.div_ceil(tile);
@@ -196,12 +196,12 @@ fn machines(
     p: &Problem,
     seconds: f64,
     (workers, comers): (usize, usize),
-    random: &mut Random,
+    random: &mut SeededRandom,
 ) -> Vec<Machine> {
     let each = p.flops() / seconds / workers as f64 / 1e9;
     let bytes_per_s = (p.operand_bytes() + p.result_bytes()) / seconds * random.between(0.5, 8.0);
     let is_small = random.chance(0.3);
-    let machine = |at: usize, random: &mut Random| Machine {
+    let machine = |at: usize, random: &mut SeededRandom| Machine {
         name: format!("w{at}"),
         threads: 1 + u32::try_from(random.below(3)).unwrap_or(0),
         gflops: each * random.between(0.3, 2.0),
@@ -222,7 +222,7 @@ fn machines(
     (0..=workers + comers).map(|at| machine(at, random)).collect()
 }
 
-fn base(random: &mut Random) -> Base {
+fn base(random: &mut SeededRandom) -> Base {
     let mut few = || 1 + u32::try_from(random.below(4)).unwrap_or(0);
     let (a, b, c) = (few(), few(), few());
     let all = [
@@ -239,7 +239,7 @@ fn base(random: &mut Random) -> Base {
 }
 
 /// Changes the order of the plan's blocks, which takes more memory.
-fn in_another_order(plan: &mut Plan, random: &mut Random) {
+fn in_another_order(plan: &mut Plan, random: &mut SeededRandom) {
     let some = 1 + random.below(6);
     let order = *random.one_of(&[Order::Columns(some), Order::Corner, Order::Ending(some)]);
     for member in &mut plan.members {

@@ -11,7 +11,7 @@ use super::dial;
 use crate::hosts::Host;
 use crate::turned_away::TurnedAway;
 use bramble_link::{Door, Security};
-use bramble_primary::End;
+use bramble_primary::MachineLink;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -39,7 +39,11 @@ pub(crate) struct Later {
 impl Later {
     /// Sends whoever comes, until nobody takes them any more; `lost` names links that are none any more. Has to run inside a
     /// `LocalSet`.
-    pub(crate) async fn serve(mut self, mut lost: mpsc::UnboundedReceiver<String>, to: mpsc::Sender<End>) {
+    pub(crate) async fn serve(
+        mut self,
+        mut lost: mpsc::UnboundedReceiver<String>,
+        to: mpsc::Sender<MachineLink>,
+    ) {
         let mut dialling = JoinSet::new();
         let mut losses = vec![0u32; self.hosts.len()];
         for host in std::mem::take(&mut self.absent) {
@@ -76,10 +80,10 @@ impl Later {
 }
 
 /// The next that dials in, if it may.
-async fn next(door: &mut Option<(Door, Rc<RefCell<TurnedAway>>)>) -> Option<End> {
+async fn next(door: &mut Option<(Door, Rc<RefCell<TurnedAway>>)>) -> Option<MachineLink> {
     match door {
         Some((door, turned_away)) => match door.next().await {
-            (_, Ok(arrival)) => Some(End { link: arrival.link, threads_max: 0, was_dialled: false }),
+            (_, Ok(arrival)) => Some(MachineLink { link: arrival.link, threads_max: 0, was_dialled: false }),
             (peer, Err(e)) => {
                 // The report says it: a line now would be in the way of the progress.
                 turned_away.borrow_mut().add(Instant::now(), peer, &e);
@@ -91,7 +95,7 @@ async fn next(door: &mut Option<(Door, Rc<RefCell<TurnedAway>>)>) -> Option<End>
 }
 
 /// Dials a host until it answers.
-async fn dial_again(number: usize, host: Host, security: Security) -> (usize, End) {
+async fn dial_again(number: usize, host: Host, security: Security) -> (usize, MachineLink) {
     let mut pause = PAUSES.0;
     loop {
         // Many that were lost at the same time need not be dialled at the same time.

@@ -9,7 +9,7 @@ use crate::args::SimArgs;
 use crate::exit::Failure;
 use crate::quantity::seconds;
 use crate::times::Times;
-use bramble_sim::{Faults, Report, simulate_with};
+use bramble_sim::{Faults, SimReport, simulate_with};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ pub(super) struct Tried {
 
 /// All of them.
 pub(super) struct Runs {
-    pub(super) undisturbed: Report,
-    pub(super) disturbed: Option<(Faults, Report)>,
+    pub(super) undisturbed: SimReport,
+    pub(super) disturbed: Option<(Faults, SimReport)>,
     /// By seed.
     pub(super) drawn: Vec<Tried>,
 }
@@ -89,7 +89,7 @@ pub(super) fn all(case: &Case, wanted: &Wanted) -> Result<Runs, Failure> {
             drawn = on_all_processors(*seeds as usize, |at| {
                 let seed = first.wrapping_add(at as u64);
                 let faults = Faults::timed_of(seed, &workers, undisturbed.seconds);
-                let Report { seconds, failed, losses, events, .. } = run(&faults);
+                let SimReport { seconds, failed, losses, events, .. } = run(&faults);
                 Tried { seed, faults, seconds, failed, lost: losses.len(), events }
             });
         }
@@ -99,7 +99,7 @@ pub(super) fn all(case: &Case, wanted: &Wanted) -> Result<Runs, Failure> {
 
 /// Refuses a fault that is so late that C is there before. One that comes in the time of the undisturbed product is none: where
 /// others make the product shorter, it is too late, and the text of a set that was drawn can be used again.
-fn check_times(faults: &Faults, undisturbed: &Report, report: &Report) -> Result<(), Failure> {
+fn check_times(faults: &Faults, undisturbed: &SimReport, report: &SimReport) -> Result<(), Failure> {
     let end_s = undisturbed.seconds.max(report.seconds);
     match faults.0.iter().enumerate().find(|(_, fault)| fault.from.as_secs_f64() > end_s + ROUNDED_S) {
         None => Ok(()),
@@ -173,7 +173,7 @@ pub(super) struct Part {
 }
 
 /// The machines of a run, by their numbers; those that did nothing and were sent nothing are left out.
-pub(super) fn parts(case: &Case, report: &Report) -> Vec<Part> {
+pub(super) fn parts(case: &Case, report: &SimReport) -> Vec<Part> {
     let mut parts: Vec<Part> =
         (0..case.machines.len()).map(|machine| Part { machine, ..Part::default() }).collect();
     let all = report.flops().max(1.0);
@@ -209,15 +209,15 @@ mod tests {
     }
 
     fn runs(drawn: Vec<Tried>) -> Runs {
-        let undisturbed = Report {
+        let undisturbed = SimReport {
             seconds: 1.0,
             failed: None,
             losses: Vec::new(),
-            comings: Vec::new(),
+            joins: Vec::new(),
             machines: Vec::new(),
             moved: Vec::new(),
             loop_busy_s: 0.0,
-            aside_bytes_max: 0,
+            partial_sum_bytes_max: 0,
             tiles: 0,
             jobs: 0,
             events: 1,

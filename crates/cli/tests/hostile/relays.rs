@@ -9,7 +9,7 @@ use bramble_schedule::limits::{NEIGHBOURS_MAX, PROTOCOL};
 use bramble_schedule::message::{
     Forward, Join, Kind, MatrixHeader, Neighbour, Reached, Source, decode_error, encode_forwards,
 };
-use bramble_worker::{Config, Ledger, serve_link};
+use bramble_worker::{Config, SessionLedger, serve_link};
 use std::time::Duration;
 
 fn security(byte: u8) -> Security {
@@ -26,7 +26,7 @@ async fn served(link: Link) -> String {
         gives_way: true,
         name: "w".to_owned(),
     };
-    let ledger = Ledger::new();
+    let ledger = SessionLedger::new();
     serve_link(link, None, &config, &ledger).await.unwrap_err().to_string()
 }
 

@@ -20,8 +20,8 @@ mod states;
 pub use bramble_schedule::message::{Operation, Work};
 pub use bramble_schedule::primary::{Next, Standing};
 pub use clock::ClockSample;
-pub(crate) use recorder::Recorder;
-pub use states::{Span, State, Story};
+pub(crate) use recorder::EventRecorder;
+pub use states::{MachineHistory, MachineState, StateSpan};
 
 use bramble_link::clock_ns;
 use bramble_schedule::message::Kind;
@@ -88,13 +88,13 @@ impl Phase {
 
 /// The kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum What {
+pub enum LogEventKind {
     /// The primary begins a phase.
     Phase(Phase),
     /// The link to a machine took a frame.
-    Sent(Frame),
+    Sent(FrameTransfer),
     /// A frame came from a machine.
-    Received(Frame),
+    Received(FrameTransfer),
     /// A machine's thread computed.
     Computed {
         /// The kind of work.
@@ -125,7 +125,7 @@ pub enum What {
 
 /// The transfer of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct FrameTransfer {
     /// Number of its kind.
     pub kind: u8,
     /// Size, header included.
@@ -134,7 +134,7 @@ pub struct Frame {
     pub took_ns: u64,
 }
 
-impl Frame {
+impl FrameTransfer {
     /// Name of the frame's kind.
     pub fn name(&self) -> String {
         Kind::from_code(self.kind).map_or_else(|_| self.kind.to_string(), |k| format!("{k:?}").to_lowercase())
@@ -143,18 +143,18 @@ impl Frame {
 
 /// One event of the log.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Event {
+pub struct LogEvent {
     /// When it happened, or, if it lasted, began.
     pub at_ns: u64,
     /// The machine: an index into the log's machines. Phases are always the primary's.
     pub machine: u16,
     /// What happened.
-    pub what: What,
+    pub what: LogEventKind,
 }
 
 /// A machine with events in the log.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct LoggedMachine {
     /// Its name.
     pub name: String,
     /// `thread` or `tcp`.
@@ -168,19 +168,19 @@ pub struct Machine {
 }
 
 /// The log of one product.
-pub struct Log {
+pub struct EventLog {
     began: Instant,
     /// The primary's clock at that time.
     began_ns: u64,
-    machines: Vec<Machine>,
-    chunk: Vec<Event>,
+    machines: Vec<LoggedMachine>,
+    chunk: Vec<LogEvent>,
     spool: Spool,
     count: u64,
     dropped: u64,
     broken: Option<io::Error>,
 }
 
-impl Log {
+impl EventLog {
     /// An empty log. `began` is the zero of its times; `spool` is an empty file for this log only.
     pub fn new(began: Instant, spool: File) -> Self {
         let since = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -197,7 +197,7 @@ impl Log {
     }
 
     /// The machines of the log.
-    pub fn machines(&self) -> &[Machine] {
+    pub fn machines(&self) -> &[LoggedMachine] {
         &self.machines
     }
 
@@ -219,17 +219,17 @@ impl Log {
     /// The primary begins a phase now.
     pub fn phase(&mut self, phase: Phase) {
         let at_ns = self.time_ns(Instant::now());
-        self.append(Event { at_ns, machine: 0, what: What::Phase(phase) });
+        self.append(LogEvent { at_ns, machine: 0, what: LogEventKind::Phase(phase) });
     }
 
     /// Adds a machine and returns its index.
-    pub fn machine(&mut self, machine: Machine) -> u16 {
+    pub fn machine(&mut self, machine: LoggedMachine) -> u16 {
         self.machines.push(machine);
         u16::try_from(self.machines.len() - 1).unwrap_or(u16::MAX)
     }
 
     /// Adds an event, unless it is of `NOBODY`. If it cannot be written, the next `read` returns the error.
-    pub fn append(&mut self, event: Event) {
+    pub fn append(&mut self, event: LogEvent) {
         if event.machine == NOBODY {
             return;
         }
@@ -249,7 +249,7 @@ impl Log {
 
     /// Visits all events, corrected with the clock samples so far; may be called repeatedly. An error if events
     /// were lost with their file, or if `each` returns one.
-    pub fn read(&self, mut each: impl FnMut(&Event) -> io::Result<()>) -> io::Result<()> {
+    pub fn read(&self, mut each: impl FnMut(&LogEvent) -> io::Result<()>) -> io::Result<()> {
         if let Some(e) = &self.broken {
             return Err(io::Error::new(e.kind(), format!("the event log: {e}")));
         }
@@ -270,8 +270,8 @@ impl Log {
 
     /// Corrects an event for a clock that was seen to run faster or slower than the primary's: by nothing at the first sample, by
     /// the whole difference at the last, linearly in between.
-    fn corrected(&self, event: &Event) -> Event {
-        let What::Computed { work, returns, thread, matrix, step, took_ns } = event.what else {
+    fn corrected(&self, event: &LogEvent) -> LogEvent {
+        let LogEventKind::Computed { work, returns, thread, matrix, step, took_ns } = event.what else {
             return *event;
         };
         let Some(machine) = self.machines.get(usize::from(event.machine)) else { return *event };
@@ -281,7 +281,11 @@ impl Log {
         // Both ends are corrected; else consecutive events would overlap.
         let (at_ns, end_ns) = (place(event.at_ns), place(event.at_ns.saturating_add(took_ns)));
         let took_ns = end_ns.saturating_sub(at_ns);
-        Event { at_ns, what: What::Computed { work, returns, thread, matrix, step, took_ns }, ..*event }
+        LogEvent {
+            at_ns,
+            what: LogEventKind::Computed { work, returns, thread, matrix, step, took_ns },
+            ..*event
+        }
     }
 }
 

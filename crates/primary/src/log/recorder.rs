@@ -3,7 +3,7 @@
 //! Invariants: without a log nothing is done. Workers are not trusted: records that were not asked for, or of more jobs than
 //! the worker was given, break the protocol.
 
-use super::{ClockSample, Event, Frame, Log, Machine, NOBODY, Phase, What, ns};
+use super::{ClockSample, EventLog, FrameTransfer, LogEvent, LogEventKind, LoggedMachine, NOBODY, Phase, ns};
 use crate::opening::Session;
 use bramble_link::clock_ns;
 use bramble_matrix::number::to_u64;
@@ -20,18 +20,18 @@ const QUESTIONS: u64 = 3;
 
 /// See the head of this file.
 #[derive(Default)]
-pub(crate) struct Recorder(Option<Box<Recording>>);
+pub(crate) struct EventRecorder(Option<Box<Recording>>);
 
 struct Recording {
-    log: Log,
-    peers: Vec<PeerBook>,
+    log: EventLog,
+    peers: Vec<PeerRecords>,
 }
 
 /// Records of one peer.
-struct PeerBook {
+struct PeerRecords {
     /// `NOBODY` for a reserve without work: it is no machine of the product.
     machine: u16,
-    reserve: Option<Machine>,
+    reserve: Option<LoggedMachine>,
     stands: Option<Standing>,
     /// When the head of the frame arrived that is being received.
     arriving: Option<Instant>,
@@ -42,8 +42,8 @@ struct PeerBook {
     asked: BTreeMap<u64, u64>,
 }
 
-impl Recorder {
-    pub(crate) fn new(log: Option<Log>) -> Self {
+impl EventRecorder {
+    pub(crate) fn new(log: Option<EventLog>) -> Self {
         Self(log.map(|log| Box::new(Recording { log, peers: Vec::new() })))
     }
 
@@ -52,7 +52,7 @@ impl Recorder {
     }
 
     /// Returns the log.
-    pub(crate) fn into_log(self) -> Option<Log> {
+    pub(crate) fn into_log(self) -> Option<EventLog> {
         self.0.map(|recording| recording.log)
     }
 
@@ -67,7 +67,7 @@ impl Recorder {
         let Some(recording) = &mut self.0 else { return };
         for (at, session) in sessions.iter().enumerate() {
             let own = session.link.shares_memory.then(|| ClockSample::same(clock_ns()));
-            let machine = Machine {
+            let machine = LoggedMachine {
                 name: session.name.clone(),
                 link: session.link.name,
                 threads: session.welcome.threads,
@@ -78,7 +78,7 @@ impl Recorder {
                 true => (recording.log.machine(machine), None),
                 false => (NOBODY, Some(machine)),
             };
-            recording.peers.push(PeerBook {
+            recording.peers.push(PeerRecords {
                 machine,
                 reserve,
                 stands: None,
@@ -106,7 +106,11 @@ impl Recorder {
         for (index, book) in recording.peers.iter_mut().enumerate() {
             let stands = state.standing(index);
             if book.stands.replace(stands) != Some(stands) {
-                recording.log.append(Event { at_ns, machine: book.machine, what: What::Stands(stands) });
+                recording.log.append(LogEvent {
+                    at_ns,
+                    machine: book.machine,
+                    what: LogEventKind::Stands(stands),
+                });
             }
         }
     }
@@ -114,8 +118,8 @@ impl Recorder {
     /// A link has taken a frame; it was offered the frame at `began`.
     pub(crate) fn sent(&mut self, peer: usize, kind: u8, bytes: usize, began: Instant) {
         let Some(recording) = &mut self.0 else { return };
-        let frame = Frame { kind, bytes: to_u64(bytes), took_ns: ns(began.elapsed()) };
-        recording.frame(peer, began, What::Sent(frame));
+        let frame = FrameTransfer { kind, bytes: to_u64(bytes), took_ns: ns(began.elapsed()) };
+        recording.frame(peer, began, LogEventKind::Sent(frame));
     }
 
     /// The head of a frame has arrived, its body is being received.
@@ -129,8 +133,8 @@ impl Recorder {
     pub(crate) fn received(&mut self, peer: usize, kind: u8, bytes: u64) {
         let Some(recording) = &mut self.0 else { return };
         let began = recording.peers[peer].arriving.take().unwrap_or_else(Instant::now);
-        let frame = Frame { kind, bytes, took_ns: ns(began.elapsed()) };
-        recording.frame(peer, began, What::Received(frame));
+        let frame = FrameTransfer { kind, bytes, took_ns: ns(began.elapsed()) };
+        recording.frame(peer, began, LogEventKind::Received(frame));
     }
 
     /// Rows of a tile have landed; `place` is asked for the destination of the first.
@@ -145,8 +149,8 @@ impl Recorder {
             && let Some(Destination { rect, .. }) = place()
         {
             let at_ns = recording.log.time_ns(Instant::now());
-            let what = What::Tile { matrix: head.c, row: rect.rows.start, col: rect.cols.start };
-            recording.log.append(Event { at_ns, machine: recording.peers[peer].machine, what });
+            let what = LogEventKind::Tile { matrix: head.c, row: rect.rows.start, col: rect.cols.start };
+            recording.log.append(LogEvent { at_ns, machine: recording.peers[peer].machine, what });
         }
     }
 
@@ -167,9 +171,12 @@ impl Recorder {
         for record in batch.records {
             let threads = log.machines.get(usize::from(book.machine)).map_or(0, |m| m.threads);
             if record.thread >= threads {
-                return Err(ProtocolError::new(format!("it reports a job of thread {}, which it does not have", record.thread)));
+                return Err(ProtocolError::new(format!(
+                    "it reports a job of thread {}, which it does not have",
+                    record.thread
+                )));
             }
-            let what = What::Computed {
+            let what = LogEventKind::Computed {
                 work: record.work,
                 returns: record.returns,
                 thread: record.thread,
@@ -178,7 +185,7 @@ impl Recorder {
                 took_ns: record.took_ns,
             };
             let at_ns = log.time_of_clock(book.machine, record.start_ns);
-            log.append(Event { at_ns, machine: book.machine, what });
+            log.append(LogEvent { at_ns, machine: book.machine, what });
         }
         Ok(())
     }
@@ -213,10 +220,10 @@ impl Recorder {
 }
 
 impl Recording {
-    fn frame(&mut self, peer: usize, began: Instant, what: What) {
+    fn frame(&mut self, peer: usize, began: Instant, what: LogEventKind) {
         let at_ns = self.log.time_ns(began);
         let machine = self.peers[peer].machine;
-        self.log.append(Event { at_ns, machine, what });
+        self.log.append(LogEvent { at_ns, machine, what });
     }
 }
 
@@ -231,12 +238,12 @@ mod tests {
         LogHead { dropped: 2, records: vec![record; count] }.encode()
     }
 
-    fn recorder() -> Recorder {
-        let mut log = Log::new(Instant::now(), tempfile::tempfile().unwrap());
+    fn recorder() -> EventRecorder {
+        let mut log = EventLog::new(Instant::now(), tempfile::tempfile().unwrap());
         let clocks = [Some(ClockSample::of(10, 20, 3)), None];
-        let machine = Machine { name: "pi".into(), link: "tcp", threads: 2, clocks, lost_records: 0 };
+        let machine = LoggedMachine { name: "pi".into(), link: "tcp", threads: 2, clocks, lost_records: 0 };
         let machine = log.machine(machine);
-        let book = PeerBook {
+        let book = PeerRecords {
             machine,
             reserve: None,
             stands: None,
@@ -245,12 +252,12 @@ mod tests {
             work_seen: 0,
             asked: BTreeMap::new(),
         };
-        Recorder(Some(Box::new(Recording { log, peers: vec![book] })))
+        EventRecorder(Some(Box::new(Recording { log, peers: vec![book] })))
     }
 
     #[test]
     fn what_was_not_asked_for_or_cannot_be_is_refused() {
-        assert!(Recorder::default().worked(0, &batch(0, 1)).is_err());
+        assert!(EventRecorder::default().worked(0, &batch(0, 1)).is_err());
         assert!(recorder().worked(0, &batch(2, 1)).is_err(), "a thread that it does not have");
         assert!(recorder().worked(0, &batch(0, 4)).is_err(), "more than it was given");
         assert!(recorder().worked(0, &[0; 9]).is_err());
@@ -269,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_clock_is_asked_a_few_times_and_the_best_answer_counts() {
-        assert!(Recorder::default().questions(0).is_empty());
+        assert!(EventRecorder::default().questions(0).is_empty());
         let mut recorder = recorder();
         let nonces: Vec<u64> =
             recorder.questions(0).iter().map(|q| u64::from_le_bytes(q[..].try_into().unwrap())).collect();

@@ -6,14 +6,14 @@
 //! each other without gaps and their lengths add up to the whole. docs/trace.md lists the rules in the order in which they
 //! apply, and what a user can do about each state.
 
-use super::{Event, Log, Phase, What};
+use super::{EventLog, LogEvent, LogEventKind, Phase};
 use bramble_schedule::message::Work;
 use bramble_schedule::primary::Next;
 use std::io;
 
 /// State of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum MachineState {
     /// All its compute threads have a job.
     Computing,
     /// Some of its compute threads have a job.
@@ -28,7 +28,7 @@ pub enum State {
     Idle,
 }
 
-impl State {
+impl MachineState {
     /// All states.
     pub const ALL: [Self; 6] = [
         Self::Computing,
@@ -54,20 +54,20 @@ impl State {
 
 /// A period in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct StateSpan {
     /// First moment of the period.
     pub start_ns: u64,
     /// First moment after the period.
     pub end_ns: u64,
     /// The state.
-    pub state: State,
+    pub state: MachineState,
 }
 
 /// History of one machine while C was computed.
 #[derive(Clone, Debug, Default)]
-pub struct Story {
+pub struct MachineHistory {
     /// Its states, in order of time.
-    pub spans: Vec<Span>,
+    pub spans: Vec<StateSpan>,
     /// The number of jobs that it had been given and not begun, from each moment on.
     pub jobs_waiting: Vec<(u64, u64)>,
 }
@@ -95,7 +95,7 @@ impl Change {
 }
 
 /// Counters from which a machine's state follows.
-struct Numbers {
+struct StateCounters {
     threads: u64,
     running: u64,
     begun: u64,
@@ -107,7 +107,7 @@ struct Numbers {
     next: Next,
 }
 
-impl Numbers {
+impl StateCounters {
     fn apply(&mut self, change: Change) {
         match change {
             Change::Ends { returned } => {
@@ -129,30 +129,30 @@ impl Numbers {
         self.given.saturating_sub(self.begun)
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> MachineState {
         match self.running {
-            0 if self.link_is_busy => State::WaitingForData,
-            0 if self.returned > self.back => State::Sending,
-            0 if self.next == Next::Credit => State::WaitingForCredit,
+            0 if self.link_is_busy => MachineState::WaitingForData,
+            0 if self.returned > self.back => MachineState::Sending,
+            0 if self.next == Next::Credit => MachineState::WaitingForCredit,
             0 if self.jobs_waiting() > 0 || matches!(self.next, Next::Link | Next::Sum) => {
-                State::WaitingForData
+                MachineState::WaitingForData
             }
-            0 => State::Idle,
-            running if running < self.threads => State::ComputingPartly,
-            _ => State::Computing,
+            0 => MachineState::Idle,
+            running if running < self.threads => MachineState::ComputingPartly,
+            _ => MachineState::Computing,
         }
     }
 }
 
-impl Story {
+impl MachineHistory {
     /// Derives a machine's history from the log.
-    pub fn of(log: &Log, machine: u16) -> io::Result<Self> {
+    pub fn of(log: &EventLog, machine: u16) -> io::Result<Self> {
         let (mut from, mut to) = (None, None);
         let mut changes: Vec<(u64, Change)> = Vec::new();
         log.read(|event| {
             match event.what {
-                What::Phase(Phase::Computing) => from = Some(event.at_ns),
-                What::Phase(_) if from.is_some() => to = to.or(Some(event.at_ns)),
+                LogEventKind::Phase(Phase::Computing) => from = Some(event.at_ns),
+                LogEventKind::Phase(_) if from.is_some() => to = to.or(Some(event.at_ns)),
                 _ if event.machine == machine => changes_of(event, &mut changes),
                 _ => {}
             }
@@ -163,36 +163,47 @@ impl Story {
         let threads = log.machines().get(usize::from(machine)).map_or(1, |m| u64::from(m.threads));
         let next = Next::Nothing;
         let link_is_busy = false;
-        let numbers =
-            Numbers { threads, running: 0, begun: 0, given: 0, returned: 0, back: 0, link_is_busy, next };
+        let numbers = StateCounters {
+            threads,
+            running: 0,
+            begun: 0,
+            given: 0,
+            returned: 0,
+            back: 0,
+            link_is_busy,
+            next,
+        };
         Ok(tell(numbers, from, to, &changes))
     }
 
     /// Total time in a state.
-    pub fn total_ns(&self, state: State) -> u64 {
+    pub fn total_ns(&self, state: MachineState) -> u64 {
         self.spans.iter().filter(|s| s.state == state).map(|s| s.end_ns - s.start_ns).sum()
     }
 }
 
-fn changes_of(event: &Event, changes: &mut Vec<(u64, Change)>) {
+fn changes_of(event: &LogEvent, changes: &mut Vec<(u64, Change)>) {
     match event.what {
-        What::Computed { work, returns: returned, took_ns, .. } => {
+        LogEventKind::Computed { work, returns: returned, took_ns, .. } => {
             let is_job = work != Work::Generate;
             changes.push((event.at_ns, Change::Begins { is_job }));
             changes.push((event.at_ns.saturating_add(took_ns), Change::Ends { returned }));
         }
-        What::Stands(s) => {
+        LogEventKind::Stands(s) => {
             let link_is_busy = s.in_link_bytes > 0;
             let (next, jobs_given, tiles_back) = (s.next, s.jobs_given, s.tiles_back);
             changes.push((event.at_ns, Change::Stands { link_is_busy, next, jobs_given, tiles_back }));
         }
-        What::Phase(_) | What::Sent(_) | What::Received(_) | What::Tile { .. } => {}
+        LogEventKind::Phase(_)
+        | LogEventKind::Sent(_)
+        | LogEventKind::Received(_)
+        | LogEventKind::Tile { .. } => {}
     }
 }
 
 /// Turns changes, sorted by time, into spans.
-fn tell(mut numbers: Numbers, from: u64, to: u64, changes: &[(u64, Change)]) -> Story {
-    let mut story = Story::default();
+fn tell(mut numbers: StateCounters, from: u64, to: u64, changes: &[(u64, Change)]) -> MachineHistory {
+    let mut story = MachineHistory::default();
     let mut now = from;
     let mut left = changes;
     loop {
@@ -217,7 +228,7 @@ fn tell(mut numbers: Numbers, from: u64, to: u64, changes: &[(u64, Change)]) -> 
         let state = numbers.state();
         match story.spans.last_mut().filter(|last| last.state == state) {
             Some(last) => last.end_ns = until_next,
-            None => story.spans.push(Span { start_ns: now, end_ns: until_next, state }),
+            None => story.spans.push(StateSpan { start_ns: now, end_ns: until_next, state }),
         }
         now = until_next;
     }

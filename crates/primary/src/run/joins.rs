@@ -9,13 +9,13 @@
 //! Deliberately absent: where joining machines come from (the command line knows), and which work they get (the schedule
 //! decides). Their links are not measured; the schedule observes their rates.
 
-use super::carry::{read, write};
+use super::link_tasks::{read, write};
 use super::{Core, Peer};
 use crate::PrimaryError;
 use crate::account::report_stub;
 use crate::levels;
 use crate::opening::{Opening, Session, dismiss, open, same_kernel};
-use crate::product::End;
+use crate::product::MachineLink;
 use bramble_matrix::{DType, Winograd};
 use bramble_schedule::primary::{Event, PeerInfo};
 use std::cell::{Cell, RefCell};
@@ -24,20 +24,20 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 /// The source of machines that may join while the product runs, and the conditions for joining.
-pub(crate) struct Comers {
+pub(crate) struct JoinSource {
     /// Links with joining machines.
-    pub(crate) ends: mpsc::Receiver<End>,
+    pub(crate) ends: mpsc::Receiver<MachineLink>,
     /// The hello for each of them.
     pub(crate) opening: Opening,
     /// The session number of the first to join; each later one adds two.
     pub(crate) session: u32,
     /// Most bytes that the primary may have outstanding at each of them.
     pub(crate) credits: u64,
-    pub(crate) kernels: Kernels,
+    pub(crate) kernels: AllowedKernels,
 }
 
 /// The kernels that joining machines may use.
-pub(crate) struct Kernels {
+pub(crate) struct AllowedKernels {
     /// The only one, where bits must be the same.
     pub(crate) same: Option<String>,
     pub(crate) dtype: DType,
@@ -49,22 +49,22 @@ pub(crate) struct Kernels {
 const JOINS_MAX: usize = 1000;
 
 /// A session with a machine that joins, or why it takes no part.
-pub(super) type Came = Result<Session, PrimaryError>;
+pub(super) type Admission = Result<Session, PrimaryError>;
 
 /// Opens a session with each machine that joins. Ends when no more can come.
-pub(super) async fn admit(mut comers: Comers, came: mpsc::Sender<Came>) {
+pub(super) async fn admit(mut join_source: JoinSource, came: mpsc::Sender<Admission>) {
     let mut opening = JoinSet::new();
     let mut is_open = true;
     let mut admitted = 0;
     while is_open || !opening.is_empty() {
         tokio::select! {
-            end = comers.ends.recv(), if is_open => match end {
+            end = join_source.ends.recv(), if is_open => match end {
                 // The report has an entry for each machine that was admitted, so their number is limited.
                 Some(_) if admitted >= JOINS_MAX => {}
                 Some(end) => {
                     admitted += 1;
-                    let (told, number) = (comers.opening.clone(), comers.session);
-                    comers.session = comers.session.wrapping_add(2);
+                    let (told, number) = (join_source.opening.clone(), join_source.session);
+                    join_source.session = join_source.session.wrapping_add(2);
                     opening.spawn_local(async move { open(end, &told, number).await });
                 }
                 None => is_open = false,
@@ -74,8 +74,8 @@ pub(super) async fn admit(mut comers: Comers, came: mpsc::Sender<Came>) {
                     .unwrap_or_else(|e| Err(PrimaryError::Failed(format!("opening a session: {e}"))));
                 let result = match opened {
                     Ok(mut session) => {
-                        session.welcome.memory_bytes = session.welcome.memory_bytes.min(comers.credits);
-                        fitting(session, &comers.kernels).await
+                        session.welcome.memory_bytes = session.welcome.memory_bytes.min(join_source.credits);
+                        admit_if_compatible(session, &join_source.kernels).await
                     }
                     Err(e) => Err(e),
                 };
@@ -88,7 +88,7 @@ pub(super) async fn admit(mut comers: Comers, came: mpsc::Sender<Came>) {
 }
 
 /// The session, if its machine's kernel is allowed.
-async fn fitting(session: Session, kernels: &Kernels) -> Came {
+async fn admit_if_compatible(session: Session, kernels: &AllowedKernels) -> Admission {
     let is_same = kernels.same.as_ref().map_or(Ok(()), |kernel| same_kernel(kernel, &session));
     match is_same.and_then(|()| levels::expected(&session, kernels.dtype, &kernels.rules)) {
         Ok(()) => Ok(session),
@@ -145,7 +145,7 @@ impl Tasks {
             leaving: session.link.sender.leaving(),
             moved_bytes: (0, 0),
             goodbye: None,
-            cut: Rc::new(Notify::new()),
+            disconnect: Rc::new(Notify::new()),
             why: None,
             writer: None,
         });
@@ -178,7 +178,7 @@ impl Tasks {
             core.machines.push(report_stub(&session, 0.0));
         }
         self.enlist(core, session, false);
-        core.borrow_mut().happened(Event::Joined(info));
+        core.borrow_mut().dispatch(Event::Joined(info));
     }
 }
 

@@ -8,8 +8,8 @@
 //! recomputed and overwritten.
 
 use super::Core;
-use crate::aside::{AsideLines, Nowhere, bytes_of, copy_lines};
-use crate::bodies::Tile;
+use crate::bodies::TileRows;
+use crate::partial_sums::{DiscardedRows, PendingRows, bytes_of, copy_lines};
 use bramble_link::{ArrivedBody, Landing};
 use bramble_matrix::number::to_usize;
 use bramble_matrix::{Buffer, Lent, Rect};
@@ -33,11 +33,11 @@ impl Core {
         }
         match destination.place {
             Place::InC => {}
-            Place::Nowhere => return Ok(Box::new(Nowhere(vec![0; bytes]))),
+            Place::Nowhere => return Ok(Box::new(DiscardedRows(vec![0; bytes]))),
             Place::Aside | Place::Staged => {
-                let buffer = self.aside(peer, head, &destination)?;
+                let buffer = self.staging_buffer(peer, head, &destination)?;
                 let from = to_usize(head.first_line) * self.line_bytes(rect);
-                return Ok(Box::new(AsideLines { buffer, from, len: bytes }));
+                return Ok(Box::new(PendingRows { buffer, from, len: bytes }));
             }
         }
         let lent = match self.partial.remove(&(peer, head.c)) {
@@ -45,7 +45,7 @@ impl Core {
             None => self.output.lend(rect),
         };
         let first = to_usize(head.first_line);
-        Ok(Box::new(Tile::rows(lent, first..first + to_usize(head.lines))))
+        Ok(Box::new(TileRows::rows(lent, first..first + to_usize(head.lines))))
     }
 
     /// Bytes of one row of a rectangle of C.
@@ -55,10 +55,10 @@ impl Core {
     }
 
     /// The staging buffer of a result that may not land in C yet.
-    fn aside(&mut self, peer: usize, head: &ResultHead, to: &Destination) -> Result<Buffer, String> {
+    fn staging_buffer(&mut self, peer: usize, head: &ResultHead, to: &Destination) -> Result<Buffer, String> {
         let bytes = bytes_of(to.rect, self.output.dtype()).ok_or("a tile that is larger than memory")?;
         let is_staged = to.place == Place::Staged;
-        self.asides.take((peer, head.c), bytes, is_staged).map_err(|e| e.to_string())
+        self.partial_sums.take((peer, head.c), bytes, is_staged).map_err(|e| e.to_string())
     }
 
     /// Files rows that have landed, or memory whose lease the worker has returned.
@@ -84,7 +84,7 @@ impl Core {
             }
             Err(other) => other,
         };
-        if landing.is::<Nowhere>() {
+        if landing.is::<DiscardedRows>() {
             return Ok(());
         }
         let lent = landing.downcast::<Lent>();
@@ -116,7 +116,7 @@ impl Core {
         if region.len() != to_usize(head.lines) * self.line_bytes(destination.rect) {
             return Err(ProtocolError::new("it returned more or fewer rows than it announced"));
         }
-        let mut buffer = self.aside(peer, head, &destination).map_err(ProtocolError::new)?;
+        let mut buffer = self.staging_buffer(peer, head, &destination).map_err(ProtocolError::new)?;
         let from = to_usize(head.first_line) * self.line_bytes(destination.rect);
         if !copy_lines(&mut buffer, from, region) {
             return Err(ProtocolError::new("it returned more than a tile"));
@@ -127,7 +127,7 @@ impl Core {
     fn put_back(&mut self, peer: usize, head: &ResultHead, buffer: Buffer) -> Result<(), ProtocolError> {
         let rows = self.state.expect(peer, head)?.rect.rows.len();
         let is_whole = u64::from(head.first_line) + u64::from(head.lines) >= rows;
-        self.asides.put((peer, head.c), buffer, is_whole);
+        self.partial_sums.put((peer, head.c), buffer, is_whole);
         Ok(())
     }
 }

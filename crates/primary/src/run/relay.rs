@@ -36,14 +36,14 @@ impl Core {
     pub(super) fn relayed(&mut self, peer: usize, arrived: &Arrived) -> Result<(), ProtocolError> {
         if arrived.kind == Kind::Missing.code() {
             let missing = Missing::decode(&arrived.head)?;
-            self.happened(Event::Missing { peer, missing });
+            self.dispatch(Event::Missing { peer, missing });
             return Ok(());
         }
         let Reached { peer: other, is_there, why } = Reached::decode(&arrived.head)?;
         // Links that exist were reported before the product began.
         if !is_there {
             self.note_parted(peer, other, why);
-            self.happened(Event::Parted { peer, other });
+            self.dispatch(Event::Parted { peer, other });
         }
         Ok(())
     }

@@ -3,13 +3,13 @@
 //! Invariant: the state machine decides; its actions are carried out here, at once and without waiting.
 
 use super::WorkerError;
-use super::ahead::Ahead;
-use super::ready::Ready;
+use super::addition_throttle::AdditionThrottle;
 use super::relay::Neighbours;
+use super::send_backpressure::SendBackpressure;
+use crate::job_recorder::{JobRecorder, io_report};
 use crate::ledger::Grant;
-use crate::memory::{Operand, Parts, Returning, Store, Tile};
-use crate::pool::{Length, Pool, Task};
-use crate::record::{Recorder, io_report};
+use crate::memory::{Operand, ReturningLease, Store, StoreParts, TargetTile};
+use crate::pool::{ComputePool, ComputeTask, TaskLength};
 use bramble_kernel::{Kernel, KernelElement, Sign, factors};
 use bramble_link::{Arrived, ArrivedBody, Body, Frame, Meter, Section};
 use bramble_matrix::{Buffer, DType, Generator, Lent, Rect, Span};
@@ -25,14 +25,14 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// Result of a task of the pool.
-pub(super) enum Done {
+pub(super) enum TaskResult {
     /// With the task's length, if the addition throttle counts it.
-    Ran(Run, Tile, Option<Length>),
+    Ran(Run, TargetTile, Option<TaskLength>),
     Filled(MatrixHeader, Buffer),
 }
 
 /// A frame to send, and what follows when it has been sent.
-pub(super) struct Leaving {
+pub(super) struct OutgoingFrame {
     /// `None` for the accumulated credit, whose frame is made when it is sent.
     pub(super) frame: Option<Frame>,
     /// The tile whose last rows these are, with its buffer.
@@ -43,15 +43,15 @@ pub(super) struct Leaving {
 pub(super) struct Core {
     pub(super) state: Worker,
     pub(super) store: Store,
-    pub(super) ahead: Ahead,
-    pub(super) ready: Ready,
-    pub(super) pool: Pool<Done>,
+    pub(super) backpressure: SendBackpressure,
+    pub(super) throttle: AdditionThrottle,
+    pub(super) pool: ComputePool<TaskResult>,
     /// Returned with the session, or when the last compute thread has finished its task for it.
     pub(super) grant: Arc<Grant>,
     pub(super) kernel: Arc<dyn Kernel>,
     pub(super) hello: Hello,
     /// Queue to the writer; `None` when nothing more may be sent.
-    pub(super) out: Option<mpsc::UnboundedSender<Leaving>>,
+    pub(super) out: Option<mpsc::UnboundedSender<OutgoingFrame>>,
     /// Pongs in that queue. Tiles are bounded by the grant, so only pongs need a limit.
     pub(super) answers: Cell<usize>,
     /// Freed bytes that have not been credited yet; if any, a frame for them is queued.
@@ -66,15 +66,15 @@ pub(super) struct Core {
     /// Processor time of this thread by section, if the primary asked for it.
     pub(super) meter: Rc<Meter>,
     /// Records of jobs, if the primary asked for them.
-    pub(super) recorder: Recorder,
+    pub(super) recorder: JobRecorder,
 }
 
 impl Core {
     pub(super) fn send(&self, kind: Kind, head: Vec<u8>, body: Body) {
-        self.leave(Leaving { frame: Some(Frame::new(kind.code(), head, body)), last_of: None });
+        self.leave(OutgoingFrame { frame: Some(Frame::new(kind.code(), head, body)), last_of: None });
     }
 
-    pub(super) fn leave(&self, leaving: Leaving) {
+    pub(super) fn leave(&self, leaving: OutgoingFrame) {
         let is_answer = leaving.frame.as_ref().is_some_and(|f| f.kind == Kind::Pong.code());
         if let Some(out) = &self.out
             && out.send(leaving).is_ok()
@@ -88,7 +88,7 @@ impl Core {
         let before = self.credit.get();
         self.credit.set(before + bytes);
         if before == 0 {
-            self.leave(Leaving { frame: None, last_of: None });
+            self.leave(OutgoingFrame { frame: None, last_of: None });
         }
     }
 
@@ -108,7 +108,7 @@ impl Core {
     }
 
     /// Passes one event to the state machine.
-    pub(super) fn decide(&mut self, event: Event<'_>) -> Result<Vec<Action>, ProtocolError> {
+    pub(super) fn dispatch(&mut self, event: Event<'_>) -> Result<Vec<Action>, ProtocolError> {
         self.meter.within(Section::Scheduling, || self.state.handle(event))
     }
 
@@ -123,8 +123,8 @@ impl Core {
     /// Checks a store's head and reserves memory for its matrices.
     pub(super) fn reserve(&mut self, store: &StoreHead) -> Result<(), WorkerError> {
         self.check(store)?;
-        let actions = self.decide(Event::Announced(store))?;
-        self.act(actions)?;
+        let actions = self.dispatch(Event::Announced(store))?;
+        self.carry_out(actions)?;
         self.neighbours.announced.notify_waiters();
         Ok(())
     }
@@ -133,7 +133,7 @@ impl Core {
     pub(super) fn stored(&mut self, arrived: Arrived) -> Result<(), WorkerError> {
         let store = match (self.reserved.take(), arrived.body) {
             (Some(store), ArrivedBody::Landed(landing)) => {
-                if let Ok(parts) = landing.into_any().downcast::<Parts>() {
+                if let Ok(parts) = landing.into_any().downcast::<StoreParts>() {
                     self.store.landed(*parts);
                 }
                 store
@@ -144,8 +144,8 @@ impl Core {
                 store
             }
         };
-        let actions = self.decide(Event::Landed(&store))?;
-        self.act(actions)
+        let actions = self.dispatch(Event::Landed(&store))?;
+        self.carry_out(actions)
     }
 
     /// A store message without bytes, or whose body is in the primary's memory. Such a body belongs to the last matrix; those
@@ -162,12 +162,12 @@ impl Core {
         if others.iter().any(|other| other.body_bytes() > 0) {
             return Err(ProtocolError::new("two matrices with elements, and one body").into());
         }
-        let mut actions = self.decide(Event::Announced(store))?;
+        let mut actions = self.dispatch(Event::Announced(store))?;
         if header.source != Source::Generated {
             // The state machine counts it against the grant, but it needs no buffer.
             actions.retain(|action| *action != Action::Reserve(*header));
         }
-        self.act(actions)?;
+        self.carry_out(actions)?;
         match body {
             ArrivedBody::Shared(region) if header.source == Source::Generated => {
                 self.store.set_generated(header.id, Generated::decode(region.run(0))?);
@@ -184,7 +184,7 @@ impl Core {
             ArrivedBody::Lent(landing) => {
                 let lent = landing.into_any().downcast::<Lent>();
                 let lent = lent.map_err(|_| ProtocolError::new("lent memory that is no part of C"))?;
-                self.store.put_tile(header.id, Tile::Lent(*lent));
+                self.store.put_tile(header.id, TargetTile::Lent(*lent));
             }
             ArrivedBody::Empty | ArrivedBody::Landed(_) => {}
         }
@@ -192,21 +192,21 @@ impl Core {
     }
 
     /// Carries out actions, then starts additions as far as the throttle allows.
-    pub(super) fn act(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
-        self.note(actions)?;
-        self.feed()
+    pub(super) fn carry_out(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
+        self.carry_out_actions(actions)?;
+        self.start_additions()
     }
 
     /// Starts additions as far as the throttle allows.
-    pub(super) fn feed(&mut self) -> Result<(), WorkerError> {
-        while let Some(run) = self.ready.next() {
+    pub(super) fn start_additions(&mut self) -> Result<(), WorkerError> {
+        while let Some(run) = self.throttle.next() {
             self.start(run, true)?;
         }
         Ok(())
     }
 
     /// Carries out actions, except new additions, which wait for `feed`.
-    pub(super) fn note(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
+    pub(super) fn carry_out_actions(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
         self.store.set_limit(self.state.held_bytes_max());
         let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
@@ -217,9 +217,9 @@ impl Core {
                 Action::Fill(id) => self.fill(id)?,
                 Action::Start(run) => {
                     let new_bytes = self.store.vacant_bytes(run.job.c);
-                    match self.ahead.admit(run, new_bytes) {
+                    match self.backpressure.admit(run, new_bytes) {
                         Some(run) if new_bytes > 0 && run.job.operation != Operation::Multiply => {
-                            self.ready.put(run);
+                            self.throttle.put(run);
                         }
                         Some(run) => self.start(run, false)?,
                         None => {}
@@ -253,11 +253,11 @@ impl Core {
         else {
             return Err(ProtocolError::new(format!("matrix {id} lies outside its generator")).into());
         };
-        let task: Task<Done> = Box::new(move || {
+        let task: ComputeTask<TaskResult> = Box::new(move || {
             generator.fill(Rect::new(rows, cols), header.dtype, header.layout, buffer.bytes_mut());
-            Done::Filled(header, buffer)
+            TaskResult::Filled(header, buffer)
         });
-        self.submit(task, Turn(id), Length::Any)
+        self.submit(task, Turn(id), TaskLength::Any)
     }
 
     /// Submits a job to the compute threads; `is_counted`: the addition throttle counts it.
@@ -286,13 +286,18 @@ impl Core {
                 DType::I64 => compute::<i64>(operation, kernel, alpha, &a, &b, beta, &mut target),
             }
             let target = if run.job.then == Then::Return { target.whole(with_checksums) } else { target };
-            Done::Ran(run, target, counted)
+            TaskResult::Ran(run, target, counted)
         };
-        counted.into_iter().for_each(|length| self.ready.gone(length));
+        counted.into_iter().for_each(|length| self.throttle.gone(length));
         self.submit(Box::new(task), Turn::of(&run.job), length)
     }
 
-    fn submit(&self, task: Task<Done>, turn: Turn, length: Length) -> Result<(), WorkerError> {
+    fn submit(
+        &self,
+        task: ComputeTask<TaskResult>,
+        turn: Turn,
+        length: TaskLength,
+    ) -> Result<(), WorkerError> {
         let failed = |e| WorkerError::Here(format!("cannot start a compute thread: {e}"));
         let grant = self.grant.clone();
         let task = move || {
@@ -309,18 +314,18 @@ impl Core {
         let Some(tile) = tile else { return Err(WorkerError::Here(format!("tile {id} was lost"))) };
         let kind = Kind::Result.code();
         let mut whole = match tile {
-            Tile::Whole(whole) => whole,
-            Tile::Lent(lent) => {
+            TargetTile::Whole(whole) => whole,
+            TargetTile::Lent(lent) => {
                 let lines = u32::try_from(lent.lines());
                 let lines = lines.map_err(|_| WorkerError::Here(format!("tile {id} has 2^32 rows")))?;
                 let head = ResultHead { lines, ..head };
-                let frame = Frame::new(kind, head.encode(), Body::Lent(Box::new(Returning(lent))));
-                self.leave(Leaving { frame: Some(frame), last_of: Some((id, None)) });
+                let frame = Frame::new(kind, head.encode(), Body::Lent(Box::new(ReturningLease(lent))));
+                self.leave(OutgoingFrame { frame: Some(frame), last_of: Some((id, None)) });
                 return Ok(());
             }
-            Tile::Owned(..) => unreachable!("a tile is sent back after its last job"),
+            TargetTile::Owned(..) => unreachable!("a tile is sent back after its last job"),
         };
-        self.ahead.leaves(id, whole.header.bytes());
+        self.backpressure.leaves(id, whole.header.bytes());
         let last = whole.bodies.pop();
         for (first_line, lines, region) in whole.bodies {
             let head = ResultHead { first_line, lines, ..head };
@@ -329,7 +334,7 @@ impl Core {
         if let Some((first_line, lines, region)) = last {
             let head = ResultHead { first_line, lines, ..head };
             let frame = Frame::new(kind, head.encode(), Body::Shared(region));
-            self.leave(Leaving { frame: Some(frame), last_of: Some((id, Some(whole.buffer))) });
+            self.leave(OutgoingFrame { frame: Some(frame), last_of: Some((id, Some(whole.buffer))) });
         }
         Ok(())
     }
@@ -342,12 +347,12 @@ impl Core {
             Some(Err(shared)) => self.store.part_with(&shared),
             None => {}
         }
-        self.ahead.left(tile);
-        while let Some(run) = self.ahead.next() {
+        self.backpressure.left(tile);
+        while let Some(run) = self.backpressure.next() {
             self.start(run, false)?;
         }
-        let actions = self.decide(Event::Returned(tile))?;
-        self.act(actions)
+        let actions = self.dispatch(Event::Returned(tile))?;
+        self.carry_out(actions)
     }
 }
 
@@ -357,13 +362,13 @@ const BRIEF_MULTIPLICATIONS: u64 = 1 << 22;
 const BRIEF_ELEMENTS: u64 = 1 << 17;
 
 /// Whether a job is brief.
-fn length(operation: Operation, a: &Operand, b: &Operand) -> Length {
+fn length(operation: Operation, a: &Operand, b: &Operand) -> TaskLength {
     let (a, b) = (a.shape(), b.shape());
     let is_brief = match operation {
         Operation::Multiply => a.rows.saturating_mul(a.cols).saturating_mul(b.cols) <= BRIEF_MULTIPLICATIONS,
         Operation::Add | Operation::Subtract => a.rows.saturating_mul(a.cols) <= BRIEF_ELEMENTS,
     };
-    if is_brief { Length::Brief } else { Length::Any }
+    if is_brief { TaskLength::Brief } else { TaskLength::Any }
 }
 
 fn compute<T: KernelElement>(
@@ -373,7 +378,7 @@ fn compute<T: KernelElement>(
     a: &Operand,
     b: &Operand,
     beta: f64,
-    target: &mut Tile,
+    target: &mut TargetTile,
 ) {
     let (a, b, c) = (a.view(), b.view(), target.view_mut());
     match operation {

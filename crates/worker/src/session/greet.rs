@@ -4,9 +4,9 @@
 //! (opening, comparing and measuring kernels) runs beside the event loop, one at a time.
 
 use super::WorkerError;
-use crate::ledger::{Grant, Ledger, Who, Wish};
+use crate::ledger::{Grant, MemoryRequest, SessionLedger, SessionOwner};
 use crate::machine::{Config, probe, sustained};
-use crate::speeds::{Effort, Speed, Speeds};
+use crate::speeds::{ProbeEffort, Speed, Speeds};
 use bramble_kernel::{Choice, KernelError, KernelName, Pick};
 use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven, Slot};
 use bramble_matrix::DType;
@@ -19,7 +19,7 @@ use std::time::Duration;
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A peer that may stay so far.
-pub(super) enum Guest {
+pub(super) enum GreetedPeer {
     /// A primary: its hello, and the kernel and memory for it.
     Primary(Hello, Pick, Grant),
     /// Another worker, which a session may be waiting for.
@@ -27,7 +27,7 @@ pub(super) enum Guest {
 }
 
 /// The first message of a connection.
-pub(super) enum First {
+pub(super) enum FirstMessage {
     Hello(Hello),
     Join(Join),
 }
@@ -38,19 +38,19 @@ pub(super) async fn greet(
     link: &mut Link,
     slot: Option<Slot>,
     config: &Config,
-    ledger: &Ledger,
-) -> Result<Guest, WorkerError> {
+    ledger: &SessionLedger,
+) -> Result<GreetedPeer, WorkerError> {
     link.receiver.set_limits(Limits::STRANGER);
     let Some(slot) = slot else {
         // This worker has dialled, or the primary is in the same process.
         return match within(DIALLED_HELLO_PATIENCE, first(link)).await? {
-            First::Hello(hello) => equipped(hello, &link.peer, config, ledger).await,
-            First::Join(_) => Err(not_a_hello()),
+            FirstMessage::Hello(hello) => equipped(hello, &link.peer, config, ledger).await,
+            FirstMessage::Join(_) => Err(not_a_hello()),
         };
     };
     match first_at(&slot, link).await? {
-        First::Join(join) => Ok(Guest::Neighbour(join)),
-        First::Hello(hello) => {
+        FirstMessage::Join(join) => Ok(GreetedPeer::Neighbour(join)),
+        FirstMessage::Hello(hello) => {
             slot.known();
             slot.guard(equipped(hello, &link.peer, config, ledger)).await
         }
@@ -58,7 +58,7 @@ pub(super) async fn greet(
 }
 
 /// The first message of a connection that came through a door.
-pub(super) async fn first_at(slot: &Slot, link: &mut Link) -> Result<First, WorkerError> {
+pub(super) async fn first_at(slot: &Slot, link: &mut Link) -> Result<FirstMessage, WorkerError> {
     match link.proven {
         // A worker that dials a neighbour can send its join at once.
         Proven::Introduced(_) => slot.guard(within(HANDSHAKE_DEADLINE, first(link))).await,
@@ -77,14 +77,14 @@ async fn within<T>(
 }
 
 /// The first frame: a hello, or a join. A key that was introduced for a pair is good for a join only.
-async fn first(link: &mut Link) -> Result<First, WorkerError> {
+async fn first(link: &mut Link) -> Result<FirstMessage, WorkerError> {
     let first = link.receiver.receive(&mut NoBodies).await?;
     match Kind::from_code(first.kind)? {
         Kind::Hello if matches!(link.proven, Proven::Introduced(_)) => {
             Err(ProtocolError::new("a key that was introduced for relaying opens no session").into())
         }
-        Kind::Hello => Ok(First::Hello(Hello::decode(&first.head)?)),
-        Kind::Join => Ok(First::Join(Join::decode(&first.head)?)),
+        Kind::Hello => Ok(FirstMessage::Hello(Hello::decode(&first.head)?)),
+        Kind::Join => Ok(FirstMessage::Join(Join::decode(&first.head)?)),
         _ => Err(not_a_hello()),
     }
 }
@@ -94,7 +94,12 @@ fn not_a_hello() -> WorkerError {
 }
 
 /// The kernel and memory for a hello.
-async fn equipped(hello: Hello, peer: &str, config: &Config, ledger: &Ledger) -> Result<Guest, WorkerError> {
+async fn equipped(
+    hello: Hello,
+    peer: &str,
+    config: &Config,
+    ledger: &SessionLedger,
+) -> Result<GreetedPeer, WorkerError> {
     let choice: Choice = match config.kernel {
         Some(choice) => choice,
         None => hello.kernel.parse().map_err(|e| WorkerError::Here(format!("{e}")))?,
@@ -105,14 +110,14 @@ async fn equipped(hello: Hello, peer: &str, config: &Config, ledger: &Ledger) ->
     let pick = move || picked(&speeds, choice, dtype, flops, threads, capacity_bytes);
     let picked = ledger.measured(pick).await?;
     let pick = picked.map_err(|e| WorkerError::Here(e.to_string()))?;
-    let who = Who { name: hello.name.clone(), peer: peer.to_owned() };
-    let wish = Wish {
+    let who = SessionOwner { name: hello.name.clone(), peer: peer.to_owned() };
+    let wish = MemoryRequest {
         wanted_bytes: hello.memory_bytes,
         scratch_bytes: Config::scratch_bytes(&*pick.kernel, threads),
         capacity_bytes,
     };
     let grant = ledger.take_within(MEMORY_PATIENCE, &who, wish, config.memory_bytes).await?;
-    Ok(Guest::Primary(hello, pick, grant))
+    Ok(GreetedPeer::Primary(hello, pick, grant))
 }
 
 /// The kernel that was asked for. `auto` avoids a faster kernel that needs more than half of the
@@ -137,14 +142,14 @@ fn picked(
 pub(super) async fn welcome(
     link: &mut Link,
     config: &Config,
-    ledger: &Ledger,
+    ledger: &SessionLedger,
     hello: &Hello,
     pick: &Pick,
     grant: &Grant,
     port: u16,
 ) -> Result<(), WorkerError> {
     let threads = session_threads(config, hello);
-    let (picked, dtype, effort) = (pick.clone(), hello.dtype, Effort::for_product(hello.flops));
+    let (picked, dtype, effort) = (pick.clone(), hello.dtype, ProbeEffort::for_product(hello.flops));
     let (speeds, quiet) = (ledger.speeds().clone(), ledger.is_quiet());
     let measure = move || {
         let what = (picked.kernel.name(), dtype, threads);

@@ -1,9 +1,9 @@
 //! The session's part of the event log: records tasks, sends the records in batches.
 
 use super::WorkerError;
-use super::core::{Core, Done};
-use crate::pool::Ended;
-use crate::record::ns;
+use super::core::{Core, TaskResult};
+use crate::job_recorder::ns;
+use crate::pool::EndedTask;
 use bramble_link::Body;
 use bramble_schedule::limits::{CLOCK_NS_MAX, LOG_EVERY};
 use bramble_schedule::message::{Kind, Then, Work, WorkRecord};
@@ -12,16 +12,16 @@ use std::rc::Rc;
 
 impl Core {
     /// Records a finished task.
-    pub(super) fn record(&mut self, ended: &Ended<Done>) {
+    pub(super) fn record(&mut self, ended: &EndedTask<TaskResult>) {
         if !self.recorder.is_on() {
             return;
         }
         let (work, returns, matrix, step) = match &ended.result {
-            Ok(Done::Ran(run, ..)) => {
+            Ok(TaskResult::Ran(run, ..)) => {
                 let job = &run.job;
                 (Work::Job(job.operation), job.then == Then::Return, job.c, job.step)
             }
-            Ok(Done::Filled(header, _)) => (Work::Generate, false, header.id, 0),
+            Ok(TaskResult::Filled(header, _)) => (Work::Generate, false, header.id, 0),
             // A panic ends the session.
             Err(_) => return,
         };

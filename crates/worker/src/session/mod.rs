@@ -4,26 +4,26 @@
 //! lost link or a failed task ends the session, never the worker. The session's state machine decides; this
 //! file only carries out.
 
-mod ahead;
+mod addition_throttle;
 mod core;
 mod greet;
 mod log;
 mod neighbours;
-mod ready;
 mod relay;
+mod send_backpressure;
 
-use self::ahead::Ahead;
-use self::core::{Core, Done, Leaving};
-use self::greet::{First, Guest, first_at, greet, session_threads, welcome};
+use self::addition_throttle::AdditionThrottle;
+use self::core::{Core, OutgoingFrame, TaskResult};
+use self::greet::{FirstMessage, GreetedPeer, first_at, greet, session_threads, welcome};
 use self::neighbours::neighbours;
-use self::ready::Ready;
 use self::relay::Neighbours;
-use crate::ledger::{Grant, Ledger};
+use self::send_backpressure::SendBackpressure;
+use crate::job_recorder::JobRecorder;
+use crate::ledger::{Grant, SessionLedger};
 use crate::machine::Config;
-use crate::meetings::Meetings;
 use crate::memory::{Operand, Store};
-use crate::pool::{Ended, Hosting, Pool};
-use crate::record::Recorder;
+use crate::pool::{ComputePool, EndedTask, ThreadPlacement};
+use crate::tickets::NeighbourTickets;
 use bramble_kernel::Pick;
 use bramble_link::{
     Body, Frame, Landing, Link, LinkError, Meter, Place, Receiver, Section, Sender, Slot, Vacant, clock_ns,
@@ -82,34 +82,34 @@ pub async fn serve_link(
     link: Link,
     slot: Option<Slot>,
     config: &Config,
-    ledger: &Ledger,
+    ledger: &SessionLedger,
 ) -> Result<(), WorkerError> {
     serve_arrival(link, slot, config, ledger, None).await.map(drop)
 }
 
-/// Serves a primary, or passes another worker's link to the session that waits for it. With `meetings`, which
+/// Serves a primary, or passes another worker's link to the session that waits for it. With `tickets`, which
 /// all sessions of this worker share, sessions relay.
 pub async fn serve_arrival(
     mut link: Link,
     slot: Option<Slot>,
     config: &Config,
-    ledger: &Ledger,
-    meetings: Option<&Meetings>,
+    ledger: &SessionLedger,
+    tickets: Option<&NeighbourTickets>,
 ) -> Result<Served, WorkerError> {
     let (hello, pick, grant) = match greet(&mut link, slot, config, ledger).await {
-        Ok(Guest::Primary(hello, pick, grant)) => (hello, pick, grant),
-        Ok(Guest::Neighbour(join)) => {
+        Ok(GreetedPeer::Primary(hello, pick, grant)) => (hello, pick, grant),
+        Ok(GreetedPeer::Neighbour(join)) => {
             let unknown = || ProtocolError::new("it joins, but this worker does not relay").into();
-            let handed = meetings.ok_or_else(unknown).and_then(|m| m.hand_over(link, &join.ticket));
+            let handed = tickets.ok_or_else(unknown).and_then(|m| m.hand_over(link, &join.ticket));
             return handed.map(|()| Served::Neighbour);
         }
         Err(e) => return Err(refuse(link, e).await),
     };
-    let port = meetings.map_or(0, Meetings::port);
+    let port = tickets.map_or(0, NeighbourTickets::port);
     if let Err(e) = welcome(&mut link, config, ledger, &hello, &pick, &grant, port).await {
         return Err(refuse(link, e).await);
     }
-    run(link, config, hello, pick, grant, meetings).await.map(|()| Served::Session)
+    run(link, config, hello, pick, grant, tickets).await.map(|()| Served::Session)
 }
 
 /// Sends the primary the reason for the refusal, if it still reads; returns the reason.
@@ -123,11 +123,11 @@ async fn refuse(mut link: Link, why: WorkerError) -> WorkerError {
 pub(crate) async fn serve_neighbour(
     mut link: Link,
     slot: Slot,
-    meetings: &Meetings,
+    tickets: &NeighbourTickets,
 ) -> Result<(), WorkerError> {
     match first_at(&slot, &mut link).await? {
-        First::Join(join) => meetings.hand_over(link, &join.ticket),
-        First::Hello(_) => Err(ProtocolError::new("this door is for other workers").into()),
+        FirstMessage::Join(join) => tickets.hand_over(link, &join.ticket),
+        FirstMessage::Hello(_) => Err(ProtocolError::new("this door is for other workers").into()),
     }
 }
 
@@ -137,7 +137,7 @@ async fn run(
     hello: Hello,
     pick: Pick,
     grant: Grant,
-    meetings: Option<&Meetings>,
+    tickets: Option<&NeighbourTickets>,
 ) -> Result<(), WorkerError> {
     // Neither channel needs a limit of its own: they hold tiles and jobs, which the grant bounds, at
     // most `ANSWERS_MAX` pongs, one credit, one goodbye, one error.
@@ -146,9 +146,9 @@ async fn run(
     let (introduced, introductions) = mpsc::unbounded_channel();
     let (done_tx, mut done) = mpsc::unbounded_channel();
     let wants = hello.wants;
-    let hosting = Hosting { pin_from: config.pin_from, gives_way: config.gives_way };
+    let hosting = ThreadPlacement { pin_from: config.pin_from, gives_way: config.gives_way };
     let threads = session_threads(config, &hello);
-    let pool = Pool::new(threads, hosting, wants.account, move |result| {
+    let pool = ComputePool::new(threads, hosting, wants.account, move |result| {
         // After the session the result is not needed.
         let _ = done_tx.send(result);
     });
@@ -156,8 +156,8 @@ async fn run(
     let core = Rc::new(RefCell::new(Core {
         state: Worker::new(grant.bytes()),
         store: Store::new(),
-        ahead: Ahead::new(threads),
-        ready: Ready::new(threads),
+        backpressure: SendBackpressure::new(threads),
+        throttle: AdditionThrottle::new(threads),
         grant: Arc::new(grant),
         pool,
         kernel: pick.kernel,
@@ -170,7 +170,7 @@ async fn run(
         sums_bodies: link.sender.sums_bodies(),
         neighbours: Neighbours::new(introduced),
         meter: meter.clone(),
-        recorder: Recorder::new(wants.log),
+        recorder: JobRecorder::new(wants.log),
     }));
     let watched = !link.shares_memory;
     let (sender, mut receiver) = (link.sender, link.receiver);
@@ -186,7 +186,7 @@ async fn run(
         }
         r = collect(&mut done, core.clone()) => r,
         r = watch(core.clone(), arriving), if watched => r,
-        r = neighbours(introductions, core.clone(), meetings) => r,
+        r = neighbours(introductions, core.clone(), tickets) => r,
         r = log::send_regularly(core.clone()), if wants.log => r,
     };
     let reason =
@@ -243,8 +243,8 @@ async fn read(
             Kind::Relay => {
                 let forwards = decode_forwards(&arrived.head)?;
                 let mut core = core.borrow_mut();
-                let actions = core.decide(Event::Relay(&forwards))?;
-                core.act(actions)?;
+                let actions = core.dispatch(Event::Relay(&forwards))?;
+                core.carry_out(actions)?;
             }
             Kind::Neighbour => core.borrow_mut().introduce(Neighbour::decode(&arrived.head)?)?,
             Kind::Reached => {
@@ -273,12 +273,12 @@ async fn read(
 /// Sends queued frames in order.
 async fn write(
     mut sender: Box<dyn Sender>,
-    mut leaving: mpsc::UnboundedReceiver<Leaving>,
+    mut leaving: mpsc::UnboundedReceiver<OutgoingFrame>,
     core: Rc<RefCell<Core>>,
     goodbye: Rc<Cell<bool>>,
 ) -> Result<(), WorkerError> {
     let meter = core.borrow().meter.clone();
-    while let Some(Leaving { frame, last_of }) = leaving.recv().await {
+    while let Some(OutgoingFrame { frame, last_of }) = leaving.recv().await {
         let is_answer = frame.as_ref().is_some_and(|f| f.kind == Kind::Pong.code());
         let frame = frame.unwrap_or_else(|| core.borrow().take_credit());
         let kind = frame.kind;
@@ -305,7 +305,7 @@ async fn write(
 
 /// Takes the results of the compute threads.
 async fn collect(
-    done: &mut mpsc::UnboundedReceiver<Vec<Ended<Done>>>,
+    done: &mut mpsc::UnboundedReceiver<Vec<EndedTask<TaskResult>>>,
     core: Rc<RefCell<Core>>,
 ) -> Result<(), WorkerError> {
     while let Some(batch) = done.recv().await {
@@ -314,23 +314,23 @@ async fn collect(
         for ended in batch {
             core.record(&ended);
             let actions = match ended.result {
-                Ok(Done::Ran(run, target, counted)) => {
-                    counted.into_iter().for_each(|length| core.ready.done(length));
+                Ok(TaskResult::Ran(run, target, counted)) => {
+                    counted.into_iter().for_each(|length| core.throttle.done(length));
                     core.store.put_tile(run.job.c, target);
-                    core.decide(Event::Finished(&run.job))?
+                    core.dispatch(Event::Finished(&run.job))?
                 }
-                Ok(Done::Filled(header, buffer)) => {
+                Ok(TaskResult::Filled(header, buffer)) => {
                     core.store.put_operand(header.id, Operand::Owned(header, buffer));
-                    core.decide(Event::Filled(header.id))?
+                    core.dispatch(Event::Filled(header.id))?
                 }
                 Err(panic) => {
                     return Err(WorkerError::Here(format!("a compute thread failed: {panic}")));
                 }
             };
-            core.note(actions)?;
+            core.carry_out_actions(actions)?;
         }
         // All additions that the batch enabled are known now, so that the one of highest priority starts first.
-        core.feed()?;
+        core.start_additions()?;
     }
     Ok(())
 }

@@ -11,9 +11,9 @@
 
 use super::WorkerError;
 use super::core::Core;
-use super::relay::{Introduction, Lines, Out, Signals};
-use crate::meetings::{Expected, Meetings};
+use super::relay::{LandedBuffer, LinkSignals, NeighbourIntroduction, RelayedLines};
 use crate::memory::Operand;
+use crate::tickets::{NeighbourTickets, RegisteredTicket};
 use bramble_link::{
     ArrivedBody, Body, ClusterKey, Frame, Landing, Limits, Link, LinkError, NoBodies, Place, Receiver,
     Region, Section, Sender, Until,
@@ -33,18 +33,18 @@ type Shared = Rc<RefCell<Core>>;
 
 /// Links with neighbours as they are introduced, and serves the links. An error ends the session.
 pub(super) async fn neighbours(
-    mut introduced: mpsc::UnboundedReceiver<Introduction>,
+    mut introduced: mpsc::UnboundedReceiver<NeighbourIntroduction>,
     core: Shared,
-    meetings: Option<&Meetings>,
+    tickets: Option<&NeighbourTickets>,
 ) -> Result<(), WorkerError> {
     let mut links = JoinSet::new();
     loop {
         tokio::select! {
-            Some(Introduction { neighbour, signals }) = introduced.recv() => {
+            Some(NeighbourIntroduction { neighbour, signals }) = introduced.recv() => {
                 // Registered at once, not when the task first runs: the neighbour may come before.
-                let expected = meetings.filter(|_| !neighbour.dials).map(|m| m.open_to(&neighbour));
-                let meetings = meetings.cloned();
-                links.spawn_local(keep(neighbour, expected, signals, core.clone(), meetings));
+                let expected = tickets.filter(|_| !neighbour.dials).map(|m| m.open_to(&neighbour));
+                let tickets = tickets.cloned();
+                links.spawn_local(keep(neighbour, expected, signals, core.clone(), tickets));
             }
             Some(ended) = links.join_next() => {
                 ended.map_err(|e| WorkerError::Here(format!("a link with another worker: {e}")))??;
@@ -57,14 +57,14 @@ pub(super) async fn neighbours(
 /// Serves one neighbour, from its introduction until its link has ended. An error ends the session.
 async fn keep(
     neighbour: Neighbour,
-    expected: Option<Expected>,
-    signals: Signals,
+    expected: Option<RegisteredTicket>,
+    signals: LinkSignals,
     core: Shared,
-    meetings: Option<Meetings>,
+    tickets: Option<NeighbourTickets>,
 ) -> Result<(), WorkerError> {
     let peer = neighbour.peer;
     let met = tokio::select! {
-        met = meet(&neighbour, expected, meetings) => met,
+        met = meet(&neighbour, expected, tickets) => met,
         () = signals.parted.notified() => Err("the other end could not".to_owned()),
     };
     let ended = match met {
@@ -84,13 +84,13 @@ async fn keep(
 /// Establishes the link with a neighbour, or returns why there is none.
 async fn meet(
     neighbour: &Neighbour,
-    expected: Option<Expected>,
-    meetings: Option<Meetings>,
+    expected: Option<RegisteredTicket>,
+    tickets: Option<NeighbourTickets>,
 ) -> Result<Link, String> {
-    let Some(meetings) = meetings else { return Err("it does not relay".to_owned()) };
+    let Some(tickets) = tickets else { return Err("it does not relay".to_owned()) };
     let late = |seconds: u64| format!("they did not establish a link within {seconds} s");
     let Some(mut expected) = expected else {
-        let dialled = timeout(NEIGHBOURS_DEADLINE, dial(neighbour, &meetings)).await;
+        let dialled = timeout(NEIGHBOURS_DEADLINE, dial(neighbour, &tickets)).await;
         let dialled = dialled.map_err(|_| late(NEIGHBOURS_DEADLINE.as_secs()))?;
         return dialled.map_err(|e| format!("{}: {e}", neighbour.address));
     };
@@ -109,11 +109,11 @@ async fn meet(
 }
 
 /// Dials a neighbour; both workers send the ticket.
-async fn dial(neighbour: &Neighbour, meetings: &Meetings) -> Result<Link, LinkError> {
+async fn dial(neighbour: &Neighbour, tickets: &NeighbourTickets) -> Result<Link, LinkError> {
     let foreign = |what: &str| LinkError::Foreign(what.to_owned());
     let address = neighbour.address.parse().map_err(|_| foreign("this is no address"))?;
     let key = ClusterKey::from_bytes(neighbour.key);
-    let mut link = meetings.security().reach_introduced(address, NEIGHBOURS_DEADLINE, &key).await?;
+    let mut link = tickets.security().reach_introduced(address, NEIGHBOURS_DEADLINE, &key).await?;
     link.sender.send(join(neighbour)).await?;
     link.receiver.set_limits(Limits::STRANGER);
     let answer = link.receiver.receive(&mut NoBodies).await?;
@@ -133,11 +133,11 @@ fn join(neighbour: &Neighbour) -> Frame {
 async fn carry(
     link: Link,
     peer: u32,
-    signals: &Signals,
+    signals: &LinkSignals,
     core: &Shared,
 ) -> Result<Option<String>, WorkerError> {
     let Link { mut sender, mut receiver, .. } = link;
-    let out = Out::default();
+    let out = LandedBuffer::default();
     let (arriving, reads) = (receiver.arriving(), Rc::new(Cell::new(true)));
     let placer = Placer { core: core.clone(), peer, out: out.clone(), reads: reads.clone() };
     let ended = tokio::select! {
@@ -171,8 +171,8 @@ async fn read(receiver: &mut dyn Receiver, mut placer: Placer, core: &Shared) ->
         };
         let Ok(piece) = piece else { return Ok("it sent lines without a valid head".to_owned()) };
         core.neighbours.bytes_in += bytes;
-        let actions = core.decide(Event::Piece(&piece))?;
-        core.act(actions)?;
+        let actions = core.dispatch(Event::Piece(&piece))?;
+        core.carry_out(actions)?;
     }
 }
 
@@ -191,7 +191,7 @@ async fn listen(arriving: &Cell<u64>, reads: &Cell<bool>) -> String {
 async fn write(
     sender: &mut dyn Sender,
     peer: u32,
-    signals: &Signals,
+    signals: &LinkSignals,
     core: &Shared,
 ) -> Result<String, WorkerError> {
     loop {
@@ -245,7 +245,7 @@ async fn send(
 struct Placer {
     core: Shared,
     peer: u32,
-    out: Out,
+    out: LandedBuffer,
     /// False while lines wait for their announcement.
     reads: Rc<Cell<bool>>,
 }
@@ -292,6 +292,6 @@ impl Place for Placer {
         }
         let piece = PieceHead::decode(head).map_err(|e| e.0)?;
         let part = self.core.borrow_mut().landing(self.peer, &piece, body_bytes)?;
-        Ok(Box::new(Lines::new(part, self.out.clone())))
+        Ok(Box::new(RelayedLines::new(part, self.out.clone())))
     }
 }

@@ -26,9 +26,9 @@ use tokio::sync::{Notify, mpsc};
 /// Other workers of this product.
 pub(super) struct Neighbours {
     /// All neighbours that were introduced, including lost ones.
-    known: BTreeMap<u32, Known>,
+    known: BTreeMap<u32, NeighbourState>,
     /// To the task that establishes links.
-    introduced: mpsc::UnboundedSender<Introduction>,
+    introduced: mpsc::UnboundedSender<NeighbourIntroduction>,
     /// Notified of each announcement: lines may be waiting for it.
     pub(super) announced: Rc<Notify>,
     /// Bytes from other workers, and to other workers.
@@ -37,22 +37,22 @@ pub(super) struct Neighbours {
 }
 
 /// A neighbour that was introduced, and the signals of its task.
-pub(super) struct Introduction {
+pub(super) struct NeighbourIntroduction {
     pub(super) neighbour: Neighbour,
-    pub(super) signals: Signals,
+    pub(super) signals: LinkSignals,
 }
 
 /// Signals to the task of a neighbour.
 #[derive(Clone, Default)]
-pub(super) struct Signals {
+pub(super) struct LinkSignals {
     /// A new order is queued.
     pub(super) order: Rc<Notify>,
     /// The primary reports that the neighbour has no link.
     pub(super) parted: Rc<Notify>,
 }
 
-struct Known {
-    signals: Signals,
+struct NeighbourState {
+    signals: LinkSignals,
     /// Orders that are not done; the first may be under way.
     orders: VecDeque<Forward>,
     /// No link was established, or it has ended.
@@ -60,7 +60,7 @@ struct Known {
 }
 
 impl Neighbours {
-    pub(super) fn new(introduced: mpsc::UnboundedSender<Introduction>) -> Self {
+    pub(super) fn new(introduced: mpsc::UnboundedSender<NeighbourIntroduction>) -> Self {
         let known = BTreeMap::new();
         Self { known, introduced, announced: Rc::default(), bytes_in: 0, bytes_out: 0 }
     }
@@ -72,7 +72,8 @@ impl Neighbours {
         match matrices.iter().find(is_unknown) {
             None => Ok(()),
             Some(MatrixHeader { id, first_line, .. }) => {
-                let what = format!("matrix {id} is to come from worker {first_line}, which is not known here");
+                let what =
+                    format!("matrix {id} is to come from worker {first_line}, which is not known here");
                 Err(ProtocolError::new(what))
             }
         }
@@ -92,11 +93,11 @@ impl Core {
             let what = format!("worker {} is introduced twice, or is one too many", neighbour.peer);
             return Err(ProtocolError::new(what).into());
         }
-        let signals = Signals::default();
-        let new = Known { signals: signals.clone(), orders: VecDeque::new(), is_lost: false };
+        let signals = LinkSignals::default();
+        let new = NeighbourState { signals: signals.clone(), orders: VecDeque::new(), is_lost: false };
         known.insert(neighbour.peer, new);
         // The receiving task lasts as long as the session.
-        let _ = self.neighbours.introduced.send(Introduction { neighbour, signals });
+        let _ = self.neighbours.introduced.send(NeighbourIntroduction { neighbour, signals });
         Ok(())
     }
 
@@ -116,8 +117,8 @@ impl Core {
         for forward in std::mem::take(&mut known.orders) {
             self.passed(&forward)?;
         }
-        let actions = self.decide(Event::PeerLost(peer))?;
-        self.act(actions)
+        let actions = self.dispatch(Event::PeerLost(peer))?;
+        self.carry_out(actions)
     }
 
     /// Queues a matrix for relaying, or reports it passed if the neighbour is lost. Returns further actions.
@@ -128,10 +129,12 @@ impl Core {
                 known.signals.order.notify_one();
                 Ok(Vec::new())
             }
-            Some(_) => Ok(self.decide(Event::Passed(&forward))?),
+            Some(_) => Ok(self.dispatch(Event::Passed(&forward))?),
             None => {
-                let what =
-                    format!("matrix {} is to go to worker {}, which is not known here", forward.id, forward.to);
+                let what = format!(
+                    "matrix {} is to go to worker {}, which is not known here",
+                    forward.id, forward.to
+                );
                 Err(ProtocolError::new(what).into())
             }
         }
@@ -147,8 +150,8 @@ impl Core {
     }
 
     fn passed(&mut self, forward: &Forward) -> Result<(), WorkerError> {
-        let actions = self.decide(Event::Passed(forward))?;
-        self.act(actions)
+        let actions = self.dispatch(Event::Passed(forward))?;
+        self.carry_out(actions)
     }
 
     /// Tells the primary whether a neighbour has a link.
@@ -159,7 +162,12 @@ impl Core {
     }
 
     /// The memory in which lines from a neighbour land, if it may send them.
-    pub(super) fn landing(&mut self, from: u32, piece: &PieceHead, bytes: usize) -> Result<Part, String> {
+    pub(super) fn landing(
+        &mut self,
+        from: u32,
+        piece: &PieceHead,
+        bytes: usize,
+    ) -> Result<RelayedPart, String> {
         let Some(header) = self.state.expects(from, piece).map_err(|e| e.0)? else {
             return Err(format!("worker {from} passed on matrix {}, which was never announced", piece.id));
         };
@@ -170,11 +178,11 @@ impl Core {
         let buffer = self.store.lend(piece.id);
         let buffer =
             buffer.ok_or_else(|| format!("matrix {} is not there for lines to land in", piece.id))?;
-        Ok(Part { id: piece.id, buffer, from: to_usize(piece.first_line) * line_bytes, len: bytes })
+        Ok(RelayedPart { id: piece.id, buffer, from: to_usize(piece.first_line) * line_bytes, len: bytes })
     }
 
     /// Returns a buffer to the store after a landing, successful or not.
-    pub(super) fn put_back(&mut self, out: &Out) {
+    pub(super) fn put_back(&mut self, out: &LandedBuffer) {
         if let Some(part) = out.take() {
             self.store.put_back(part.id, part.buffer);
         }
@@ -182,7 +190,7 @@ impl Core {
 }
 
 /// A part of a buffer in which lines land.
-pub(super) struct Part {
+pub(super) struct RelayedPart {
     id: u32,
     buffer: Buffer,
     from: usize,
@@ -191,31 +199,31 @@ pub(super) struct Part {
 
 /// Holds a buffer after a landing, until it is back in the store.
 #[derive(Clone, Default)]
-pub(super) struct Out(Arc<Mutex<Option<Part>>>);
+pub(super) struct LandedBuffer(Arc<Mutex<Option<RelayedPart>>>);
 
-impl Out {
-    fn put(&self, part: Part) {
+impl LandedBuffer {
+    fn put(&self, part: RelayedPart) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(part);
     }
 
-    fn take(&self) -> Option<Part> {
+    fn take(&self) -> Option<RelayedPart> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 /// A landing of lines in a matrix's buffer. When it is dropped, the buffer is in `out`.
-pub(super) struct Lines {
-    part: Option<Part>,
-    out: Out,
+pub(super) struct RelayedLines {
+    part: Option<RelayedPart>,
+    out: LandedBuffer,
 }
 
-impl Lines {
-    pub(super) fn new(part: Part, out: Out) -> Self {
+impl RelayedLines {
+    pub(super) fn new(part: RelayedPart, out: LandedBuffer) -> Self {
         Self { part: Some(part), out }
     }
 }
 
-impl Landing for Lines {
+impl Landing for RelayedLines {
     fn len(&self) -> usize {
         self.part.as_ref().map_or(0, |part| part.len)
     }
@@ -232,7 +240,7 @@ impl Landing for Lines {
     }
 }
 
-impl Drop for Lines {
+impl Drop for RelayedLines {
     fn drop(&mut self) {
         if let Some(part) = self.part.take() {
             self.out.put(part);

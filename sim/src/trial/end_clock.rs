@@ -2,34 +2,34 @@
 //!
 //! Invariants: it never goes back. The schedule corrects it by its own rules (`bramble_schedule::clock`).
 
-use crate::clock::Time;
+use crate::clock::VirtualTime;
 use std::time::Duration;
 
 /// The clock of one end.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct EndClock {
     /// Jumps: when, and how far.
-    leaps: Vec<(Time, Duration)>,
+    leaps: Vec<(VirtualTime, Duration)>,
     /// Time lost while it was stopped.
     lost: Duration,
     /// How many faults stop it, and since when.
     stands: u32,
-    since: Time,
+    since: VirtualTime,
 }
 
-impl Watch {
+impl EndClock {
     /// The time that it shows.
-    pub(super) fn shows(&self, now: Time) -> Duration {
+    pub(super) fn shows(&self, now: VirtualTime) -> Duration {
         let real = if self.stands > 0 { self.since } else { now };
-        real.duration() + self.leapt_since(Time::default()) - self.lost
+        real.duration() + self.leapt_since(VirtualTime::default()) - self.lost
     }
 
-    pub(super) fn leap(&mut self, now: Time, by: Duration) {
+    pub(super) fn leap(&mut self, now: VirtualTime, by: Duration) {
         self.leaps.push((now, by));
     }
 
     /// A fault stops it, or ends.
-    pub(super) fn stand(&mut self, now: Time, stands: bool) {
+    pub(super) fn stand(&mut self, now: VirtualTime, stands: bool) {
         if stands {
             self.since = if self.stands == 0 { now } else { self.since };
             self.stands += 1;
@@ -45,7 +45,7 @@ impl Watch {
     }
 
     /// The sum of jumps since then.
-    pub(super) fn leapt_since(&self, then: Time) -> Duration {
+    pub(super) fn leapt_since(&self, then: VirtualTime) -> Duration {
         self.leaps.iter().filter(|(at, _)| *at >= then).map(|(_, by)| *by).sum()
     }
 }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn it_leaps_and_stands_still_and_never_goes_back() {
-        let (mut watch, s) = (Watch::default(), |s: f64| Time::default().after(s));
+        let (mut watch, s) = (EndClock::default(), |s: f64| VirtualTime::default().after(s));
         watch.leap(s(1.0), Duration::from_secs(9));
         assert_eq!(watch.shows(s(2.0)), Duration::from_secs(11));
         watch.stand(s(2.0), true);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const IN_LINK_MAX: usize = 2;
 
 /// The records of one session.
-pub(crate) struct Recorder {
+pub(crate) struct JobRecorder {
     is_on: bool,
     /// One moment as an `Instant` and on this machine's clock, to convert others.
     moment: (Instant, u64),
@@ -24,7 +24,7 @@ pub(crate) struct Recorder {
     in_link: usize,
 }
 
-impl Recorder {
+impl JobRecorder {
     pub(crate) fn new(is_on: bool) -> Self {
         let moment = (Instant::now(), clock_ns());
         Self { is_on, moment, waiting: VecDeque::new(), dropped: 0, in_link: 0 }
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn batches_leave_in_order_as_the_link_takes_them_and_what_is_too_much_is_counted() {
-        let mut recorder = Recorder::new(true);
+        let mut recorder = JobRecorder::new(true);
         assert_eq!(recorder.take(true), None);
         let count = u32::try_from(LOG_WAITING_MAX).unwrap() + 5;
         (0..count).for_each(|matrix| recorder.note(record(matrix)));
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn moments_before_and_after_are_on_one_clock() {
-        let recorder = Recorder::new(true);
+        let recorder = JobRecorder::new(true);
         let (known, known_ns) = recorder.moment;
         let second = Duration::from_secs(1);
         assert_eq!(recorder.clock_ns(known + second), known_ns + 1_000_000_000);

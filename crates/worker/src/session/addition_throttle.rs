@@ -12,7 +12,7 @@
 //! Deliberately absent: threads (`pool`), backpressure of the link (`send_backpressure`), and multiplications: those that read
 //! sums start when the sums are done, and the others have no sums to wait for.
 
-use crate::pool::{KEPT_MAX, Length};
+use crate::pool::{KEPT_MAX, TaskLength};
 use bramble_schedule::worker::{Run, Turn, Turns};
 
 /// Brief additions in the pool for each compute thread: as many as a thread does between reports, and as many again while
@@ -23,14 +23,14 @@ const LONG_AHEAD: usize = 4;
 
 /// Additions that could run.
 #[derive(Debug)]
-pub(super) struct Ready {
+pub(super) struct AdditionThrottle {
     waiting: Turns<Run>,
     threads: usize,
     /// Additions in the pool, in units of brief ones; one of unknown length counts for several.
     in_pool: usize,
 }
 
-impl Ready {
+impl AdditionThrottle {
     pub(super) fn new(threads: usize) -> Self {
         Self { waiting: Turns::default(), threads: threads.max(1), in_pool: 0 }
     }
@@ -49,20 +49,20 @@ impl Ready {
     }
 
     /// An addition has gone to the pool.
-    pub(super) fn gone(&mut self, length: Length) {
+    pub(super) fn gone(&mut self, length: TaskLength) {
         self.in_pool += weight(length);
     }
 
     /// An addition in the pool is done.
-    pub(super) fn done(&mut self, length: Length) {
+    pub(super) fn done(&mut self, length: TaskLength) {
         self.in_pool -= weight(length);
     }
 }
 
-const fn weight(length: Length) -> usize {
+const fn weight(length: TaskLength) -> usize {
     match length {
-        Length::Brief => 1,
-        Length::Any => BRIEF_AHEAD / LONG_AHEAD,
+        TaskLength::Brief => 1,
+        TaskLength::Any => BRIEF_AHEAD / LONG_AHEAD,
     }
 }
 
@@ -76,22 +76,24 @@ mod tests {
         Run { job, reads_tile: false, scales_tile: false }
     }
 
-    fn given(ready: &mut Ready, length: Length) -> Vec<u32> {
-        std::iter::from_fn(|| ready.next().inspect(|_| ready.gone(length))).map(|run| run.job.c).collect()
+    fn given(throttle: &mut AdditionThrottle, length: TaskLength) -> Vec<u32> {
+        std::iter::from_fn(|| throttle.next().inspect(|_| throttle.gone(length)))
+            .map(|run| run.job.c)
+            .collect()
     }
 
     #[test]
     fn the_pool_has_little_more_than_it_needs_and_the_least_turns_first() {
-        let mut ready = Ready::new(2);
-        (0..100).rev().for_each(|c| ready.put(sum(c)));
-        assert_eq!(given(&mut ready, Length::Any), (0..8).collect::<Vec<_>>());
-        ready.done(Length::Any);
-        ready.put(sum(3));
-        assert_eq!(given(&mut ready, Length::Any), [3]);
-        (0..8).for_each(|_| ready.done(Length::Any));
-        assert_eq!(given(&mut ready, Length::Brief).len(), 2 * BRIEF_AHEAD);
-        (0..2 * BRIEF_AHEAD).for_each(|_| ready.done(Length::Brief));
-        assert_eq!(given(&mut ready, Length::Brief).len(), 100 - 8 - 2 * BRIEF_AHEAD);
-        assert_eq!(ready.next(), None);
+        let mut throttle = AdditionThrottle::new(2);
+        (0..100).rev().for_each(|c| throttle.put(sum(c)));
+        assert_eq!(given(&mut throttle, TaskLength::Any), (0..8).collect::<Vec<_>>());
+        throttle.done(TaskLength::Any);
+        throttle.put(sum(3));
+        assert_eq!(given(&mut throttle, TaskLength::Any), [3]);
+        (0..8).for_each(|_| throttle.done(TaskLength::Any));
+        assert_eq!(given(&mut throttle, TaskLength::Brief).len(), 2 * BRIEF_AHEAD);
+        (0..2 * BRIEF_AHEAD).for_each(|_| throttle.done(TaskLength::Brief));
+        assert_eq!(given(&mut throttle, TaskLength::Brief).len(), 100 - 8 - 2 * BRIEF_AHEAD);
+        assert_eq!(throttle.next(), None);
     }
 }

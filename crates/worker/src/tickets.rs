@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 /// The registered tickets of one worker. Clones share them.
 #[derive(Clone)]
-pub struct Meetings {
+pub struct NeighbourTickets {
     security: Security,
     port: u16,
     waiting: Rc<RefCell<Vec<Waiting>>>,
@@ -34,7 +34,7 @@ struct Waiting {
 }
 
 /// A registered ticket; dropping it withdraws the ticket.
-pub(crate) struct Expected {
+pub(crate) struct RegisteredTicket {
     ticket: [u8; 16],
     link: oneshot::Receiver<Link>,
     waiting: Rc<RefCell<Vec<Waiting>>>,
@@ -42,7 +42,7 @@ pub(crate) struct Expected {
     _key: Option<Introduced>,
 }
 
-impl Meetings {
+impl NeighbourTickets {
     /// For a worker that other workers reach at `port` (0: they cannot). `security` also governs the connections that it makes.
     pub fn new(security: Security, port: u16) -> Self {
         Self { security, port, waiting: Rc::default() }
@@ -59,12 +59,12 @@ impl Meetings {
     }
 
     /// Registers the ticket of a neighbour.
-    pub(crate) fn open_to(&self, neighbour: &Neighbour) -> Expected {
+    pub(crate) fn open_to(&self, neighbour: &Neighbour) -> RegisteredTicket {
         let (to, link) = oneshot::channel();
         let key = self.security.introduce(ClusterKey::from_bytes(neighbour.key));
         let ticket = neighbour.ticket;
         self.waiting.borrow_mut().push(Waiting { ticket, key: key.as_ref().map(Introduced::id), to });
-        Expected { ticket, link, waiting: self.waiting.clone(), _key: key }
+        RegisteredTicket { ticket, link, waiting: self.waiting.clone(), _key: key }
     }
 
     /// Passes a link whose `Join` named `ticket` to the session that waits for it.
@@ -93,14 +93,14 @@ impl Meetings {
     }
 }
 
-impl Expected {
+impl RegisteredTicket {
     /// The link, once the neighbour has come; `None` if a connection with its key has failed its one try.
     pub(crate) async fn link(&mut self) -> Option<Link> {
         (&mut self.link).await.ok()
     }
 }
 
-impl Drop for Expected {
+impl Drop for RegisteredTicket {
     fn drop(&mut self) {
         self.waiting.borrow_mut().retain(|w| w.ticket != self.ticket);
     }

@@ -7,7 +7,7 @@
 
 use super::Core;
 use crate::PrimaryError;
-use crate::keeper::{Ending, JournalFile, Journaling, Keeper, Subject};
+use crate::journal_writer::{JournalEnding, JournalFile, JournalOptions, JournalSubject, JournalWriter};
 use crate::stop::Stop;
 use bramble_plan::Plan;
 use bramble_schedule::journal::Journal;
@@ -21,14 +21,14 @@ use std::time::Duration;
 const LANDING: Duration = Duration::from_secs(1);
 
 /// State left by an earlier run, from which this run resumes.
-pub(crate) struct Before {
+pub(crate) struct ResumePoint {
     /// Tiles that are in C already, by region and tile number.
     pub(crate) tiles: BTreeSet<(usize, u64)>,
     /// Number of sessions that work from the start; those after them are reserves.
     pub(crate) working: usize,
 }
 
-impl Before {
+impl ResumePoint {
     pub(crate) fn of(journal: &Journal, working: usize) -> Self {
         Self { tiles: journal.tiles.keys().copied().collect(), working }
     }
@@ -39,7 +39,7 @@ pub(super) fn state(
     plan: Plan,
     operands: Operands,
     infos: Vec<PeerInfo>,
-    before: Option<&Before>,
+    before: Option<&ResumePoint>,
     steals: bool,
 ) -> Result<Primary, PrimaryError> {
     let state = match before {
@@ -55,9 +55,14 @@ pub(super) fn state(
 
 impl Core {
     /// Starts the journal writer, if a journal is wanted.
-    pub(super) fn keep_journal(&mut self, wanted: Option<(Journaling, Subject)>) -> Result<(), PrimaryError> {
-        self.keeper = match wanted {
-            Some((journaling, subject)) => Some(Keeper::start(journaling, subject, self.output.clone())?),
+    pub(super) fn keep_journal(
+        &mut self,
+        wanted: Option<(JournalOptions, JournalSubject)>,
+    ) -> Result<(), PrimaryError> {
+        self.journal_writer = match wanted {
+            Some((journaling, subject)) => {
+                Some(JournalWriter::start(journaling, subject, self.output.clone())?)
+            }
             None => None,
         };
         Ok(())
@@ -65,8 +70,8 @@ impl Core {
 
     /// Whether the run has to end because the user asked for it, or because the journal failed.
     pub(super) fn is_given_up(&mut self, stop: &Stop) -> bool {
-        stop.arm(self.keeper.as_ref().is_some_and(Keeper::is_writing));
-        if self.keeper.as_ref().is_some_and(Keeper::has_failed) {
+        stop.arm(self.journal_writer.as_ref().is_some_and(JournalWriter::is_writing));
+        if self.journal_writer.as_ref().is_some_and(JournalWriter::has_failed) {
             // The journal writer returns the cause when it ends.
             self.fail("the journal cannot be kept".to_owned());
             return true;
@@ -75,7 +80,7 @@ impl Core {
             return false;
         }
         if self.stopped.is_none() {
-            self.happened(Event::Stop);
+            self.dispatch(Event::Stop);
             self.stopped = Some(self.clock.passed());
         }
         self.stopped.is_some_and(|since| self.clock.passed().saturating_sub(since) >= LANDING)
@@ -83,10 +88,12 @@ impl Core {
 }
 
 /// Ends the journal writer; unless C is complete, it first records all tiles that are.
-pub(super) async fn end_keeper(core: &Rc<RefCell<Core>>) -> Result<Option<JournalFile>, PrimaryError> {
-    let keeper = core.borrow_mut().keeper.take();
+pub(super) async fn end_journal_writer(
+    core: &Rc<RefCell<Core>>,
+) -> Result<Option<JournalFile>, PrimaryError> {
+    let journal_writer = core.borrow_mut().journal_writer.take();
     let is_finished = core.borrow().finished.is_some();
-    let Some(keeper) = keeper else { return Ok(None) };
-    let how = if is_finished { keeper.ending_with_c() } else { Ending::Last };
-    keeper.end(how).await.map(Some)
+    let Some(journal_writer) = journal_writer else { return Ok(None) };
+    let how = if is_finished { journal_writer.ending_with_c() } else { JournalEnding::Last };
+    journal_writer.end(how).await.map(Some)
 }

@@ -21,7 +21,7 @@ const SPARES: usize = 16;
 type Key = (usize, u32);
 
 /// One result that does not land in C at once.
-struct Aside {
+struct PendingResult {
     /// `None` while rows land in it.
     buffer: Option<Buffer>,
     bytes: usize,
@@ -31,18 +31,18 @@ struct Aside {
 
 /// All such results.
 #[derive(Default)]
-pub(crate) struct Asides {
-    all: BTreeMap<Key, Aside>,
+pub(crate) struct PartialSums {
+    all: BTreeMap<Key, PendingResult>,
     spare: Vec<Buffer>,
     /// Bytes of partial sums; staged tiles are not counted.
     bytes: usize,
     bytes_max: usize,
 }
 
-impl Asides {
+impl PartialSums {
     /// The buffer of a result of `bytes` bytes, for its next rows.
     pub(crate) fn take(&mut self, key: Key, bytes: usize, is_staged: bool) -> Result<Buffer, MatrixError> {
-        if let Some(buffer) = self.all.get_mut(&key).and_then(|aside| aside.buffer.take()) {
+        if let Some(buffer) = self.all.get_mut(&key).and_then(|result| result.buffer.take()) {
             return Ok(buffer);
         }
         let fits = self.spare.iter().position(|b| b.capacity() == bytes.next_multiple_of(64));
@@ -58,15 +58,15 @@ impl Asides {
             self.bytes += bytes;
             self.bytes_max = self.bytes_max.max(self.bytes);
         }
-        self.all.insert(key, Aside { buffer: None, bytes, is_staged, is_whole: false });
+        self.all.insert(key, PendingResult { buffer: None, bytes, is_staged, is_whole: false });
         Ok(buffer)
     }
 
     /// Puts a buffer back after a landing. `is_whole`: the result's last rows are in it.
     pub(crate) fn put(&mut self, key: Key, buffer: Buffer, is_whole: bool) {
-        if let Some(aside) = self.all.get_mut(&key) {
-            aside.buffer = Some(buffer);
-            aside.is_whole |= is_whole;
+        if let Some(result) = self.all.get_mut(&key) {
+            result.buffer = Some(buffer);
+            result.is_whole |= is_whole;
         }
     }
 
@@ -98,9 +98,9 @@ impl Asides {
 
     /// Frees the results of a lost machine that are not whole. Whole partial sums keep waiting.
     pub(crate) fn lost(&mut self, peer: usize) {
-        let of_it = |key: &Key, aside: &Aside| key.0 == peer && !aside.is_whole;
+        let of_it = |key: &Key, result: &PendingResult| key.0 == peer && !result.is_whole;
         let gone: Vec<Key> =
-            self.all.iter().filter(|(key, aside)| of_it(key, aside)).map(|(key, _)| *key).collect();
+            self.all.iter().filter(|(key, result)| of_it(key, result)).map(|(key, _)| *key).collect();
         for key in gone {
             if let Some(buffer) = self.remove(key) {
                 self.keep_spare(buffer);
@@ -109,9 +109,9 @@ impl Asides {
     }
 
     fn remove(&mut self, key: Key) -> Option<Buffer> {
-        let aside = self.all.remove(&key)?;
-        self.bytes -= if aside.is_staged { 0 } else { aside.bytes };
-        aside.buffer
+        let result = self.all.remove(&key)?;
+        self.bytes -= if result.is_staged { 0 } else { result.bytes };
+        result.buffer
     }
 
     fn keep_spare(&mut self, buffer: Buffer) {
@@ -140,13 +140,13 @@ fn add<T: Element>(sum: &Buffer, c: &mut Lent) {
 }
 
 /// Rows of a result, as the memory in which a link lands them.
-pub(crate) struct AsideLines {
+pub(crate) struct PendingRows {
     pub(crate) buffer: Buffer,
     pub(crate) from: usize,
     pub(crate) len: usize,
 }
 
-impl Landing for AsideLines {
+impl Landing for PendingRows {
     fn len(&self) -> usize {
         self.len
     }
@@ -165,9 +165,9 @@ impl Landing for AsideLines {
 }
 
 /// Rows that are received and discarded: C has them already.
-pub(crate) struct Nowhere(pub(crate) Vec<u8>);
+pub(crate) struct DiscardedRows(pub(crate) Vec<u8>);
 
-impl Landing for Nowhere {
+impl Landing for DiscardedRows {
     fn len(&self) -> usize {
         self.0.len()
     }

@@ -8,10 +8,10 @@
 //! Deliberately absent: reserving disk space, and names of files.
 
 use super::disk::Disk;
-use super::matter::places;
-use super::{Happening, Trial};
+use super::trial_data::places;
+use super::{Trial, TrialEvent};
 use crate::fault::FaultKind;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use bramble_matrix::{Digest128, Rect, Shape};
 use bramble_plan::Plan;
 use bramble_schedule::journal::{Action, Event, Head, Journal, Log};
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// A tile: region, and number in it.
-pub(super) type Tile = (usize, u64);
+pub(super) type TileKey = (usize, u64);
 
 /// Current step of the thread.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ enum Step {
     HeadSynced,
     /// Idle.
     Waits,
-    Digests(Tile),
+    Digests(TileKey),
     SyncsData(Vec<f64>),
     /// Writes the second half of an append.
     Appends(Vec<u8>),
@@ -39,20 +39,20 @@ enum Step {
 }
 
 /// See the head of this file.
-pub(super) struct Keeper {
+pub(super) struct TrialJournalWriter {
     pub(super) disk: Disk,
     head: Head,
     log: Option<Log>,
     step: Step,
     actions: VecDeque<Action>,
     /// Tiles that are committed and not digested.
-    tiles: BTreeSet<Tile>,
+    tiles: BTreeSet<TileKey>,
     /// When each tile was committed, by the primary's clock.
-    since: BTreeMap<Tile, Duration>,
+    since: BTreeMap<TileKey, Duration>,
     /// Tiles of the current interval, of the interval being synced, and of synced intervals: those must not be lost.
-    said: Vec<Tile>,
-    in_interval: Vec<Tile>,
-    promised: BTreeSet<Tile>,
+    said: Vec<TileKey>,
+    in_interval: Vec<TileKey>,
+    promised: BTreeSet<TileKey>,
     every: Duration,
     began: Duration,
     longest_sync: Duration,
@@ -65,7 +65,7 @@ pub(super) struct Keeper {
     is_over: bool,
 }
 
-impl Keeper {
+impl TrialJournalWriter {
     /// With the journal of an earlier run, it continues that journal, cut to its valid bytes.
     pub(super) fn new(head: Head, disk: Disk, before: Option<&Journal>, every: Duration) -> Self {
         let log = before.map(|journal| Log::resumed(journal, Duration::ZERO).every(every));
@@ -102,7 +102,7 @@ impl Keeper {
     }
 
     /// Duration of the current step in seconds; disk steps are long enough for other events to happen meanwhile.
-    fn seconds(&self, random: &mut Random) -> f64 {
+    fn seconds(&self, random: &mut SeededRandom) -> f64 {
         let every = self.every.as_secs_f64();
         match self.step {
             Step::Begins => every * random.between(0.5, 0.7),
@@ -113,7 +113,7 @@ impl Keeper {
     }
 
     /// Whether a tile that is missing in the journal was committed so long ago that its interval must have been synced.
-    fn is_too_old(&self, tile: &Tile, now: Duration) -> bool {
+    fn is_too_old(&self, tile: &TileKey, now: Duration) -> bool {
         let (Some(since), Some(writing)) = (self.since.get(tile), self.writing) else { return false };
         // A sync that had just begun, an interval, its own sync; and the sleeps and digests between them.
         let most = (self.longest_sync * 22).max(self.every + self.longest_sync * 2) + self.every;
@@ -129,47 +129,50 @@ pub(super) fn digest(c: &[f64], rect: Rect, cols: u64) -> Digest128 {
 }
 
 /// The rectangle of a tile.
-pub(super) fn rect_of(plan: &Plan, (region, tile): Tile) -> Rect {
+pub(super) fn rect_of(plan: &Plan, (region, tile): TileKey) -> Rect {
     plan.regions[region].tile_of(tile).unwrap_or_else(|| panic!("tile {tile} is none of region {region}"))
 }
 
 impl Trial {
     /// A tile is committed, and no other lease of it exists.
     pub(super) fn keep(&mut self, rect: Rect) {
-        let now = self.watch.shows(self.agenda.now());
+        let now = self.watch.shows(self.event_queue.now());
         let tile = self.primary.plan().tile_at(rect.rows.start, rect.cols.start);
-        let (Some(keeper), Some(tile)) = (&mut self.keeper, tile) else { return };
-        if keeper.is_ending {
+        let (Some(journal_writer), Some(tile)) = (&mut self.journal_writer, tile) else { return };
+        if journal_writer.is_ending {
             return;
         }
-        keeper.tiles.insert(tile);
-        keeper.since.insert(tile, now);
+        journal_writer.tiles.insert(tile);
+        journal_writer.since.insert(tile, now);
     }
 
     /// Schedules the end of the journal writer's current step.
     pub(super) fn begin_step(&mut self) {
-        if let Some(keeper) = &self.keeper {
-            let seconds = keeper.seconds(&mut self.random);
-            self.agenda.add(seconds, Happening::Kept);
+        if let Some(journal_writer) = &self.journal_writer {
+            let seconds = journal_writer.seconds(&mut self.random);
+            self.event_queue.add(seconds, TrialEvent::Kept);
         }
     }
 
     /// The journal writer ends a step and begins the next; unless the primary dies between the two.
     pub(super) fn kept(&mut self) {
-        let now = self.watch.shows(self.agenda.now());
-        let Some(mut keeper) = self.keeper.take_if(|keeper| !keeper.is_over) else { return };
-        let waited = matches!(keeper.step, Step::Waits);
-        keeper.end_step(&self.shell.c, (self.primary.plan(), self.matter.p.n), now);
-        keeper.next_step(&self.shell.c, now);
-        let dies = keeper.dies.as_mut().filter(|_| !waited).and_then(|(kind, left)| {
+        let now = self.watch.shows(self.event_queue.now());
+        let Some(mut journal_writer) = self.journal_writer.take_if(|journal_writer| !journal_writer.is_over)
+        else {
+            return;
+        };
+        let waited = matches!(journal_writer.step, Step::Waits);
+        journal_writer.end_step(&self.shell.c, (self.primary.plan(), self.data.p.n), now);
+        journal_writer.next_step(&self.shell.c, now);
+        let dies = journal_writer.dies.as_mut().filter(|_| !waited).and_then(|(kind, left)| {
             *left = left.saturating_sub(1);
             (*left == 0).then_some(*kind)
         });
-        let is_over = keeper.is_ending && keeper.ends_at_once();
-        self.keeper = Some(keeper);
+        let is_over = journal_writer.is_ending && journal_writer.ends_at_once();
+        self.journal_writer = Some(journal_writer);
         match dies {
             Some(kind) => self.die(kind),
-            None if is_over => self.keeper_is_over(),
+            None if is_over => self.journal_writer_is_over(),
             None => self.begin_step(),
         }
     }
@@ -177,9 +180,11 @@ impl Trial {
     /// The primary will die: now, or after some more steps of the journal writer.
     pub(super) fn begin_to_die(&mut self, kind: FaultKind) {
         let (is_now, steps) = (self.random.chance(0.4), 1 + self.random.below(6));
-        match &mut self.keeper {
-            Some(keeper) if !is_now && keeper.writing.is_some() && !keeper.is_over => {
-                keeper.dies = Some((kind, steps));
+        match &mut self.journal_writer {
+            Some(journal_writer)
+                if !is_now && journal_writer.writing.is_some() && !journal_writer.is_over =>
+            {
+                journal_writer.dies = Some((kind, steps));
             }
             _ => self.die(kind),
         }
@@ -187,23 +192,23 @@ impl Trial {
 
     /// All tiles are committed: the journal writer finishes its step, then C is inspected. From then on the journal does not
     /// change.
-    pub(super) fn end_keeper(&mut self) {
-        let Some(keeper) = &mut self.keeper else { return self.begin_to_look() };
-        keeper.is_ending = true;
-        keeper.tiles.clear();
-        keeper.since.clear();
-        if keeper.is_over || keeper.ends_at_once() {
-            self.keeper_is_over();
+    pub(super) fn end_journal_writer(&mut self) {
+        let Some(journal_writer) = &mut self.journal_writer else { return self.begin_inspection() };
+        journal_writer.is_ending = true;
+        journal_writer.tiles.clear();
+        journal_writer.since.clear();
+        if journal_writer.is_over || journal_writer.ends_at_once() {
+            self.journal_writer_is_over();
         }
     }
 
     /// Ends the journal writer. If the primary was to die after some more steps, it dies now.
-    fn keeper_is_over(&mut self) {
-        let Some(keeper) = &mut self.keeper else { return };
-        keeper.is_over = true;
-        match keeper.dies.take() {
+    fn journal_writer_is_over(&mut self) {
+        let Some(journal_writer) = &mut self.journal_writer else { return };
+        journal_writer.is_over = true;
+        match journal_writer.dies.take() {
             Some((kind, _)) => self.die(kind),
-            None => self.begin_to_look(),
+            None => self.begin_inspection(),
         }
     }
 
@@ -211,26 +216,26 @@ impl Trial {
     /// than an interval ago, and each tile below the last watermark has the recorded elements. Of a tile above the last
     /// watermark the journal states only that it was committed: the next run compares digests.
     pub(super) fn check_journal(&self, journal: Option<&Journal>, c: &[f64]) {
-        let Some(keeper) = &self.keeper else { return };
+        let Some(journal_writer) = &self.journal_writer else { return };
         let plan = self.primary.plan();
-        let names = |tile: &Tile| journal.is_some_and(|journal| journal.tiles.contains_key(tile));
-        for tile in &keeper.promised {
+        let names = |tile: &TileKey| journal.is_some_and(|journal| journal.tiles.contains_key(tile));
+        for tile in &journal_writer.promised {
             assert!(names(tile), "the interval of tile {tile:?} had ended, and it is lost");
         }
-        let now = self.watch.shows(self.agenda.now());
-        for tile in keeper.since.keys().filter(|tile| !names(tile) && !self.checks.clock_is_odd()) {
+        let now = self.watch.shows(self.event_queue.now());
+        for tile in journal_writer.since.keys().filter(|tile| !names(tile) && !self.checks.clock_is_odd()) {
             assert!(
-                !keeper.is_too_old(tile, now),
+                !journal_writer.is_too_old(tile, now),
                 "tile {tile:?} was complete for longer than an interval, and is lost"
             );
         }
         for (tile, was) in journal.iter().flat_map(|journal| &journal.tiles) {
             // A recomputed tile has other elements; so may one that was being recomputed when an earlier run died.
-            let is_again = self.looks.is_again(*tile)
-                || self.looks.was_damaged(*tile) && !keeper.promised.contains(tile);
+            let is_again = self.inspection.is_again(*tile)
+                || self.inspection.was_damaged(*tile) && !journal_writer.promised.contains(tile);
             let is_unsynced = journal.is_some_and(|journal| journal.unsynced.contains(tile))
-                && !keeper.promised.contains(tile);
-            let is = digest(c, rect_of(plan, *tile), self.matter.p.n);
+                && !journal_writer.promised.contains(tile);
+            let is = digest(c, rect_of(plan, *tile), self.data.p.n);
             assert!(
                 is_again || is_unsynced || is == *was,
                 "the journal says that tile {tile:?} is there, and it is not"
@@ -239,7 +244,7 @@ impl Trial {
     }
 }
 
-impl Keeper {
+impl TrialJournalWriter {
     fn end_step(&mut self, c: &[f64], (plan, cols): (&Plan, u64), now: Duration) {
         let event = match std::mem::replace(&mut self.step, Step::Waits) {
             Step::Begins => {

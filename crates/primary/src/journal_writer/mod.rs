@@ -12,7 +12,7 @@
 
 mod file;
 
-pub use file::{Found, JournalFile, find, look};
+pub use file::{FoundJournal, JournalFile, find_journal, read_journal};
 
 use crate::PrimaryError;
 use crate::product::Request;
@@ -29,11 +29,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Longest sleep of the thread, and so the longest that a committed tile waits for it.
-const LOOK: Duration = Duration::from_millis(50);
+const SLEEP_MAX: Duration = Duration::from_millis(50);
 
 /// Options of a product's journal, and the journal of an earlier run.
 #[derive(Debug)]
-pub struct Journaling {
+pub struct JournalOptions {
     /// The file.
     pub path: PathBuf,
     /// The journal of the run that this one resumes.
@@ -41,20 +41,20 @@ pub struct Journaling {
     /// Shortest interval between two syncs.
     pub every: Duration,
     /// The crash points, for tests.
-    pub steps: Steps,
+    pub crash_points: CrashPoints,
 }
 
 /// Counts the crash points that a run passes and kills this process at a chosen one: to test resuming.
 #[derive(Clone, Debug, Default)]
-pub struct Steps(Option<Arc<AtomicI64>>);
+pub struct CrashPoints(Option<Arc<AtomicI64>>);
 
-impl Steps {
+impl CrashPoints {
     /// Kills the process at the nth crash point.
     pub fn die_at(nth: i64) -> Self {
         Self(Some(Arc::new(AtomicI64::new(nth))))
     }
 
-    fn one(&self) {
+    fn pass(&self) {
         if self.0.as_ref().is_some_and(|left| left.fetch_sub(1, Ordering::Relaxed) == 1) {
             // No caller could handle the error.
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
@@ -63,7 +63,7 @@ impl Steps {
 }
 
 /// The contents of the journal's `Head`, before the operands have been digested.
-pub(crate) struct Subject {
+pub(crate) struct JournalSubject {
     pub(crate) a: Matrix,
     pub(crate) b: Matrix,
     pub(crate) old_c: Option<Matrix>,
@@ -75,7 +75,7 @@ pub(crate) struct Subject {
     pub(crate) threads: usize,
 }
 
-impl Subject {
+impl JournalSubject {
     pub(crate) fn of(request: &Request, problem: &Problem, kernel: String, plan: &Plan) -> Self {
         Self {
             a: request.a.clone(),
@@ -92,7 +92,7 @@ impl Subject {
 
 /// How the journal writer has to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum JournalEnding {
     /// After one more interval with all tiles that are complete.
     Last = 1,
     /// At once.
@@ -102,7 +102,7 @@ pub(crate) enum Ending {
 }
 
 /// State shared by the event loop and the writer's thread.
-struct Shared {
+struct WriterState {
     /// Tiles that are committed and not digested yet, one bit each.
     tiles: Mutex<Vec<u64>>,
     ending: AtomicU8,
@@ -111,19 +111,19 @@ struct Shared {
     failed: AtomicBool,
 }
 
-impl Shared {
+impl WriterState {
     fn tiles(&self) -> MutexGuard<'_, Vec<u64>> {
         // A panic cannot leave a word half changed, so poisoning does not matter.
         self.tiles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_ending(&self, how: Ending) -> bool {
+    fn is_ending(&self, how: JournalEnding) -> bool {
         self.ending.load(Ordering::Relaxed) >= how as u8
     }
 
     /// Whether the product ends without need of a head.
     fn needs_no_head(&self) -> bool {
-        self.is_ending(Ending::Last) && !self.is_ending(Ending::Complete)
+        self.is_ending(JournalEnding::Last) && !self.is_ending(JournalEnding::Complete)
     }
 
     /// Takes a waiting tile, searching from some number on and wrapping around.
@@ -138,23 +138,23 @@ impl Shared {
 }
 
 /// The event loop's handle of the journal writer.
-pub(crate) struct Keeper {
-    shared: Arc<Shared>,
+pub(crate) struct JournalWriter {
+    shared: Arc<WriterState>,
     thread: Thread,
     ended: oneshot::Receiver<Result<JournalFile, PrimaryError>>,
-    numbers: Numbers,
+    numbers: TileNumbers,
     reads_c: bool,
 }
 
 /// Numbers the tiles of all regions consecutively.
 #[derive(Clone)]
-struct Numbers {
+struct TileNumbers {
     plan: Arc<Plan>,
     /// The first number of each region, and the end of the last.
     firsts: Vec<u64>,
 }
 
-impl Numbers {
+impl TileNumbers {
     fn of(plan: Plan) -> Self {
         let mut firsts = vec![0];
         for region in &plan.regions {
@@ -180,14 +180,14 @@ impl Numbers {
     }
 }
 
-impl Keeper {
+impl JournalWriter {
     /// Reserves the journal's space and starts the thread.
     pub(crate) fn start(
-        what: Journaling,
-        subject: Subject,
+        what: JournalOptions,
+        subject: JournalSubject,
         output: Arc<Output>,
     ) -> Result<Self, PrimaryError> {
-        let numbers = Numbers::of(subject.plan.clone());
+        let numbers = TileNumbers::of(subject.plan.clone());
         let tiles = usize::try_from(numbers.count().div_ceil(64)).ok();
         let mut bits: Vec<u64> = Vec::new();
         let room = tiles.is_some_and(|words| bits.try_reserve_exact(words).is_ok());
@@ -198,14 +198,14 @@ impl Keeper {
             )));
         };
         bits.resize(words, 0);
-        let Journaling { path, before, every, steps } = what;
+        let JournalOptions { path, before, every, crash_points } = what;
         // Each tile may need an end record and a watermark of its own.
         let records =
             numbers.count().saturating_mul(3).saturating_add(2).saturating_mul(to_u64(RECORD_BYTES));
         let head = before.as_ref().map_or_else(|| head_bytes(&subject), |_| 0);
         let valid = before.as_ref().map_or(0, |journal| journal.valid_bytes);
-        let file = JournalFile::open(&path, valid, head.saturating_add(records), steps)?;
-        let shared = Arc::new(Shared {
+        let file = JournalFile::open(&path, valid, head.saturating_add(records), crash_points)?;
+        let shared = Arc::new(WriterState {
             tiles: Mutex::new(bits),
             ending: AtomicU8::new(0),
             is_writing: AtomicBool::new(before.is_some()),
@@ -213,7 +213,7 @@ impl Keeper {
         });
         let reads_c = subject.old_c.is_some();
         let (says, ended) = oneshot::channel();
-        let mut work = Work {
+        let mut work = WriterThread {
             shared: shared.clone(),
             output,
             file,
@@ -225,11 +225,11 @@ impl Keeper {
             let result = work.run(&subject, before.as_deref());
             work.shared.failed.store(result.is_err(), Ordering::Relaxed);
             // The output is released before the event loop learns that the thread has ended.
-            let Work { file, output, .. } = work;
+            let WriterThread { file, output, .. } = work;
             drop((output, subject));
             let _ = says.send(result.map(|()| file));
         };
-        let thread = std::thread::Builder::new().name("keeper".to_owned()).spawn(work);
+        let thread = std::thread::Builder::new().name("journal".to_owned()).spawn(work);
         let thread = thread.map_err(|e| PrimaryError::Failed(format!("cannot start a thread: {e}")))?;
         Ok(Self { shared, thread: thread.thread().clone(), ended, numbers, reads_c })
     }
@@ -252,12 +252,12 @@ impl Keeper {
     }
 
     /// How the writer has to end when C is complete.
-    pub(crate) fn ending_with_c(&self) -> Ending {
-        if self.reads_c { Ending::Complete } else { Ending::Now }
+    pub(crate) fn ending_with_c(&self) -> JournalEnding {
+        if self.reads_c { JournalEnding::Complete } else { JournalEnding::Now }
     }
 
     /// Ends the thread, and returns the file.
-    pub(crate) async fn end(mut self, how: Ending) -> Result<JournalFile, PrimaryError> {
+    pub(crate) async fn end(mut self, how: JournalEnding) -> Result<JournalFile, PrimaryError> {
         self.tell(how);
         match (&mut self.ended).await {
             Ok(result) => result,
@@ -265,42 +265,42 @@ impl Keeper {
         }
     }
 
-    fn tell(&self, how: Ending) {
+    fn tell(&self, how: JournalEnding) {
         self.shared.ending.fetch_max(how as u8, Ordering::Relaxed);
         self.thread.unpark();
     }
 }
 
-impl Drop for Keeper {
+impl Drop for JournalWriter {
     fn drop(&mut self) {
-        self.tell(Ending::Now);
+        self.tell(JournalEnding::Now);
     }
 }
 
 /// Bytes of the head, which do not depend on the digests.
-fn head_bytes(subject: &Subject) -> u64 {
+fn head_bytes(subject: &JournalSubject) -> u64 {
     let none = Digest128::default();
     to_u64(head(subject, none, none, subject.old_c.as_ref().map(|_| none)).encode().len())
 }
 
-fn head(subject: &Subject, a: Digest128, b: Digest128, old_c: Option<Digest128>) -> Head {
-    let Subject { alpha, beta, kernel, plan, .. } = subject;
+fn head(subject: &JournalSubject, a: Digest128, b: Digest128, old_c: Option<Digest128>) -> Head {
+    let JournalSubject { alpha, beta, kernel, plan, .. } = subject;
     let plan = plan.clone().unpredicted();
     Head { alpha: *alpha, beta: *beta, a, b, old_c, kernel: kernel.clone(), plan }
 }
 
 /// State of the writer's thread.
-struct Work {
-    shared: Arc<Shared>,
+struct WriterThread {
+    shared: Arc<WriterState>,
     output: Arc<Output>,
     file: JournalFile,
-    numbers: Numbers,
+    numbers: TileNumbers,
     every: Duration,
     began: Instant,
 }
 
-impl Work {
-    fn run(&mut self, subject: &Subject, before: Option<&Journal>) -> Result<(), PrimaryError> {
+impl WriterThread {
+    fn run(&mut self, subject: &JournalSubject, before: Option<&Journal>) -> Result<(), PrimaryError> {
         let log = match before {
             Some(journal) => Some(Log::resumed(journal, Duration::ZERO).every(self.every)),
             None => self.begin(subject)?,
@@ -308,18 +308,19 @@ impl Work {
         let Some(mut log) = log else { return Ok(()) };
         let mut at = 0;
         let shared = self.shared.clone();
-        while !shared.is_ending(Ending::Now) {
+        while !shared.is_ending(JournalEnding::Now) {
             let tile = shared.next(at);
             let event = match tile.and_then(|number| self.numbers.tile(to_u64(number))) {
                 Some((region, tile, rect)) => {
                     let digest = self.output.lend(rect).digest();
                     Event::Committed { region, tile, digest }
                 }
-                None if shared.is_ending(Ending::Last) && log.is_quiet() => return Ok(()),
-                None if shared.is_ending(Ending::Last) => Event::Stop,
+                None if shared.is_ending(JournalEnding::Last) && log.is_quiet() => return Ok(()),
+                None if shared.is_ending(JournalEnding::Last) => Event::Stop,
                 None => {
-                    let wait = log.wakes().map_or(LOOK, |next| next.saturating_sub(self.began.elapsed()));
-                    std::thread::park_timeout(wait.clamp(Duration::from_millis(1), LOOK));
+                    let wait =
+                        log.wakes().map_or(SLEEP_MAX, |next| next.saturating_sub(self.began.elapsed()));
+                    std::thread::park_timeout(wait.clamp(Duration::from_millis(1), SLEEP_MAX));
                     Event::Tick
                 }
             };
@@ -331,12 +332,12 @@ impl Work {
     }
 
     /// Digests the operands and writes the head; `None` if the product ended before.
-    fn begin(&mut self, subject: &Subject) -> Result<Option<Log>, PrimaryError> {
+    fn begin(&mut self, subject: &JournalSubject) -> Result<Option<Log>, PrimaryError> {
         // A product that ends before the first interval needs no journal, and should not pay for one, unless it reads the
         // old C. One that is predicted to take longer gets its journal as early as possible.
         let is_long = subject.plan.predicted.seconds >= self.every.as_secs_f64();
         let wait = if is_long { Duration::ZERO } else { self.every / 2 };
-        while self.began.elapsed() < wait && !self.shared.is_ending(Ending::Complete) {
+        while self.began.elapsed() < wait && !self.shared.is_ending(JournalEnding::Complete) {
             std::thread::park_timeout(wait.saturating_sub(self.began.elapsed()));
             if self.shared.needs_no_head() {
                 return Ok(None);
@@ -344,13 +345,13 @@ impl Work {
         }
         let stop = || self.shared.needs_no_head();
         // When C is complete, no thread computes any more.
-        let threads = if self.shared.is_ending(Ending::Complete) { subject.threads } else { 1 };
+        let threads = if self.shared.is_ending(JournalEnding::Complete) { subject.threads } else { 1 };
         let digest = |matrix: &Matrix| matrix.digest(threads, &stop);
         let (a, b) = (digest(&subject.a)?, digest(&subject.b)?);
         let old_c = subject.old_c.as_ref().map(digest).transpose()?;
         let (Some(a), Some(b), false) = (a, b, old_c == Some(None)) else { return Ok(None) };
         let (log, bytes) = Log::new(&head(subject, a, b, old_c.flatten()), self.began.elapsed());
-        self.file.steps.one();
+        self.file.crash_points.pass();
         self.file.append(&bytes)?;
         self.file.sync()?;
         self.file.sync_folder()?;
@@ -364,14 +365,14 @@ impl Work {
             for action in actions {
                 let event = match action {
                     Action::SyncData => {
-                        self.file.steps.one();
+                        self.file.crash_points.pass();
                         self.output.sync().map_err(PrimaryError::Matrix)?;
-                        self.file.steps.one();
+                        self.file.crash_points.pass();
                         Event::DataSynced
                     }
                     Action::Append(bytes) => {
                         self.file.append(&bytes)?;
-                        self.file.is_of_use_now();
+                        self.file.mark_usable();
                         self.output.keep(true);
                         continue;
                     }

@@ -4,7 +4,7 @@
 //! that is gone takes nothing.
 
 use super::Trial;
-use super::links::{After, Body, Frame, Item};
+use super::lanes::{AfterSend, FrameBody, LaneItem, TrialFrame};
 use super::node::decoded;
 use bramble_schedule::message::{Kind, StoreHead};
 use bramble_schedule::primary::Event;
@@ -47,9 +47,9 @@ impl Trial {
         (0..self.lanes.len()).filter(is_at).collect()
     }
 
-    pub(super) fn send(&mut self, lane: usize, kind: Kind, head: Vec<u8>, body: Body, after: After) {
-        let item = Item::Frame(Frame::new(kind, head, body, after));
-        self.lanes[lane].send(lane, item, &mut self.agenda);
+    pub(super) fn send(&mut self, lane: usize, kind: Kind, head: Vec<u8>, body: FrameBody, after: AfterSend) {
+        let item = LaneItem::Frame(TrialFrame::new(kind, head, body, after));
+        self.lanes[lane].send(lane, item, &mut self.event_queue);
     }
 
     /// The frame at the head of a lane has left, unless a fault holds it.
@@ -57,20 +57,22 @@ impl Trial {
         let Some(item) = self.lanes[lane].left() else { return };
         let sender = self.sender(lane);
         let item = match (item, sender) {
-            (Item::Credit, Some(peer)) => Item::Frame(self.take_credit(peer)),
+            (LaneItem::Credit, Some(peer)) => LaneItem::Frame(self.take_credit(peer)),
             (item, _) => item,
         };
         let (kind, after) = match &item {
-            Item::Frame(frame) => (Some(frame.kind), frame.after),
-            Item::Credit | Item::End => (None, After::Nothing),
+            LaneItem::Frame(frame) => (Some(frame.kind), frame.after),
+            LaneItem::Credit | LaneItem::End => (None, AfterSend::Nothing),
         };
         if !matches!(kind, Some(Kind::Ping | Kind::Pong)) {
-            self.moved_last = self.agenda.now();
+            self.moved_last = self.event_queue.now();
         }
         let chance = self.random.between(0.0, 1.0);
-        self.lanes[lane].fly(lane, (item, chance), &mut self.agenda);
+        self.lanes[lane].fly(lane, (item, chance), &mut self.event_queue);
         match (sender, after) {
-            (None, After::Sent(bytes)) if !self.drains => self.tell(Event::Sent { peer: lane, bytes }),
+            (None, AfterSend::Sent(bytes)) if !self.drains => {
+                self.dispatch(Event::Sent { peer: lane, bytes })
+            }
             (None, _) => {}
             (Some(peer), after) if self.nodes[peer].lives => self.has_left(peer, after),
             (Some(_), _) => {}
@@ -84,8 +86,8 @@ impl Trial {
             let Some(item) = self.lanes[lane].first() else { return };
             if !self.lanes[lane].lands {
                 let begun = match item {
-                    Item::Frame(frame) => Some((frame.kind, frame.head.clone(), has_body(frame))),
-                    Item::Credit | Item::End => None,
+                    LaneItem::Frame(frame) => Some((frame.kind, frame.head.clone(), has_body(frame))),
+                    LaneItem::Credit | LaneItem::End => None,
                 };
                 if let Some((kind, head, has_body)) = begun
                     && !self.begin_frame(lane, kind, &head, has_body)
@@ -97,7 +99,7 @@ impl Trial {
                 }
                 self.lanes[lane].lands = true;
             }
-            let now = self.agenda.now();
+            let now = self.event_queue.now();
             let Some(item) = self.lanes[lane].take(now) else { return };
             self.take(lane, item);
         }
@@ -127,28 +129,28 @@ impl Trial {
     }
 
     /// A frame has arrived.
-    pub(super) fn take(&mut self, lane: usize, item: Item) {
+    pub(super) fn take(&mut self, lane: usize, item: LaneItem) {
         self.moved_last = match &item {
-            Item::Frame(Frame { kind: Kind::Ping | Kind::Pong, .. }) => self.moved_last,
-            _ => self.agenda.now(),
+            LaneItem::Frame(TrialFrame { kind: Kind::Ping | Kind::Pong, .. }) => self.moved_last,
+            _ => self.event_queue.now(),
         };
         match (self.sender(lane), self.receiver(lane)) {
             (Some(_), None) if self.drains => {}
             (Some(peer), None) => self.take_at_primary(peer, item),
             (None, Some(peer)) => match item {
                 _ if !self.nodes[peer].lives => {}
-                Item::Frame(frame) if frame.is_whole => {
+                LaneItem::Frame(frame) if frame.is_whole => {
                     let was_announced = has_body(&frame);
                     self.hear(peer, frame, was_announced);
                 }
-                Item::Frame(_) | Item::End => self.stop(peer, None),
-                Item::Credit => unreachable!("the primary gives no credit"),
+                LaneItem::Frame(_) | LaneItem::End => self.stop(peer, None),
+                LaneItem::Credit => unreachable!("the primary gives no credit"),
             },
             (Some(from), Some(to)) => match item {
                 _ if !self.nodes[to].lives => {}
-                Item::Frame(frame) if frame.is_whole => self.take_of_a_neighbour((from, to), frame),
-                Item::Frame(_) | Item::End => self.part(to, from, true),
-                Item::Credit => unreachable!("workers give each other no credit"),
+                LaneItem::Frame(frame) if frame.is_whole => self.take_of_a_neighbour((from, to), frame),
+                LaneItem::Frame(_) | LaneItem::End => self.part(to, from, true),
+                LaneItem::Credit => unreachable!("workers give each other no credit"),
             },
             (None, None) => unreachable!("the primary has no link with itself"),
         }
@@ -166,6 +168,6 @@ impl Trial {
 }
 
 /// Whether a frame has elements, which need memory before they land.
-fn has_body(frame: &Frame) -> bool {
-    matches!(frame.body, Body::Elements(_))
+fn has_body(frame: &TrialFrame) -> bool {
+    matches!(frame.body, FrameBody::Elements(_))
 }

@@ -9,7 +9,7 @@
 //!
 //! Deliberately absent: the format (`bramble_schedule::journal`).
 
-use super::Steps;
+use super::CrashPoints;
 use crate::PrimaryError;
 use bramble_matrix::Matrix;
 use bramble_matrix::number::to_u64;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// State of the journal's file when a run begins.
 #[derive(Debug)]
-pub enum Found {
+pub enum FoundJournal {
     /// No such file.
     Missing,
     /// An empty file: an earlier run reserved its space and ended before the operands had been digested.
@@ -37,7 +37,7 @@ pub enum Found {
     Journal(Box<Journal>),
 }
 
-impl Found {
+impl FoundJournal {
     /// Whether a run can resume from it.
     pub fn has_tiles(&self) -> bool {
         matches!(self, Self::Journal(_))
@@ -45,26 +45,26 @@ impl Found {
 }
 
 /// Reads the journal; one without tiles is `NoTiles`.
-pub fn find(path: &Path) -> Result<Found, PrimaryError> {
-    Ok(match look(path)? {
-        Found::Journal(journal) if journal.tiles.is_empty() => Found::NoTiles,
+pub fn find_journal(path: &Path) -> Result<FoundJournal, PrimaryError> {
+    Ok(match read_journal(path)? {
+        FoundJournal::Journal(journal) if journal.tiles.is_empty() => FoundJournal::NoTiles,
         found => found,
     })
 }
 
 /// Reads the journal, whether or not it has tiles.
-pub fn look(path: &Path) -> Result<Found, PrimaryError> {
+pub fn read_journal(path: &Path) -> Result<FoundJournal, PrimaryError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Missing),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(FoundJournal::Missing),
         Err(e) => return Err(error(path, "cannot read", &e)),
     };
     if bytes.is_empty() {
-        return Ok(Found::Empty);
+        return Ok(FoundJournal::Empty);
     }
     Ok(match read(&bytes) {
-        Ok(journal) => Found::Journal(Box::new(journal)),
-        Err(e) => Found::Unreadable(e.0),
+        Ok(journal) => FoundJournal::Journal(Box::new(journal)),
+        Err(e) => FoundJournal::Unreadable(e.0),
     })
 }
 
@@ -74,13 +74,18 @@ pub struct JournalFile {
     file: File,
     path: PathBuf,
     len: u64,
-    is_of_use: Arc<AtomicBool>,
-    pub(super) steps: Steps,
+    is_usable: Arc<AtomicBool>,
+    pub(super) crash_points: CrashPoints,
 }
 
 impl JournalFile {
     /// Opens the file, cuts it to its `valid` bytes and reserves space for `bytes` more.
-    pub(super) fn open(path: &Path, valid: u64, bytes: u64, steps: Steps) -> Result<Self, PrimaryError> {
+    pub(super) fn open(
+        path: &Path,
+        valid: u64,
+        bytes: u64,
+        crash_points: CrashPoints,
+    ) -> Result<Self, PrimaryError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
@@ -90,8 +95,8 @@ impl JournalFile {
             let what = "is in the way and not a regular file; remove it or choose another name with -o";
             return Err(PrimaryError::Failed(format!("{}: {what}", path.display())));
         }
-        let is_of_use = Arc::new(AtomicBool::new(valid > 0));
-        let this = Self { file, path: path.to_owned(), len: valid, is_of_use, steps };
+        let is_usable = Arc::new(AtomicBool::new(valid > 0));
+        let this = Self { file, path: path.to_owned(), len: valid, is_usable, crash_points };
         this.file.set_len(valid).map_err(|e| this.error("cannot shorten", &e))?;
         if valid > 0 {
             // The earlier process may have been killed before its last records were synced.
@@ -104,8 +109,8 @@ impl JournalFile {
     /// An empty journal over any file.
     #[cfg(test)]
     pub(super) fn of(file: File, path: &Path) -> Self {
-        let (path, is_of_use) = (path.to_owned(), Arc::new(AtomicBool::new(true)));
-        Self { file, path, len: 0, is_of_use, steps: Steps::default() }
+        let (path, is_usable) = (path.to_owned(), Arc::new(AtomicBool::new(true)));
+        Self { file, path, len: 0, is_usable, crash_points: CrashPoints::default() }
     }
 
     #[cfg(target_os = "linux")]
@@ -133,7 +138,7 @@ impl JournalFile {
         for part in [first, rest] {
             self.file.write_all_at(part, self.len).map_err(|e| self.error("cannot write", &e))?;
             self.len += to_u64(part.len());
-            self.steps.one();
+            self.crash_points.pass();
         }
         Ok(())
     }
@@ -141,7 +146,7 @@ impl JournalFile {
     /// Syncs the file's data to the disk.
     pub(super) fn sync(&self) -> Result<(), PrimaryError> {
         self.file.sync_data().map_err(|e| self.error("cannot write", &e))?;
-        self.steps.one();
+        self.crash_points.pass();
         Ok(())
     }
 
@@ -159,8 +164,8 @@ impl JournalFile {
     }
 
     /// From now on a run could resume from it.
-    pub(super) fn is_of_use_now(&self) {
-        self.is_of_use.store(true, Ordering::Relaxed);
+    pub(super) fn mark_usable(&self) {
+        self.is_usable.store(true, Ordering::Relaxed);
     }
 
     /// Records that C is complete and right, with its digest: a later run needs it to tell the new C from the old C that was read
@@ -175,18 +180,18 @@ impl JournalFile {
     }
 
     /// C has its final name; keeps the file until the result has been reported.
-    pub fn is_of_use_until_told(&self) {
-        self.is_of_use.store(self.len > 0, Ordering::Relaxed);
+    pub fn keep_until_reported(&self) {
+        self.is_usable.store(self.len > 0, Ordering::Relaxed);
     }
 
     /// A crash point, for tests of resuming.
     pub fn step(&self) {
-        self.steps.one();
+        self.crash_points.pass();
     }
 
     /// Removes the file: C has its final name and was reported, or C is wrong.
     pub fn remove(self) {
-        self.is_of_use.store(false, Ordering::Relaxed);
+        self.is_usable.store(false, Ordering::Relaxed);
     }
 
     fn error(&self, action: &str, e: &io::Error) -> PrimaryError {
@@ -196,7 +201,7 @@ impl JournalFile {
 
 impl Drop for JournalFile {
     fn drop(&mut self) {
-        if !self.is_of_use.load(Ordering::Relaxed) {
+        if !self.is_usable.load(Ordering::Relaxed) {
             // No caller is left to get the error; the next run reads the file again.
             let _ = fs::remove_file(&self.path);
         }

@@ -1,10 +1,10 @@
 //! Options of a run, and the closing messages to its workers.
 
-use super::kept::Before;
-use super::{Comers, Core};
+use super::resume_point::ResumePoint;
+use super::{Core, JoinSource};
 use crate::inspector::Inspector;
-use crate::keeper::{Journaling, Subject};
-use crate::log::{Phase, Recorder};
+use crate::journal_writer::{JournalOptions, JournalSubject};
+use crate::log::{EventRecorder, Phase};
 use crate::stop::Stop;
 use bramble_link::Body;
 use bramble_schedule::message::{Bye, Kind};
@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Options of a run.
-pub(crate) struct Terms {
+pub(crate) struct RunOptions {
     /// Whether idle machines steal work that a slow machine has not been sent.
     pub(crate) steals: bool,
     /// Whether processor time is accounted for.
@@ -20,13 +20,13 @@ pub(crate) struct Terms {
     /// Most bytes that the primary may have outstanding at each worker, if the user set a limit.
     pub(crate) credits: Option<u64>,
     /// Machines that may join while the product runs.
-    pub(crate) comers: Option<Comers>,
+    pub(crate) join_source: Option<JoinSource>,
     /// The event log; inactive unless the user asked for one.
-    pub(crate) recorder: Recorder,
+    pub(crate) recorder: EventRecorder,
     /// The journal's options, and the contents of its head.
-    pub(crate) journal: Option<(Journaling, Subject)>,
+    pub(crate) journal: Option<(JournalOptions, JournalSubject)>,
     /// State left by the run that this one resumes.
-    pub(crate) before: Option<Before>,
+    pub(crate) before: Option<ResumePoint>,
     /// Tells whether the user asked for the end.
     pub(crate) stop: Rc<Stop>,
     /// Checks C.

@@ -8,7 +8,7 @@
 //!
 //! Deliberately absent: the meaning of frames, and network cards that several links share (the timing mode has those).
 
-use crate::clock::{Agenda, Time};
+use crate::clock::{EventQueue, VirtualTime};
 use crate::fault::FaultKind;
 use bramble_matrix::Rect;
 use bramble_schedule::message::{Forward, Kind};
@@ -19,7 +19,7 @@ const HEADER_BYTES: usize = 16;
 
 /// The body of a frame.
 #[derive(Clone, Debug)]
-pub(super) enum Body {
+pub(super) enum FrameBody {
     Empty,
     /// Elements, line by line.
     Elements(Vec<f64>),
@@ -31,7 +31,7 @@ pub(super) enum Body {
 
 /// The sender's action when a frame has left.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum After {
+pub(super) enum AfterSend {
     Nothing,
     /// Reports a sent store, with its bytes.
     Sent(usize),
@@ -43,32 +43,32 @@ pub(super) enum After {
 
 /// One message.
 #[derive(Clone, Debug)]
-pub(super) struct Frame {
+pub(super) struct TrialFrame {
     pub(super) kind: Kind,
     pub(super) head: Vec<u8>,
-    pub(super) body: Body,
-    pub(super) after: After,
+    pub(super) body: FrameBody,
+    pub(super) after: AfterSend,
     /// False if the link ends in the middle of the frame.
     pub(super) is_whole: bool,
 }
 
 /// An item on a lane.
 #[derive(Clone, Debug)]
-pub(super) enum Item {
-    Frame(Frame),
+pub(super) enum LaneItem {
+    Frame(TrialFrame),
     /// The credit accumulated until it leaves.
     Credit,
     /// The sender has closed the link.
     End,
 }
 
-impl Frame {
-    pub(super) fn new(kind: Kind, head: Vec<u8>, body: Body, after: After) -> Self {
+impl TrialFrame {
+    pub(super) fn new(kind: Kind, head: Vec<u8>, body: FrameBody, after: AfterSend) -> Self {
         Self { kind, head, body, after, is_whole: true }
     }
 }
 
-impl Item {
+impl LaneItem {
     fn wire_bytes(&self) -> usize {
         match self {
             Self::End => 0,
@@ -77,9 +77,9 @@ impl Item {
                 HEADER_BYTES
                     + frame.head.len()
                     + match &frame.body {
-                        Body::Empty | Body::Lent(_) => 0,
-                        Body::Elements(elements) => 8 * elements.len(),
-                        Body::Bytes(bytes) => bytes.len(),
+                        FrameBody::Empty | FrameBody::Lent(_) => 0,
+                        FrameBody::Elements(elements) => 8 * elements.len(),
+                        FrameBody::Bytes(bytes) => bytes.len(),
                     }
             }
         }
@@ -88,7 +88,7 @@ impl Item {
 
 /// Events of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Signal {
+pub(super) enum LaneSignal {
     /// The leaving item has left.
     Left,
     /// The oldest item in flight has arrived.
@@ -99,9 +99,9 @@ pub(super) enum Signal {
 pub(super) struct Lane {
     bytes_per_s: f64,
     latency_s: f64,
-    waiting: VecDeque<Item>,
-    leaving: Option<Item>,
-    flying: VecDeque<Item>,
+    waiting: VecDeque<LaneItem>,
+    leaving: Option<LaneItem>,
+    flying: VecDeque<LaneItem>,
     /// Signals that came while the lane was held.
     left_due: bool,
     there_due: usize,
@@ -117,8 +117,8 @@ pub(super) struct Lane {
     /// Whether the head of the first item in flight was read, so that its body lands.
     pub(super) lands: bool,
     /// Since when that item is the first; and when the lane was last held.
-    pub(super) first_since: Time,
-    pub(super) held_last: Option<Time>,
+    pub(super) first_since: VirtualTime,
+    pub(super) held_last: Option<VirtualTime>,
     /// Relay orders that will not be carried out.
     undone: Vec<Forward>,
     /// Bytes of items that have left, and the part of the leaving item that had left when last computed.
@@ -142,7 +142,7 @@ impl Lane {
             is_closed: false,
             is_over: false,
             lands: false,
-            first_since: Time::default(),
+            first_since: VirtualTime::default(),
             held_last: None,
             undone: Vec::new(),
             gone: 0.0,
@@ -191,9 +191,11 @@ impl Lane {
     /// Whether the receiver is taking the bytes of a body that is leaving. The head of a store counts, too: here it is as
     /// long, and as slow, as a body on a real link.
     pub(super) fn takes_a_body(&self) -> bool {
-        let is_body = |item: &Item| match item {
-            Item::Frame(frame) => frame.kind == Kind::Store || matches!(frame.body, Body::Elements(_)),
-            Item::Credit | Item::End => false,
+        let is_body = |item: &LaneItem| match item {
+            LaneItem::Frame(frame) => {
+                frame.kind == Kind::Store || matches!(frame.body, FrameBody::Elements(_))
+            }
+            LaneItem::Credit | LaneItem::End => false,
         };
         let stands = self.receiver_stands > 0 || self.is_held_at_sender();
         !self.is_over && !stands && !self.left_due && self.leaving.as_ref().is_some_and(is_body)
@@ -231,28 +233,33 @@ impl Lane {
     }
 
     /// Sends an item. `me` is the lane's index.
-    pub(super) fn send<E: From<(usize, Signal)>>(&mut self, me: usize, item: Item, agenda: &mut Agenda<E>) {
+    pub(super) fn send<E: From<(usize, LaneSignal)>>(
+        &mut self,
+        me: usize,
+        item: LaneItem,
+        event_queue: &mut EventQueue<E>,
+    ) {
         if !self.is_over && !self.is_closed {
             self.waiting.push_back(item);
-            self.start(me, agenda);
+            self.start(me, event_queue);
         } else if let Some(forward) = order(&item) {
             self.undone.push(forward);
         }
     }
 
-    fn start<E: From<(usize, Signal)>>(&mut self, me: usize, agenda: &mut Agenda<E>) {
+    fn start<E: From<(usize, LaneSignal)>>(&mut self, me: usize, event_queue: &mut EventQueue<E>) {
         if self.is_over || self.leaving.is_some() || self.is_held_at_sender() {
             return;
         }
         if let Some(item) = self.waiting.pop_front() {
             let seconds = item.wire_bytes() as f64 * self.slowness() / self.bytes_per_s;
             self.leaving = Some(item);
-            agenda.add(seconds, E::from((me, Signal::Left)));
+            event_queue.add(seconds, E::from((me, LaneSignal::Left)));
         }
     }
 
     /// Removes the item that has left, unless the lane is held; the caller completes it and passes it to `fly`.
-    pub(super) fn left(&mut self) -> Option<Item> {
+    pub(super) fn left(&mut self) -> Option<LaneItem> {
         if self.is_over {
             return None;
         }
@@ -266,18 +273,18 @@ impl Lane {
     }
 
     /// Puts an item in flight.
-    pub(super) fn fly<E: From<(usize, Signal)>>(
+    pub(super) fn fly<E: From<(usize, LaneSignal)>>(
         &mut self,
         me: usize,
-        (item, chance): (Item, f64),
-        agenda: &mut Agenda<E>,
+        (item, chance): (LaneItem, f64),
+        event_queue: &mut EventQueue<E>,
     ) {
         if self.flying.is_empty() {
-            self.first_since = agenda.now();
+            self.first_since = event_queue.now();
         }
         self.flying.push_back(item);
-        agenda.add(self.latency_s + self.extra_s(chance), E::from((me, Signal::There)));
-        self.start(me, agenda);
+        event_queue.add(self.latency_s + self.extra_s(chance), E::from((me, LaneSignal::There)));
+        self.start(me, event_queue);
     }
 
     /// An item has arrived.
@@ -286,12 +293,12 @@ impl Lane {
     }
 
     /// The first item in flight, if the receiver may look at it now.
-    pub(super) fn first(&self) -> Option<&Item> {
+    pub(super) fn first(&self) -> Option<&LaneItem> {
         if self.is_over || self.is_held() { None } else { self.flying.front() }
     }
 
     /// Takes the first item if it has arrived.
-    pub(super) fn take(&mut self, now: Time) -> Option<Item> {
+    pub(super) fn take(&mut self, now: VirtualTime) -> Option<LaneItem> {
         if self.there_due == 0 || self.is_over || self.is_held() {
             return None;
         }
@@ -307,32 +314,32 @@ impl Lane {
     }
 
     /// A fault ends.
-    pub(super) fn recover<E: From<(usize, Signal)>>(
+    pub(super) fn recover<E: From<(usize, LaneSignal)>>(
         &mut self,
         (me, number): (usize, usize),
-        agenda: &mut Agenda<E>,
+        event_queue: &mut EventQueue<E>,
     ) {
         self.effects.remove(&number);
-        self.go_on(me, agenda);
+        self.go_on(me, event_queue);
     }
 
     /// Suspends or resumes one end.
-    pub(super) fn stand<E: From<(usize, Signal)>>(
+    pub(super) fn stand<E: From<(usize, LaneSignal)>>(
         &mut self,
         me: usize,
         (is_sender, stands): (bool, bool),
-        agenda: &mut Agenda<E>,
+        event_queue: &mut EventQueue<E>,
     ) {
         let count = if is_sender { &mut self.sender_stands } else { &mut self.receiver_stands };
         *count = if stands { *count + 1 } else { count.saturating_sub(1) };
-        self.go_on(me, agenda);
+        self.go_on(me, event_queue);
     }
 
-    fn go_on<E: From<(usize, Signal)>>(&mut self, me: usize, agenda: &mut Agenda<E>) {
+    fn go_on<E: From<(usize, LaneSignal)>>(&mut self, me: usize, event_queue: &mut EventQueue<E>) {
         if std::mem::take(&mut self.left_due) {
-            agenda.add(0.0, E::from((me, Signal::Left)));
+            event_queue.add(0.0, E::from((me, LaneSignal::Left)));
         }
-        self.start(me, agenda);
+        self.start(me, event_queue);
     }
 
     /// The link has ended for its receiver: nothing arrives any more.
@@ -345,11 +352,11 @@ impl Lane {
     }
 
     /// The sender is gone: items in flight arrive, the leaving one partly, then `last`, then the end.
-    pub(super) fn close<E: From<(usize, Signal)>>(
+    pub(super) fn close<E: From<(usize, LaneSignal)>>(
         &mut self,
         me: usize,
-        last: Option<Frame>,
-        agenda: &mut Agenda<E>,
+        last: Option<TrialFrame>,
+        event_queue: &mut EventQueue<E>,
     ) {
         if self.is_over || std::mem::replace(&mut self.is_closed, true) {
             return;
@@ -358,15 +365,15 @@ impl Lane {
         self.waiting.clear();
         self.sender_stands = 0;
         if let Some(last) = last {
-            self.waiting.extend([Item::Frame(last), Item::End]);
+            self.waiting.extend([LaneItem::Frame(last), LaneItem::End]);
         } else {
-            if let Some(Item::Frame(frame)) = self.leaving.take() {
-                self.fly(me, (Item::Frame(Frame { is_whole: false, ..frame }), 0.0), agenda);
+            if let Some(LaneItem::Frame(frame)) = self.leaving.take() {
+                self.fly(me, (LaneItem::Frame(TrialFrame { is_whole: false, ..frame }), 0.0), event_queue);
             }
             self.leaving = None;
-            self.fly(me, (Item::End, 0.0), agenda);
+            self.fly(me, (LaneItem::End, 0.0), event_queue);
         }
-        self.go_on(me, agenda);
+        self.go_on(me, event_queue);
     }
 
     fn give_up(&mut self) {
@@ -381,9 +388,9 @@ impl Lane {
 }
 
 /// The relay order that an item completes.
-fn order(item: &Item) -> Option<Forward> {
+fn order(item: &LaneItem) -> Option<Forward> {
     match item {
-        Item::Frame(Frame { after: After::Passed(forward), .. }) => Some(*forward),
-        Item::Frame(_) | Item::Credit | Item::End => None,
+        LaneItem::Frame(TrialFrame { after: AfterSend::Passed(forward), .. }) => Some(*forward),
+        LaneItem::Frame(_) | LaneItem::Credit | LaneItem::End => None,
     }
 }

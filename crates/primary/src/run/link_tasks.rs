@@ -36,14 +36,14 @@ pub(super) async fn write(
         sent.set(sender.bytes_sent());
         core.borrow_mut().recorder.sent(peer, kind, bytes + HEADER_BYTES, began);
         match result {
-            Ok(()) if is_store => core.borrow_mut().happened(Event::Sent { peer, bytes }),
+            Ok(()) if is_store => core.borrow_mut().dispatch(Event::Sent { peer, bytes }),
             Ok(()) => {}
             Err(e) => {
                 // The worker's own reason for leaving may have arrived and not been read yet.
                 tokio::time::sleep(LAST_WORDS).await;
                 let mut core = core.borrow_mut();
                 let why = core.describe(e);
-                return core.cut(peer, why);
+                return core.disconnect(peer, why);
             }
         }
     }
@@ -59,13 +59,13 @@ pub(super) async fn read(
     received: Rc<Cell<u64>>,
 ) {
     let mut placer = Placer { core: core.clone(), peer };
-    let (meter, cut) = (core.borrow().meter.clone(), core.borrow().peers[peer].cut.clone());
+    let (meter, disconnect) = (core.borrow().meter.clone(), core.borrow().peers[peer].disconnect.clone());
     loop {
         let before = receiver.bytes_received();
         // Dropping the receive drops the partly received tile with it.
         let arrived = tokio::select! {
             biased;
-            () = cut.notified() => return core.borrow_mut().gone(peer, String::new()),
+            () = disconnect.notified() => return core.borrow_mut().link_ended(peer, String::new()),
             arrived = meter.timed(Section::Receiving, receiver.receive(&mut placer)) => arrived,
         };
         received.set(receiver.bytes_received());
@@ -76,7 +76,7 @@ pub(super) async fn read(
         let result =
             arrived.map_err(|e| core.describe(e)).and_then(|a| core.arrived(peer, a).map_err(|e| e.0));
         if let Err(why) = result {
-            return core.gone(peer, why);
+            return core.link_ended(peer, why);
         }
     }
 }

@@ -4,15 +4,15 @@
 //!
 //! Invariants: whatever the primary waits for, the state machine gets its tick, so workers keep hearing heartbeats.
 
-use super::inspection::{Inspected, inspect};
-use super::joins::{Came, Tasks};
-use super::kept::end_keeper;
-use super::spots::Looking;
+use super::inspection::{InspectionResult, inspect};
+use super::joins::{Admission, Tasks};
+use super::resume_point::end_journal_writer;
+use super::spot_check::SpotChecker;
 use super::{Core, GOODBYE, TICK};
 use crate::PrimaryError;
 use crate::inspector::Inspector;
-use crate::keeper::JournalFile;
-use crate::product::Watch;
+use crate::journal_writer::JournalFile;
+use crate::product::ProductObserver;
 use crate::stop::Stop;
 use bramble_schedule::primary::Event;
 use std::cell::RefCell;
@@ -21,22 +21,22 @@ use std::sync::Arc;
 use tokio::sync::{Notify, mpsc};
 
 /// What the supervisor of a run needs beside the core.
-pub(super) struct Attendants<'a> {
+pub(super) struct Supervisor<'a> {
     pub(super) changed: &'a Notify,
-    pub(super) watch: &'a dyn Watch,
+    pub(super) watch: &'a dyn ProductObserver,
     pub(super) stop: &'a Stop,
     pub(super) tasks: Tasks,
-    pub(super) came: mpsc::Receiver<Came>,
+    pub(super) joining: mpsc::Receiver<Admission>,
     /// How many losses have been reported to `watch`.
-    pub(super) told: usize,
+    pub(super) losses_reported: usize,
     /// Checks C, and single tiles while the product runs.
     pub(super) inspector: Arc<Inspector>,
-    pub(super) looking: Looking,
+    pub(super) spot_checker: SpotChecker,
 }
 
-impl Attendants<'_> {
+impl Supervisor<'_> {
     /// Adds a machine that was admitted, or reports why it was turned away.
-    fn welcome(&mut self, core: &Rc<RefCell<Core>>, came: Came) {
+    fn welcome(&mut self, core: &Rc<RefCell<Core>>, came: Admission) {
         match came {
             Ok(session) => {
                 self.watch.joined(&session.name);
@@ -47,45 +47,45 @@ impl Attendants<'_> {
     }
 
     /// Reports the losses since the last call.
-    fn tell(&mut self, core: &Core) {
-        for lost in &core.state.losses()[self.told..] {
+    fn report_losses(&mut self, core: &Core) {
+        for lost in &core.state.losses()[self.losses_reported..] {
             let helps = !lost.too_slow && !lost.is_wrong;
             self.watch.lost(&core.peers[lost.peer].name, &lost.why, helps);
-            self.told += 1;
+            self.losses_reported += 1;
         }
     }
 }
 
 /// Ticks until every tile is committed, the run has failed, or the user has ended it.
-pub(super) async fn supervise(core: &Rc<RefCell<Core>>, with: &mut Attendants<'_>) {
+pub(super) async fn supervise(core: &Rc<RefCell<Core>>, supervisor: &mut Supervisor<'_>) {
     loop {
         tokio::select! {
             biased;
-            why = with.tasks.fault() => core.borrow_mut().fail(why),
-            Some(came) = with.came.recv() => with.welcome(core, came),
-            is_wrong = with.looking.over() => core.borrow_mut().looked(is_wrong, &with.inspector),
-            _ = tokio::time::timeout(TICK, with.changed.notified()) => {}
+            why = supervisor.tasks.fault() => core.borrow_mut().fail(why),
+            Some(came) = supervisor.joining.recv() => supervisor.welcome(core, came),
+            is_wrong = supervisor.spot_checker.result() => core.borrow_mut().spot_checked(is_wrong, &supervisor.inspector),
+            _ = tokio::time::timeout(TICK, supervisor.changed.notified()) => {}
         }
         let mut core = core.borrow_mut();
-        if let Some(look) = core.look.take() {
-            with.looking.begin(look, &with.inspector, &core);
+        if let Some(spot_check) = core.spot_check.take() {
+            supervisor.spot_checker.begin(spot_check, &supervisor.inspector, &core);
         }
-        with.tell(&core);
+        supervisor.report_losses(&core);
         if core.finished.is_some() || core.failed.is_some() {
-            return with.watch.progress(&core.progress());
+            return supervisor.watch.progress(&core.progress());
         }
-        if core.is_given_up(with.stop) {
+        if core.is_given_up(supervisor.stop) {
             return;
         }
         core.tick();
-        with.watch.progress(&core.progress());
+        supervisor.watch.progress(&core.progress());
     }
 }
 
 /// Waits for `work` while ticks go on, so that workers do not take the primary for lost.
 pub(super) async fn while_alive<T>(
     core: &Rc<RefCell<Core>>,
-    with: &mut Attendants<'_>,
+    supervisor: &mut Supervisor<'_>,
     work: impl Future<Output = T>,
 ) -> T {
     let mut work = std::pin::pin!(work);
@@ -93,31 +93,31 @@ pub(super) async fn while_alive<T>(
         tokio::select! {
             biased;
             done = &mut work => return done,
-            why = with.tasks.fault() => core.borrow_mut().fail(why),
-            Some(came) = with.came.recv() => with.welcome(core, came),
+            why = supervisor.tasks.fault() => core.borrow_mut().fail(why),
+            Some(came) = supervisor.joining.recv() => supervisor.welcome(core, came),
             () = tokio::time::sleep(TICK) => core.borrow_mut().tick(),
         }
     }
 }
 
 /// Ends a run: closes the journal, inspects C while all workers are still connected, and says goodbye.
-pub(super) async fn ended(
+pub(super) async fn finish(
     core: &Rc<RefCell<Core>>,
-    with: &mut Attendants<'_>,
+    supervisor: &mut Supervisor<'_>,
     inspector: &Arc<Inspector>,
-) -> Result<(Option<Inspected>, Result<Option<JournalFile>, PrimaryError>), PrimaryError> {
+) -> Result<(Option<InspectionResult>, Result<Option<JournalFile>, PrimaryError>), PrimaryError> {
     // From here on a signal kills the process at once, unless the user has asked for an orderly end already.
-    with.stop.arm(core.borrow().stopped.is_some());
+    supervisor.stop.arm(core.borrow().stopped.is_some());
     if core.borrow().finished.is_none() {
         // Goodbyes first: closing the journal waits for the disk, and no worker has to wait for that.
-        goodbyes(core, with.changed).await;
-        return Ok((None, end_keeper(core).await));
+        goodbyes(core, supervisor.changed).await;
+        return Ok((None, end_journal_writer(core).await));
     }
     // C is complete, so the journal needs no more tiles; its thread must not read C while C is inspected.
-    let journal = while_alive(core, with, end_keeper(core)).await;
-    let inspected = inspect(core, with, inspector).await?;
-    core.borrow_mut().happened(Event::Accepted);
-    goodbyes(core, with.changed).await;
+    let journal = while_alive(core, supervisor, end_journal_writer(core)).await;
+    let inspected = inspect(core, supervisor, inspector).await?;
+    core.borrow_mut().dispatch(Event::Accepted);
+    goodbyes(core, supervisor.changed).await;
     Ok((inspected, journal))
 }
 
@@ -141,6 +141,6 @@ async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
 impl Core {
     fn tick(&mut self) {
         self.hear();
-        self.happened(Event::Tick);
+        self.dispatch(Event::Tick);
     }
 }

@@ -23,7 +23,7 @@ const AHEAD_TILES: usize = 4;
 
 /// Tiles ahead of the link, and jobs that wait.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct SendBackpressure {
     tiles_min: usize,
     /// Bytes of each tile that is being computed in one job, or is being sent.
     tiles: BTreeMap<u32, u64>,
@@ -32,7 +32,7 @@ pub(super) struct Ahead {
     waiting: VecDeque<(Run, u64)>,
 }
 
-impl Ahead {
+impl SendBackpressure {
     pub(super) fn new(threads: usize) -> Self {
         let tiles_min = threads.saturating_mul(AHEAD_TILES).max(1);
         Self { tiles_min, tiles: BTreeMap::new(), bytes: 0, waiting: VecDeque::new() }
@@ -87,39 +87,39 @@ mod tests {
 
     #[test]
     fn jobs_wait_for_the_link_and_go_in_their_order() {
-        let mut ahead = Ahead::new(2);
-        let started: Vec<bool> = (0..100).map(|c| ahead.admit(run(c), MIB).is_some()).collect();
+        let mut backpressure = SendBackpressure::new(2);
+        let started: Vec<bool> = (0..100).map(|c| backpressure.admit(run(c), MIB).is_some()).collect();
         assert_eq!(started.iter().filter(|started| **started).count(), 16);
         assert!(started[..16].iter().all(|started| *started));
         for c in 0..84 {
-            assert_eq!(ahead.next(), None);
-            ahead.leaves(c, MIB);
-            ahead.left(c);
-            assert_eq!(ahead.next().map(|run| run.job.c), Some(16 + c));
+            assert_eq!(backpressure.next(), None);
+            backpressure.leaves(c, MIB);
+            backpressure.left(c);
+            assert_eq!(backpressure.next().map(|run| run.job.c), Some(16 + c));
         }
-        (84..100).for_each(|c| ahead.left(c));
-        assert_eq!((ahead.bytes, ahead.tiles.len(), ahead.next()), (0, 0, None));
+        (84..100).for_each(|c| backpressure.left(c));
+        assert_eq!((backpressure.bytes, backpressure.tiles.len(), backpressure.next()), (0, 0, None));
     }
 
     #[test]
     fn every_thread_has_work_however_large_tiles_are() {
-        let mut ahead = Ahead::new(2);
-        assert_eq!((0..20).filter(|c| ahead.admit(run(*c), 1000 * MIB).is_some()).count(), 8);
+        let mut backpressure = SendBackpressure::new(2);
+        assert_eq!((0..20).filter(|c| backpressure.admit(run(*c), 1000 * MIB).is_some()).count(), 8);
     }
 
     #[test]
     fn jobs_that_give_the_link_nothing_at_once_never_wait() {
-        let mut ahead = Ahead::new(1);
-        (0..20).for_each(|c| ahead.leaves(c, 1000 * MIB));
+        let mut backpressure = SendBackpressure::new(1);
+        (0..20).for_each(|c| backpressure.leaves(c, 1000 * MIB));
         let one = run(100);
         for job in [
             Job { then: Then::Continue, ..one.job },
             Job { then: Then::Close, ..one.job },
             Job { operation: Operation::Add, ..one.job },
         ] {
-            assert!(ahead.admit(Run { job, ..one }, MIB).is_some());
+            assert!(backpressure.admit(Run { job, ..one }, MIB).is_some());
         }
-        assert!(ahead.admit(Run { reads_tile: true, ..one }, MIB).is_some());
-        assert!(ahead.admit(one, MIB).is_none());
+        assert!(backpressure.admit(Run { reads_tile: true, ..one }, MIB).is_some());
+        assert!(backpressure.admit(one, MIB).is_none());
     }
 }

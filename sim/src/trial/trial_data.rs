@@ -4,7 +4,7 @@
 //! numbers are doubles; whole ones stay exact.
 
 use super::scenario::{Scenario, Values};
-use crate::random::Random;
+use crate::random::SeededRandom;
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_plan::{Plan, Problem};
 
@@ -12,7 +12,7 @@ use bramble_plan::{Plan, Problem};
 pub(super) const GARBAGE: f64 = -77_777.125;
 
 /// The operands and factors of the product.
-pub(super) struct Matter {
+pub(super) struct TrialData {
     pub(super) p: Problem,
     pub(super) a: Vec<f64>,
     pub(super) b: Vec<f64>,
@@ -23,7 +23,7 @@ pub(super) struct Matter {
 
 /// The initial value of a job's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Before {
+pub(super) enum InitialValue {
     /// Zero.
     Nothing,
     /// The present value.
@@ -32,10 +32,10 @@ pub(super) enum Before {
     OldC,
 }
 
-impl Matter {
+impl TrialData {
     pub(super) fn of(scenario: &Scenario, plan: &Plan) -> Self {
         let p = plan.problem;
-        let mut random = Random::new(scenario.seed);
+        let mut random = SeededRandom::new(scenario.seed);
         let digits = scenario.values == Values::Digits;
         let mut some =
             |count: u64| -> Vec<f64> { (0..count).map(|_| element(scenario.values, &mut random)).collect() };
@@ -67,16 +67,16 @@ impl Matter {
     }
 
     /// The initial value of an element.
-    pub(super) fn before(&self, before: Before, old: f64) -> f64 {
+    pub(super) fn before(&self, before: InitialValue, old: f64) -> f64 {
         match before {
-            Before::Nothing => 0.0,
-            Before::Sum => old,
-            Before::OldC => self.beta * old,
+            InitialValue::Nothing => 0.0,
+            InitialValue::Sum => old,
+            InitialValue::OldC => self.beta * old,
         }
     }
 
     /// Adds α times a product to the initial value; all by rows.
-    pub(super) fn multiply(&self, a: &[f64], b: &[f64], depth: usize, before: Before, to: &mut [f64]) {
+    pub(super) fn multiply(&self, a: &[f64], b: &[f64], depth: usize, before: InitialValue, to: &mut [f64]) {
         let cols = b.len() / depth.max(1);
         for (at, element) in to.iter_mut().enumerate() {
             let (i, j) = (at / cols, at % cols);
@@ -86,7 +86,14 @@ impl Matter {
     }
 
     /// Adds a sum or a difference to the initial value.
-    pub(super) fn combine(&self, a: &[f64], b: &[f64], subtracts: bool, before: Before, to: &mut [f64]) {
+    pub(super) fn combine(
+        &self,
+        a: &[f64],
+        b: &[f64],
+        subtracts: bool,
+        before: InitialValue,
+        to: &mut [f64],
+    ) {
         for (at, element) in to.iter_mut().enumerate() {
             let sum = if subtracts { a[at] - b[at] } else { a[at] + b[at] };
             *element = self.before(before, *element) + sum;
@@ -94,7 +101,7 @@ impl Matter {
     }
 }
 
-fn element(values: Values, random: &mut Random) -> f64 {
+fn element(values: Values, random: &mut SeededRandom) -> f64 {
     match values {
         Values::Rounded => random.between(-1.0, 1.0),
         Values::Whole => random.between(-20.0, 20.0).round() * 4.0,

@@ -4,8 +4,8 @@
 //!
 //! Invariant: the plan's members come first, in their order.
 
-use crate::machine::End;
-use crate::setting::{Pace, Setting};
+use crate::machine::SimWorker;
+use crate::setting::{Setting, SimRates};
 use bramble_plan::{Machine, Member, Plan};
 use bramble_schedule::limits::NEIGHBOURS_MAX;
 use bramble_schedule::primary::{PeerInfo, Referred};
@@ -14,17 +14,17 @@ use bramble_schedule::primary::{PeerInfo, Referred};
 pub(super) fn of(plan: &Plan, machines: &[Machine], recovers: bool) -> Vec<(usize, PeerInfo)> {
     let neighbours = neighbours(plan, machines, recovers);
     let members = plan.members.iter().zip(neighbours);
-    let mut people: Vec<(usize, PeerInfo)> = members
+    let mut participants: Vec<(usize, PeerInfo)> = members
         .map(|(member, neighbours)| {
             let info = info(&machines[member.machine], member.memory_bytes);
             (member.machine, PeerInfo { neighbours, ..info })
         })
         .collect();
-    if recovers && people.iter().all(|(machine, _)| *machine != 0) {
+    if recovers && participants.iter().all(|(machine, _)| *machine != 0) {
         let info = info(&machines[0], machines[0].memory_bytes);
-        people.push((0, PeerInfo { is_reserve: true, ..info }));
+        participants.push((0, PeerInfo { is_reserve: true, ..info }));
     }
-    people
+    participants
 }
 
 /// A machine's `PeerInfo` with this credit.
@@ -42,13 +42,13 @@ pub(super) fn info(machine: &Machine, credit_bytes: u64) -> PeerInfo {
 }
 
 /// A simulated machine by its index, with this grant.
-pub(super) fn end((number, grant_bytes): (usize, u64), machines: &[Machine], setting: &Setting) -> End {
-    let pace = setting.paces.get(number).copied().unwrap_or(Pace::USUAL);
+pub(super) fn end((number, grant_bytes): (usize, u64), machines: &[Machine], setting: &Setting) -> SimWorker {
+    let rates = setting.rates.get(number).copied().unwrap_or(SimRates::USUAL);
     let speed = setting.speeds.get(number).copied().unwrap_or(1.0);
     let said = &machines[number];
     let really = Machine { gflops: said.gflops * speed, ..said.clone() };
     let moves = setting.moves_s_per_byte.get(number).copied().unwrap_or(0.0);
-    End::new((number, grant_bytes), &really, pace, setting.additions_first).moving(moves)
+    SimWorker::new((number, grant_bytes), &really, rates, setting.additions_first).moving(moves)
 }
 
 /// Bandwidth of a machine's link in bytes a second, and latency in seconds.

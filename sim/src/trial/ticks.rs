@@ -2,7 +2,7 @@
 //!
 //! Invariants: the limits are those of `schedule/src/limits.rs`, and as in reality any byte that moves counts as heard.
 
-use super::{Happening, TICK_S, Trial};
+use super::{TICK_S, Trial, TrialEvent};
 use bramble_schedule::limits::{NEIGHBOUR_BEAT, PRIMARY_SILENCE_MAX, STALL_MAX};
 use bramble_schedule::primary::Event;
 
@@ -12,9 +12,9 @@ const TICKS_A_BEAT: u64 = (NEIGHBOUR_BEAT.as_millis() as f64 / 1e3 / TICK_S) as 
 impl Trial {
     /// A tick at all ends.
     pub(super) fn tick(&mut self) {
-        self.agenda.add(TICK_S, Happening::Tick);
+        self.event_queue.add(TICK_S, TrialEvent::Tick);
         self.ticks += 1;
-        let now = self.agenda.now();
+        let now = self.event_queue.now();
         for peer in 0..self.nodes.len() {
             // A worker whose bytes arrive, or that takes those of a body, is alive, even in a long frame.
             let is_heard = self.lanes[self.back(peer)].moves() || self.lanes[self.out(peer)].takes_a_body();
@@ -22,7 +22,7 @@ impl Trial {
                 let lanes = (self.back(peer), self.out(peer));
                 let (came, gone) =
                     (self.lanes[lanes.0].gone_after(TICK_S), self.lanes[lanes.1].gone_after(TICK_S));
-                self.tell(Event::Flow { peer, came, gone, held: 0 });
+                self.dispatch(Event::Flow { peer, came, gone, held: 0 });
             }
             let moves = self.lanes[self.out(peer)].moves();
             let node = &mut self.nodes[peer];
@@ -45,14 +45,14 @@ impl Trial {
             }
         }
         if self.stands == 0 {
-            self.tell(Event::Tick);
+            self.dispatch(Event::Tick);
             self.check_time();
         }
     }
 
     /// Whether a frame has stalled for too long, in transit or because it was not announced.
     fn has_stalled(&self, lane: usize) -> bool {
-        let (now, lane_is) = (self.agenda.now(), &self.lanes[lane]);
+        let (now, lane_is) = (self.event_queue.now(), &self.lanes[lane]);
         let told = self.receiver(lane).map_or(lane_is.first_since, |peer| self.nodes[peer].announced);
         // A suspended end takes arrived frames before it reads its clock.
         let stands = match self.receiver(lane) {
