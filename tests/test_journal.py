@@ -288,7 +288,7 @@ def test_another_product_is_refused_with_what_differs(tmp_path, operands):
     other[17, 3] += 1
     other = save(tmp_path, "other.npy", other)
     for changed, names in [
-        ((a, other, *product[2:]), [r"B is not what it was", r"other\.npy"]),
+        ((a, other, *product[2:]), [r"B is not the same", r"other\.npy"]),
         ((*product, "--alpha", "2"), [r"--alpha was 1, and is 2 now"]),
         ((*product[:-1], "row:3"), [r"--strategy was row:1, and is row:3 now"]),
         ((*product[:4], *SLOW[:4], "--tile", "41"), [r"--tile was 40"]),

@@ -1,4 +1,4 @@
-//! The ways to break the schedule that `mutants.py` tries can all still be tried.
+//! Checks that every mutant of `mutants.json` can still be applied.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 

@@ -1,10 +1,10 @@
-//! Whole products under the virtual clock: by every strategy, against what can be worked out by hand, twice alike.
+//! Whole products under the virtual clock, with every strategy: compared with hand calculations, and reproducible.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_matrix::DType;
 use bramble_plan::{Cut, LinkRate, Machine, Order, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
-use bramble_sim::{Report, Setting, simulate};
+use bramble_sim::{Setting, SimReport, simulate};
 
 fn machine(name: &str, threads: u32, gflops: f64, bytes_per_s: Option<f64>) -> Machine {
     Machine {
@@ -34,7 +34,7 @@ fn near(is: f64, should: f64, part: f64) {
     assert!((is - should).abs() <= part * should, "{is} instead of {should}");
 }
 
-fn busy(report: &Report) -> f64 {
+fn busy(report: &SimReport) -> f64 {
     report.machines.iter().map(|m| m.busy_s).sum()
 }
 
@@ -97,7 +97,7 @@ fn a_slow_worker_takes_what_its_operations_take() {
     let p = problem(2048, 2048, 2048);
     let plan = planned(&p, Cut::default(), &machines, "reuse", false);
     let report = simulate(&plan, &machines, &Setting::ideal());
-    // The first panels on their way, the last tile on its.
+    // The ends: the first panels and the last tile are on the link.
     let ends = (2.0 * 256.0 * 1024.0 * 8.0 + 256.0 * 256.0 * 8.0) / 1e9;
     near(report.seconds, p.flops() / 2e9 + ends, 0.01);
 }
@@ -108,7 +108,7 @@ fn a_slow_link_takes_what_its_bytes_take() {
     let p = problem(2048, 2048, 2048);
     let plan = planned(&p, Cut::default(), &machines, "reuse", false);
     let report = simulate(&plan, &machines, &Setting::ideal());
-    // Both operands once; then the tiles of the last step, most of which come back while it is still sent.
+    // Both operands once; then the tiles of the last step, most of which return while it is still being sent.
     let (out, back) = (p.operand_bytes() / 1e7, p.result_bytes() / 1e7);
     assert!(report.seconds > out && report.seconds < out + 0.6 * back, "{} {out} {back}", report.seconds);
     near(report.bytes_sent() as f64, p.operand_bytes(), 0.01);
@@ -148,7 +148,7 @@ fn operands_leave_the_primary_once_where_workers_pass_them_on() {
         assert!(relayed.bytes_off(&predicted) < 0.01, "{strategy}: {}", relayed.bytes_off(&predicted));
         near(passed as f64, predicted.bytes_relayed as f64, 0.01);
         let times = (relayed.seconds, alone.seconds, predicted.seconds, once / 1e8);
-        // At worst all of C comes home when both operands are there.
+        // In the worst case all of C returns after both operands have been sent.
         let worst = 1.02 * (times.3 + p.result_bytes() / 1e8);
         assert!(times.0 < times.1 && times.0 < worst, "{strategy}: {times:?}");
     }
@@ -192,8 +192,8 @@ fn predictions_are_near_what_is_simulated() {
     }
 }
 
-/// Four workers, of which the first is so much slower than it said: (with stealing, without, ideal seconds).
-fn one_slow(speed: f64, workers: usize, k: u64, strategy: &str) -> (Report, Report, f64) {
+/// Workers of which the first is slower than stated: (with stealing, without, ideal seconds).
+fn one_slow(speed: f64, workers: usize, k: u64, strategy: &str) -> (SimReport, SimReport, f64) {
     let mut machines = vec![machine("primary", 4, 24.0, None)];
     machines.extend((0..workers).map(|_| machine("worker", 4, 24.0, Some(117e6))));
     machines[0].nic_bytes_per_s = Some(400e6);
@@ -218,7 +218,7 @@ fn a_slow_machine_s_work_is_taken_over_and_all_are_done_at_the_same_time() {
         assert!(with.seconds < ideal * (1.0 + off), "{speed}: {} s, ideal {ideal}", with.seconds);
         assert!(without.seconds > ideal * 1.5, "{speed}: {} s without", without.seconds);
         let moved: f64 = with.moved.iter().filter(|m| m.from == 0).map(|m| m.part).sum();
-        // What it kept: its part of all speeds, and some.
+        // The slow machine keeps its part by speed, and a little more.
         let kept = speed / (3.0 + speed);
         assert!((0.25 - moved - kept).abs() < 0.04, "{moved} of all work moved");
         for (at, m) in with.machines.iter().enumerate() {
@@ -233,7 +233,7 @@ fn machines_that_do_as_they_said_keep_their_work() {
     let (with, without, _) = one_slow(1.0, 4, 8192, "reuse");
     assert!(with.moved.is_empty());
     assert_eq!(with.seconds, without.seconds);
-    // Parts that are even, and a machine that is not.
+    // Even shares, and one machine that is slower.
     let (with, without, ideal) = one_slow(0.8, 5, 8192, "reuse");
     assert!(with.seconds < 0.9 * without.seconds, "{} s and {} s", with.seconds, without.seconds);
     assert!(with.seconds < 1.1 * ideal, "{} s, ideal {ideal}", with.seconds);
@@ -256,7 +256,7 @@ fn every_strategy_ends_with_a_slow_machine_and_the_same_jobs() {
             for seed in 0..3 {
                 let speeds = vec![1.0, 1.0, 0.1];
                 let report = simulate(&plan, &machines, &Setting { seed, speeds, ..Setting::measured() });
-                // A sum of panels that Strassen's method makes is made by everybody who has the panel.
+                // With Strassen's method every machine that has a panel computes its sums itself.
                 assert!(report.jobs == jobs || strategy.starts_with("strassen"), "{strategy}");
                 assert_eq!(report.tiles, plan.tiles(), "{strategy}");
                 moves += report.moved.iter().map(|m| m.times).sum::<u64>();
@@ -266,7 +266,7 @@ fn every_strategy_ends_with_a_slow_machine_and_the_same_jobs() {
     assert!(moves > 30, "{moves} moves");
 }
 
-/// Four equal workers on links and a primary's link of `bytes_per_s`.
+/// Four equal workers, and a primary whose network card has `bytes_per_s`.
 fn four_equal(gflops: f64, bytes_per_s: f64) -> Vec<Machine> {
     let nic = |machine| Machine { nic_bytes_per_s: Some(bytes_per_s), memory_bytes: 4 << 30, ..machine };
     let worker = |_| nic(machine("worker", 1, gflops, Some(bytes_per_s)));

@@ -17,7 +17,7 @@ use crate::hosts::Host;
 use crate::quantity::{counted, seconds};
 use crate::turned_away::TurnedAway;
 use bramble_link::{Door, DoorLimits, LinkError, Security};
-use bramble_primary::End;
+use bramble_primary::MachineLink;
 use bramble_worker::DOOR;
 use bramble_worker::limits::HANDSHAKE_DEADLINE;
 use std::cell::RefCell;
@@ -43,7 +43,7 @@ pub(crate) struct ClusterSpec {
 /// Links to the connected workers, and the errors of the others.
 #[derive(Default)]
 pub(crate) struct ConnectedWorkers {
-    pub(crate) ends: Vec<End>,
+    pub(crate) ends: Vec<MachineLink>,
     pub(crate) missing: Vec<Failure>,
     /// Accepts and dials workers later, while the product runs.
     pub(crate) later: Option<LateWorkers>,
@@ -97,7 +97,7 @@ impl ClusterSpec {
         while met.ends.len() < usize::from(awaited) {
             match tokio::time::timeout_at(deadline, door.next()).await {
                 Ok((_, Ok(arrival))) => {
-                    met.ends.push(End { link: arrival.link, threads_max: 0, was_dialled: false })
+                    met.ends.push(MachineLink { link: arrival.link, threads_max: 0, was_dialled: false })
                 }
                 Ok((peer, Err(e))) => {
                     turned_away.add(Instant::now(), peer, &e).iter().for_each(|line| crate::say(line));
@@ -150,7 +150,7 @@ fn same_worker(one: &Host, other: &Host, address: &str) -> Failure {
     ))
 }
 
-async fn dial(host: Host, security: Security) -> Result<End, Failure> {
+async fn dial(host: Host, security: Security) -> Result<MachineLink, Failure> {
     let name = host.to_string();
     let lookup = tokio::net::lookup_host((host.name.as_str(), host.port)).await;
     let addresses: Vec<SocketAddr> = match lookup {
@@ -166,7 +166,7 @@ async fn dial(host: Host, security: Security) -> Result<End, Failure> {
     let mut last = format!("worker {name}: no address");
     for address in addresses {
         match security.reach(address, HANDSHAKE_DEADLINE).await {
-            Ok(link) => return Ok(End { link, threads_max: host.slots, was_dialled: true }),
+            Ok(link) => return Ok(MachineLink { link, threads_max: host.slots, was_dialled: true }),
             Err(e @ (LinkError::Untrusted(_) | LinkError::Shut)) => last = format!("worker {name}: {e}"),
             Err(e) => {
                 last = format!("worker {name}: {e}; start one there with: bramble worker --listen {address}");

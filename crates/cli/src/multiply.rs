@@ -12,9 +12,9 @@ use crate::trace::TraceFile;
 use crate::turned_away::TurnedAway;
 use crate::until::{Completion, done_or_stopped};
 use bramble_matrix::{DType, Matrix, Output, Shape};
-use bramble_primary::keeper::{JournalFile, Journaling};
-use bramble_primary::log::{Log, Phase};
-use bramble_primary::{Finished, PrimaryError, Report, Request, Stop, Wrong, gone_on_with, multiply};
+use bramble_primary::journal_writer::{JournalFile, JournalOptions};
+use bramble_primary::log::{EventLog, Phase};
+use bramble_primary::{Finished, PrimaryError, Report, Request, Stop, WrongTiles, multiply, prepare_resume};
 use bramble_worker::{default_threads, host_name};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -97,7 +97,7 @@ fn with_way_back(args: &MultiplyArgs, failure: Failure) -> Failure {
 }
 
 /// The file of `--trace`, and the event log that it is rendered from.
-fn trace(args: &MultiplyArgs, began: Instant) -> Result<Option<(TraceFile, Log)>, Failure> {
+fn trace(args: &MultiplyArgs, began: Instant) -> Result<Option<(TraceFile, EventLog)>, Failure> {
     let Some(path) = &args.trace else { return Ok(None) };
     if is_same(path, args.file()) {
         return Err(Failure::usage(format!("--trace {}: is the name of C", path.display())));
@@ -228,7 +228,7 @@ fn old_c(path: &Path, shape: Shape, args: &MultiplyArgs) -> Result<Matrix, Failu
 }
 
 /// Creates the output of C. Signals are handled from here on, so that no unfinished file stays behind.
-fn place(args: &MultiplyArgs, operands: &Operands) -> Result<(Output, Option<Journaling>), Failure> {
+fn place(args: &MultiplyArgs, operands: &Operands) -> Result<(Output, Option<JournalOptions>), Failure> {
     let (shape, dtype) = (Shape::new(operands.a.shape().rows, operands.b.shape().cols), operands.a.dtype());
     let Some(path) = args.file() else { return Ok((Output::anonymous(shape, dtype)?, None)) };
     let (output, journal) = crate::resume::begin(args, path, shape, dtype)?;
@@ -240,8 +240,8 @@ async fn compute(
     args: &MultiplyArgs,
     team: TeamSpec,
     operands: Operands,
-    (output, journal): (Output, Option<Journaling>),
-    (mut log, began, stop): (Option<Log>, Instant, Rc<Stop>),
+    (output, journal): (Output, Option<JournalOptions>),
+    (mut log, began, stop): (Option<EventLog>, Instant, Rc<Stop>),
 ) -> Result<(Finished, Option<Rc<RefCell<TurnedAway>>>), Failure> {
     let dtype = operands.a.dtype();
     let (m, k, n) = (operands.a.shape().rows, operands.a.shape().cols, operands.b.shape().cols);
@@ -279,7 +279,7 @@ async fn compute(
     };
     // Checking large A, B and C of the interrupted run takes long: no worker is connected yet that would have to
     // wait.
-    let mut request = gone_on_with(request, &watch).await?;
+    let mut request = prepare_resume(request, &watch).await?;
     log.iter_mut().for_each(|log| log.phase(Phase::Reaching));
     let mut gathered = team.gather(&args.team, purpose).await?;
     gathered.expect_more(told);
@@ -334,7 +334,7 @@ async fn keep(
         sealed.commit()?;
         journal.iter().for_each(JournalFile::step);
         if reads_c {
-            journal.iter().for_each(JournalFile::is_of_use_until_told);
+            journal.iter().for_each(JournalFile::keep_until_reported);
         } else {
             journal.take().into_iter().for_each(JournalFile::remove);
         }
@@ -384,7 +384,7 @@ fn conclude(
 }
 
 /// The notice about wrong tiles: C is right now, but the machine needs attention.
-fn told(wrong: &Wrong) -> String {
+fn told(wrong: &WrongTiles) -> String {
     let (tiles, were) = match wrong.tiles {
         1 => ("one tile".to_owned(), "was"),
         more => (format!("{more} tiles"), "were"),

@@ -5,7 +5,7 @@ use crate::args::MultiplyArgs;
 use crate::meter::{PARTS, ProgressMeter};
 use crate::quantity::{counted, seconds};
 use bramble_plan::Decision;
-use bramble_primary::{PrimaryError, Progress as State, RelayReport, Resumed, Unreachable, Watch};
+use bramble_primary::{PrimaryError, ProductObserver, Progress as State, RelayReport, Resumed, Unreachable};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::RefCell;
 use std::io::IsTerminal;
@@ -56,7 +56,7 @@ impl ProgressDisplay {
     }
 }
 
-impl Watch for ProgressDisplay {
+impl ProductObserver for ProgressDisplay {
     fn decided(&self, decision: &Decision) {
         if self.quiet {
             return;

@@ -15,8 +15,8 @@ use crate::bench::{LinkName, follow};
 use crate::exit::{Exit, Failure};
 use crate::signals::StopSignals;
 use bramble_link::{Late, Launch, Link, LinkError, Order, World};
-use bramble_primary::End;
-use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
+use bramble_primary::MachineLink;
+use bramble_worker::{Config, SessionLedger, available_memory, default_threads, host_name, serve_link};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::{LocalSet, spawn_local};
@@ -209,12 +209,12 @@ impl Ranks {
     }
 
     /// Links to all other ranks. Has to run inside a `LocalSet`.
-    pub(crate) fn meet(world: &World, threads: Option<u16>) -> Result<Vec<End>, Failure> {
+    pub(crate) fn meet(world: &World, threads: Option<u16>) -> Result<Vec<MachineLink>, Failure> {
         let failed = |e: LinkError| Failure::failed(format!("--link mpi: {e}"));
         drive(world, threads)?;
         world.tell(Order::Serve).map_err(failed)?;
         let link = |rank| world.link(rank, &format!("rank {rank}")).map_err(failed);
-        let end = |link: Link| End { link, threads_max: 0, was_dialled: false };
+        let end = |link: Link| MachineLink { link, threads_max: 0, was_dialled: false };
         (1..world.size()).map(|rank| link(rank).map(end)).collect()
     }
 
@@ -280,7 +280,7 @@ fn serve(world: &World, threads: Option<u16>, work: impl Future<Output = Option<
 async fn sessions(world: &World, args: &TeamArgs) -> Option<Exit> {
     let Allotment { threads, memory_bytes, pin_from } = allotment(world, args.threads, args.memory);
     let config = Config { threads, memory_bytes, kernel: None, pin_from, gives_way: true, name: host_name() };
-    let ledger = Ledger::new();
+    let ledger = SessionLedger::new();
     let mut order = world.told().await.ok()?;
     while order == Order::Serve {
         let link = world.link(0, "primary").ok()?;

@@ -7,7 +7,7 @@ use crate::plan::{json as plan_json, text as plan_text};
 use crate::quantity::{bytes, counted, seconds};
 use bramble_matrix::Verdict;
 use bramble_plan::Sums;
-use bramble_primary::{Loss, MachineReport, Moved, RelayReport, Report, Unreachable, Wrong};
+use bramble_primary::{MachineLoss, MachineReport, MovedWork, RelayReport, Report, Unreachable, WrongTiles};
 use serde_json::{Value, json};
 
 /// The limit of a run that took longer to start than to compute.
@@ -52,7 +52,7 @@ pub(crate) fn text(
         };
         out.push(format!("plan      {strategy}: {predicted} predicted, {took} measured; limited by {by}"));
         let held = report.machines.iter().map(|m| m.memory_bytes).max().unwrap_or(0);
-        out.push(format!("memory    {}", plan_text::memory(held, report.aside_bytes_max)));
+        out.push(format!("memory    {}", plan_text::memory(held, report.partial_sum_bytes_max)));
     }
     if let Some(instead) = &report.instead {
         out.push(format!("instead   {instead}"));
@@ -185,7 +185,7 @@ pub(crate) fn json(report: &Report, total_seconds: f64, digest: &str) -> Value {
         "primary": {
             "bytes_sent": report.bytes_sent,
             "bytes_received": report.bytes_received,
-            "sums_bytes_max": report.aside_bytes_max,
+            "sums_bytes_max": report.partial_sum_bytes_max,
             "cpu_s": cpu_seconds(),
             "rss_peak_bytes": rss_peak_bytes(),
             "io": account::io_json(report.io.as_ref()),
@@ -217,15 +217,15 @@ fn relay_json(relay: &RelayReport) -> Value {
     json!({"pairs": relay.pairs, "unreachable": relay.unreachable.iter().map(pair).collect::<Vec<_>>()})
 }
 
-fn wrong_json(w: &Wrong) -> Value {
+fn wrong_json(w: &WrongTiles) -> Value {
     json!({ "names": w.names, "tiles": w.tiles, "text": w.text })
 }
 
-fn lost_json(l: &Loss) -> Value {
+fn lost_json(l: &MachineLoss) -> Value {
     json!({"name": l.name, "why": l.why, "at_s": l.at_s, "parts": l.parts, "part": l.part})
 }
 
-fn moved_json(m: &Moved) -> Value {
+fn moved_json(m: &MovedWork) -> Value {
     json!({"from": m.from, "to": m.to, "times": m.times, "tile_steps": m.tile_steps, "part": m.part})
 }
 

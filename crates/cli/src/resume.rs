@@ -11,7 +11,9 @@ use crate::exit::Failure;
 use crate::quantity::counted;
 use bramble_kernel::Choice;
 use bramble_matrix::{DType, Digest128, Matrix, Output, Shape, Unfinished};
-use bramble_primary::keeper::{Found, Journal, Journaling, Steps, find, journal_of, look};
+use bramble_primary::journal_writer::{
+    CrashPoints, FoundJournal, Journal, JournalOptions, find_journal, journal_of, read_journal,
+};
 use bramble_worker::default_threads;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -25,7 +27,7 @@ pub(crate) fn begin(
     path: &Path,
     shape: Shape,
     dtype: DType,
-) -> Result<(Output, Journaling), Failure> {
+) -> Result<(Output, JournalOptions), Failure> {
     let place = Unfinished::lock(path)?;
     let file = journal_of(place.target());
     let name = file.display().to_string();
@@ -62,8 +64,8 @@ pub(crate) fn begin(
         }
     };
     let every = Duration::from_millis(args.journal_ms);
-    let steps = args.die_at.map_or_else(Steps::default, Steps::die_at);
-    Ok((output, Journaling { path: file, before, every, steps }))
+    let crash_points = args.die_at.map_or_else(CrashPoints::default, CrashPoints::die_at);
+    Ok((output, JournalOptions { path: file, before, every, crash_points }))
 }
 
 /// What an interrupted run left.
@@ -77,21 +79,25 @@ enum Left {
 /// What the unfinished file and the journal beside it hold.
 fn found(journal: &Path, has_part: bool, target: &Path) -> Result<Left, Failure> {
     let (name, part) = (journal.display(), part_of(target));
-    let (found, part) = (find(journal)?, part.display());
+    let (found, part) = (find_journal(journal)?, part.display());
     let why = match (found, has_part) {
-        (Found::Journal(before), true) => return Ok(Left::Tiles(before)),
-        (Found::Journal(before), false) => {
+        (FoundJournal::Journal(before), true) => return Ok(Left::Tiles(before)),
+        (FoundJournal::Journal(before), false) => {
             format!("{name} lists {}, but their file, {part}, is missing", share_of(&before))
         }
-        (Found::Missing, true) => {
+        (FoundJournal::Missing, true) => {
             format!("{part} exists, but its journal of completed tiles, {name}, is missing")
         }
-        (Found::Missing, false) => format!("there is nothing to resume: neither {part} nor {name} exists"),
-        (Found::Empty, _) => {
+        (FoundJournal::Missing, false) => {
+            format!("there is nothing to resume: neither {part} nor {name} exists")
+        }
+        (FoundJournal::Empty, _) => {
             format!("{name} is empty: the interrupted run ended before it wrote its journal")
         }
-        (Found::NoTiles, _) => format!("{name} has no tile: the interrupted run completed none"),
-        (Found::Unreadable(why), _) => format!("{name} cannot be used: {why}"),
+        (FoundJournal::NoTiles, _) => {
+            format!("{name} has no tile: the interrupted run completed none")
+        }
+        (FoundJournal::Unreadable(why), _) => format!("{name} cannot be used: {why}"),
     };
     Ok(Left::Nothing(why))
 }
@@ -132,7 +138,7 @@ pub(crate) fn is_done(
     if !is_asked || part_of(&target).exists() || !target.exists() {
         return Ok(false);
     }
-    let Found::Journal(journal) = look(&file)? else { return Ok(false) };
+    let FoundJournal::Journal(journal) = read_journal(&file)? else { return Ok(false) };
     let (name, threads) = (target.display(), args.team.threads.map_or_else(default_threads, usize::from));
     let is_result = is_result(&journal, &Matrix::open_file(&target)?, threads)?;
     if !is_result && old_c.is_none() {
@@ -194,7 +200,10 @@ pub(crate) fn left(path: &Path) -> Option<String> {
     let left = kept(path);
     let target = target_of(path);
     // A journal that cannot be read now may be readable later, so its files stay.
-    if matches!(find(&journal_of(&target)), Ok(Found::Missing | Found::Empty | Found::NoTiles)) {
+    if matches!(
+        find_journal(&journal_of(&target)),
+        Ok(FoundJournal::Missing | FoundJournal::Empty | FoundJournal::NoTiles)
+    ) {
         // A thread may still be syncing C; it does so on the removed file.
         forget(path);
     }
@@ -211,7 +220,7 @@ pub(crate) fn forget(path: &Path) {
 /// The kept tiles and the command that resumes the run, as a sentence.
 pub(crate) fn kept(path: &Path) -> Option<String> {
     let target = target_of(path);
-    let Ok(Found::Journal(journal)) = find(&journal_of(&target)) else { return None };
+    let Ok(FoundJournal::Journal(journal)) = find_journal(&journal_of(&target)) else { return None };
     let text = || format!("{} are kept; resume with: {}", share_of(&journal), command());
     part_of(&target).exists().then(text)
 }

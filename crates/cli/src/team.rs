@@ -17,8 +17,8 @@ use crate::turned_away::TurnedAway;
 use bramble_kernel::Choice;
 use bramble_link::{LocalKind, World, thread_pair};
 use bramble_matrix::DType;
-use bramble_primary::{End, Ends};
-use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
+use bramble_primary::{MachineLink, MachineLinks};
+use bramble_worker::{Config, SessionLedger, available_memory, default_threads, host_name, serve_link};
 use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::sync::mpsc;
@@ -40,7 +40,7 @@ pub(crate) enum TeamSpec {
 
 /// Links to all workers that could be reached.
 pub(crate) struct GatheredTeam {
-    pub(crate) ends: Ends,
+    pub(crate) ends: MachineLinks,
     /// Errors of the workers that could not be reached.
     pub(crate) missing: Vec<Failure>,
     /// Accepts and dials workers while the product runs.
@@ -164,7 +164,7 @@ impl TeamSpec {
                 // start.
                 kernel = probed(purpose)?;
                 let links = processes.meet(meeting).await?;
-                let end = |link| End { link, threads_max: 0, was_dialled: false };
+                let end = |link| MachineLink { link, threads_max: 0, was_dialled: false };
                 let ends = links.into_iter().map(end).collect();
                 ConnectedWorkers { ends, ..ConnectedWorkers::default() }
             }
@@ -176,7 +176,7 @@ impl TeamSpec {
         let allotment = allotment.unwrap_or_else(|| own(args, is_local));
         let (local, threads) = (own_threads(allotment, !workers.is_empty()), allotment.threads);
         Ok(GatheredTeam {
-            ends: Ends { local, workers, alike: is_local, missing: Vec::new(), later: None },
+            ends: MachineLinks { local, workers, alike: is_local, missing: Vec::new(), later: None },
             missing,
             later,
             turned_away,
@@ -233,16 +233,16 @@ fn own(args: &TeamArgs, is_local: bool) -> Allotment {
 }
 
 /// Runs this process's own compute threads as a worker, over a thread link.
-fn own_threads(allotment: Allotment, has_others: bool) -> End {
+fn own_threads(allotment: Allotment, has_others: bool) -> MachineLink {
     let Allotment { threads, memory_bytes, pin_from } = allotment;
     let config =
         Config { threads, memory_bytes, kernel: None, pin_from, gives_way: has_others, name: host_name() };
     let (here, there) = thread_pair("primary", "this machine");
     tokio::task::spawn_local(async move {
         // The primary's end of the link reports how the session ended.
-        let _ = serve_link(there, None, &config, &Ledger::new()).await;
+        let _ = serve_link(there, None, &config, &SessionLedger::new()).await;
     });
-    End { link: here, threads_max: 0, was_dialled: false }
+    MachineLink { link: here, threads_max: 0, was_dialled: false }
 }
 
 /// The kernel that `auto` resolves to on this machine.

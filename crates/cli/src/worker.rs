@@ -9,7 +9,8 @@ use crate::signals::StopSignals;
 use crate::trust;
 use bramble_link::{ClusterKey, Endpoint, Security};
 use bramble_worker::{
-    Config, Ledger, WorkerError, available_memory, default_threads, host_name, pinnable_cores, serve_link,
+    Config, SessionLedger, WorkerError, available_memory, default_threads, host_name, pinnable_cores,
+    serve_link,
 };
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -133,7 +134,7 @@ async fn serve(args: &WorkerArgs, config: Config) -> Result<Exit, Failure> {
 /// Serves the parent process.
 async fn inherited(config: &Config) -> Result<(), WorkerError> {
     let endpoint = Endpoint::inherited().map_err(|e| WorkerError::Here(format!("--inherited: {e}")))?;
-    serve_link(endpoint.open("primary")?, None, config, &Ledger::new()).await
+    serve_link(endpoint.open("primary")?, None, config, &SessionLedger::new()).await
 }
 
 /// Logs how sessions end.

@@ -1,13 +1,13 @@
-//! The rate at which memory gives the elements of a thin product to all threads: measured at the largest of A, B and C.
+//! Measures the rate at which memory feeds all threads of a thin product, on the largest of A, B and C.
 //!
-//! Place in the flow: before a product is planned, where it has so few operations for each byte that memory may bind it.
+//! Place in the flow: before planning, for products with so few operations per byte that memory bandwidth may bind them.
 //!
-//! Invariants: operands are only read; of a C that is larger than both, zeros are written over the zeros that it has before
-//! anything is computed. At most `PROBE_BYTES` are touched, by as many threads as will compute, each in a place of its own and
-//! there one piece after another, as the product walks along rows; no thread begins a piece after `PROBE_TIME`.
-//! So the mean contains the first touch of mapped pages, which the product pays for, too, and little of what a cache still holds.
+//! Invariants: operands are only read; in a C that is larger than both, zeros are written over its zeros before anything is
+//! computed. The probe touches at most `PROBE_BYTES`, with as many threads as will compute. Each thread has a place of its own
+//! and touches one piece after another, as the product walks along rows; no thread begins a piece after `PROBE_TIME`.
+//! So the mean includes the first touch of mapped pages, which the product pays for, too, and hardly any cached data.
 //!
-//! Deliberately absent: products with many operations for each byte, and generated operands, which are not in memory.
+//! Deliberately absent: products with many operations per byte, and generated operands, which are not in memory.
 
 use bramble_matrix::{Matrix, Output, Rect, Span};
 use bramble_plan::{MemoryRate, Problem};
@@ -15,19 +15,19 @@ use std::hint::black_box;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// Operations for each byte of A, B and C below which memory may bind a product.
+/// Operations per byte of A, B and C below which memory may bind a product.
 const OPERATIONS_A_BYTE: f64 = 64.0;
-/// Smaller products are over before anything could be measured.
+/// Smaller products end before a measurement would.
 const BYTES_LEAST: f64 = 32e6;
 /// Bytes that all threads together touch.
 const PROBE_BYTES: u64 = 16 << 20;
-/// How long a thread goes on: files that are not in memory yet would take seconds for that many bytes.
+/// How long a thread may probe: files that are not in memory yet would take seconds for that many bytes.
 const PROBE_TIME: Duration = Duration::from_millis(20);
-/// Bytes that a thread touches between two readings of the clock, about.
+/// Bytes that a thread touches between two readings of the clock, approximately.
 const PIECE_BYTES: u64 = 1 << 16;
 
-/// The rate for bytes of A, B and C, or nothing where memory does not bind the product. A and B of one file count twice and are
-/// read once. Nothing may have been written into C before.
+/// The rate for bytes of A, B and C, or `None` if memory does not bind the product. If A and B are one file, its bytes count
+/// twice but are read once. C must not have been written to before.
 pub(crate) fn memory_rate(
     problem: &Problem,
     (a, b): (&Matrix, &Matrix),
@@ -53,13 +53,13 @@ pub(crate) fn memory_rate(
     })
 }
 
-/// Whether both are read from one file.
+/// Whether both are mapped from one file.
 fn is_one_file(a: &Matrix, b: &Matrix) -> bool {
     let place = |m: &Matrix| m.file().and_then(|f| f.metadata().ok()).map(|meta| (meta.dev(), meta.ino()));
     place(a).is_some_and(|at| Some(at) == place(b))
 }
 
-/// A matrix as pieces of about `PIECE_BYTES`: parts of long lines, or some short lines together.
+/// A matrix in pieces of about `PIECE_BYTES`: parts of long lines, or several short lines together.
 #[derive(Clone, Copy)]
 struct Pieces {
     line_bytes: u64,
@@ -76,7 +76,7 @@ impl Pieces {
         Self { line_bytes, lines_each, parts_of_a_line, count: lines / lines_each * parts_of_a_line }
     }
 
-    /// The lines of a piece, and the bytes of each.
+    /// The lines of a piece, and the byte range of each line.
     fn at(&self, piece: u64) -> (Span, Span) {
         let first = piece / self.parts_of_a_line * self.lines_each;
         let lines = Span::new(first, first + self.lines_each);
@@ -91,7 +91,7 @@ impl Pieces {
         if self.parts_of_a_line == 1 { self.lines_each * self.line_bytes } else { PIECE_BYTES }
     }
 
-    /// The pieces of each thread: neighbours, and none of another thread's.
+    /// The pieces of each thread: adjacent, and disjoint from other threads' pieces.
     fn shared_by(&self, threads: u64) -> impl Iterator<Item = std::ops::Range<u64>> + use<> {
         let apart = self.count / threads;
         let each = apart.min(PROBE_BYTES / PIECE_BYTES / threads);
@@ -99,8 +99,8 @@ impl Pieces {
     }
 }
 
-/// The rate at which threads touch pieces; `touch` touches one. The mean is over the last of `parts` equal parts of each thread's
-/// pieces.
+/// The rate at which threads touch pieces; `touch` touches one. The mean is taken over the last of `parts` equal parts of each
+/// thread's pieces.
 fn timed(pieces: Pieces, threads: usize, parts: usize, touch: impl Fn(u64) + Sync) -> Option<MemoryRate> {
     let bytes = pieces.bytes_each() as f64;
     let one_thread = |own: std::ops::Range<u64>| {
@@ -149,7 +149,7 @@ fn read(matrix: &Matrix, threads: usize) -> Option<MemoryRate> {
 fn written(output: &Output, threads: usize) -> Option<MemoryRate> {
     let (shape, size) = (output.shape(), output.dtype().size_bytes() as u64);
     let pieces = Pieces::of(shape.rows, shape.cols * size);
-    // The first pages of a new file cost up to a hundred times as much as others, until the system has seen their order.
+    // The first pages of a new file cost up to a hundred times as much as later ones, until the system detects their order.
     timed(pieces, threads, 4, |piece| {
         let (rows, part) = pieces.at(piece);
         let mut lent = output.lend(Rect::new(rows, Span::new(part.start / size, part.end / size)));
@@ -158,7 +158,7 @@ fn written(output: &Output, threads: usize) -> Option<MemoryRate> {
     })
 }
 
-/// An index of something that is in memory.
+/// An index into memory.
 fn to_index(at: u64) -> usize {
     usize::try_from(at).unwrap_or_else(|_| panic!("{at} is said to be in memory"))
 }

@@ -1,8 +1,8 @@
-//! Bodies of store messages: where the bytes of a piece lie, or how they are made.
+//! Bodies of store messages: references to bytes of an operand, or bytes made for the message.
 //!
-//! Invariants: native elements leave from the operand's own memory, or are left there where the other end can map its
-//! file. What had to be made (converted, transposed) is kept a short while, so that several receivers share it, and so is
-//! each body's checksum: one encoding for all.
+//! Invariants: native elements are sent from the operand's own memory, or not at all if the receiver can map the file.
+//! Converted and transposed pieces are cached for a short while, together with each body's checksum, so that several receivers
+//! share one encoding.
 
 use bramble_link::{Body, Landing, Link, Region};
 use bramble_matrix::{Buffer, Layout, Lent, Matrix, MatrixError, Output, Rect};
@@ -13,12 +13,12 @@ use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-/// Bodies remembered: enough for a few workers at slightly different places …
+/// Size of the cache in bodies: enough for a few workers at slightly different steps …
 const REMEMBERED: usize = 16;
-/// … and little enough memory, where they had to be made.
+/// … and its limit in bytes, for bodies that had to be made.
 const REMEMBERED_BYTES: usize = 16 << 20;
 
-/// The operands of a product, as bodies are made from them.
+/// The operands of a product, and recently made bodies.
 pub(crate) struct Bodies {
     a: Matrix,
     b: Matrix,
@@ -31,13 +31,13 @@ impl Bodies {
         Self { a, b, old_c, recent: VecDeque::new() }
     }
 
-    /// Which operands may be referred to over this link.
+    /// Operands that may be sent by reference to their file over this link.
     pub(crate) fn referred(&self, link: &Link) -> Referred {
         let may_be = |matrix: &Matrix| link.refers_to_files && matrix.file().is_some();
         Referred { a: may_be(&self.a), b: may_be(&self.b) }
     }
 
-    /// The body of a message; runs without gaps between them are one.
+    /// The body of a message; adjacent runs of bytes are merged into one.
     pub(crate) fn body(&mut self, message: &Outgoing, output: &Output) -> Result<Body, MatrixError> {
         let Some(piece) = message.piece else { return Ok(Body::Empty) };
         if piece.lent {
@@ -47,7 +47,7 @@ impl Bodies {
             {
                 copy_old(old, &mut lent)?;
             }
-            return Ok(Body::Lent(Box::new(Tile::new(lent))));
+            return Ok(Body::Lent(Box::new(TileRows::new(lent))));
         }
         if piece.which == Which::Sum {
             return sum_so_far(&piece, output);
@@ -91,12 +91,12 @@ impl Bodies {
 
     fn region(&self, piece: &Piece) -> Result<Region, MatrixError> {
         let matrix = self.operand(piece.which);
-        // The old C travels by rows whatever its file has.
+        // The old C is sent by rows, whatever the order of its file.
         let as_it_lies = piece.which != Which::C || matrix.layout() == Layout::RowMajor;
         if as_it_lies && let Some(lines) = matrix.lines(piece.rect) {
             let region =
                 Region::new(lines.owner, lines.start, lines.line_bytes, lines.pitch_bytes, lines.lines);
-            // What jobs write is a copy of the old C, whatever that is in.
+            // Jobs write to this memory, so it must be a copy of the old C.
             let file = if piece.which == Which::C { None } else { matrix.file() };
             let region = region.merged();
             return Ok(match file {
@@ -117,12 +117,12 @@ impl Bodies {
     }
 }
 
-/// A side of a piece whose bytes are in memory.
+/// A dimension of a piece, as an index into memory.
 fn here(side: u64) -> usize {
     usize::try_from(side).unwrap_or_else(|_| panic!("a piece with {side} lines is said to be in memory"))
 }
 
-/// Reads a rectangle of a column-major matrix row by row.
+/// Reads a rectangle of a column-major matrix as rows.
 fn read_by_rows(matrix: &Matrix, rect: Rect, dst: &mut [u8]) -> Result<(), MatrixError> {
     let size = matrix.dtype().size_bytes();
     let (rows, cols) = (here(rect.rows.len()), here(rect.cols.len()));
@@ -137,7 +137,7 @@ fn read_by_rows(matrix: &Matrix, rect: Rect, dst: &mut [u8]) -> Result<(), Matri
     Ok(())
 }
 
-/// Puts the old C's elements into a tile that is about to be lent.
+/// Copies the old C into a tile that is about to be leased.
 fn copy_old(old: &Matrix, lent: &mut Lent) -> Result<(), MatrixError> {
     let rect = lent.rect();
     let mut rows = Buffer::zeroed(lent.lines() * lent.line_bytes())?;
@@ -153,7 +153,7 @@ fn copy_old(old: &Matrix, lent: &mut Lent) -> Result<(), MatrixError> {
     Ok(())
 }
 
-/// A copy of what is in C, for a worker that goes on from it.
+/// A copy of a sum in C, for a worker that continues it.
 fn sum_so_far(piece: &Piece, output: &Output) -> Result<Body, MatrixError> {
     let mut lent = output.lend(piece.rect);
     let mut buffer = Buffer::zeroed(piece.bytes)?;
@@ -166,13 +166,13 @@ fn sum_so_far(piece: &Piece, output: &Output) -> Result<Body, MatrixError> {
     Ok(Body::Shared(Region::whole(Arc::new(buffer))))
 }
 
-/// Rows of a tile of the output, as a link lands bytes in them.
-pub(crate) struct Tile {
+/// Rows of a tile of the output, as the memory in which a link lands them.
+pub(crate) struct TileRows {
     lent: Lent,
     lines: std::ops::Range<usize>,
 }
 
-impl Tile {
+impl TileRows {
     /// All rows.
     pub(crate) fn new(lent: Lent) -> Self {
         Self { lines: 0..lent.lines(), lent }
@@ -184,7 +184,7 @@ impl Tile {
     }
 }
 
-impl Landing for Tile {
+impl Landing for TileRows {
     fn len(&self) -> usize {
         self.lines.len() * self.lent.line_bytes()
     }

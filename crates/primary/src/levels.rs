@@ -1,9 +1,9 @@
-//! Kernels that multiply by Strassen's method: what a product with them may not promise, and what its check has to know.
+//! Kernels that use Strassen's method: which wishes they rule out, and what the check has to know of them.
 //!
-//! Place in the flow: after the machines have said which kernels they use, and again when C is checked.
+//! Place in the flow: after the machines have named their kernels, and again when C is checked.
 //!
-//! Invariants: integers are exact with every kernel, so nothing of this is about them; what a check is told covers every
-//! machine that could compute, whether it did or not.
+//! Invariants: integers are exact with every kernel and not concerned; the check allows for every machine that could compute,
+//! whether it did or not.
 
 use crate::PrimaryError;
 use crate::opening::Session;
@@ -11,19 +11,19 @@ use bramble_kernel::Choice;
 use bramble_matrix::{DType, TileLevels, Winograd};
 use bramble_plan::{Grid, Wish};
 
-/// The rules by which a machine's kernel cuts products, by the name that it said: a name, and perhaps what its bits depend
-/// on behind a space. `None` for classical kernels and unknown ones.
+/// The rules by which a machine's kernel cuts products. `kernel` is the name from its welcome, possibly followed by a space and
+/// what its bits depend on. `None` for classical and unknown kernels.
 pub(crate) fn rules(kernel: &str, dtype: DType) -> Option<Winograd> {
     of_kernel(kernel.split(' ').next().unwrap_or_default(), dtype)
 }
 
-/// The same for a kernel by the name that a user types.
+/// The same for a kernel by its option name.
 pub(crate) fn of_kernel(name: &str, dtype: DType) -> Option<Winograd> {
     name.parse::<Choice>().ok()?.levels(dtype).filter(|_| dtype.is_float())
 }
 
-/// Of all machines that may compute, the rules of those kernels; and the wish, with what goes with them. Refuses what was
-/// asked for and cannot be had.
+/// The rules of all kernels among machines that may compute, and the wish, adapted to them. Refuses wishes that these kernels
+/// cannot meet.
 pub(crate) fn considered(
     sessions: &[&Session],
     dtype: DType,
@@ -48,22 +48,22 @@ pub(crate) fn considered(
     let mut rules: Vec<Winograd> = found.into_iter().map(|(_, rules)| rules).collect();
     rules.sort_unstable();
     rules.dedup();
-    // Levels of a plan on top of these are out of the question, so none are planned.
+    // Levels of the plan on top of levels in kernels could not be checked, so none are planned.
     Ok((rules, Wish { elementwise: true, ..wish }))
 }
 
-/// Refuses a machine that comes later, where the check of C would not know how its kernel cuts products.
+/// Refuses a machine that joins with a Strassen kernel whose rules the check of C does not allow for.
 pub(crate) fn expected(session: &Session, dtype: DType, known: &[Winograd]) -> Result<(), PrimaryError> {
     match rules(&session.welcome.kernel, dtype) {
         Some(found) if !known.contains(&found) => Err(PrimaryError::Failed(format!(
-            "{} computes with the kernel {}, and nobody did when the product began: what it makes could not be checked",
+            "{} computes with the kernel {}, which no machine had when the product began: its results could not be checked",
             session.name, session.welcome.kernel
         ))),
         _ => Ok(()),
     }
 }
 
-/// What the check is told of tiles that such kernels may have made.
+/// The levels inside tiles that the check has to allow for.
 pub(crate) fn tiles(rules: &[Winograd], grid: Option<&Grid>) -> Vec<TileLevels> {
     let of = |grid: &Grid| {
         let (tile_rows, tile_cols, depth) = (grid.tile_rows, grid.tile_cols, grid.depth);

@@ -1,13 +1,13 @@
-//! What the sessions of one worker share: its memory, their number, the turn to measure, and what was measured.
+//! The ledger of one worker: memory, number of sessions, the lock for measurements, and results of measurements.
 //!
-//! Place in the flow: a session takes its part between hello and welcome, and gives it back when it ends.
+//! Place in the flow: a session takes a grant between hello and welcome, and returns it when it ends.
 //!
-//! Invariants: what is granted, and what the kernels of those sessions need beside it, never exceed the worker's
-//! memory; a grant comes back whatever way its session ends, and not before the last compute thread has let go of
+//! Invariants: all grants, and the scratch memory of those sessions' kernels, never exceed the worker's
+//! memory. A grant is returned however its session ends, and not before the last compute thread has dropped
 //! the session's matrices. At most one measurement runs at a time, and none on the event loop.
 //!
-//! Deliberately absent: queues and shares. Who comes first is granted what its product can use; who finds nothing
-//! is told who has it.
+//! Deliberately absent: queues and fair shares. A session is granted what its product can use, as far as memory is left; a
+//! session that finds none is told which primary holds it.
 
 use crate::machine::Config;
 use crate::session::WorkerError;
@@ -17,12 +17,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of a name in a refusal; the rest of a longer one is left out, so that the sentence stays whole.
+/// Bytes of a name in a refusal; a longer name is cut, so that the sentence stays whole.
 const NAME_BYTES_MAX: usize = 60;
 
-/// What the sessions of one worker share. Clones are the same ledger.
+/// State that the sessions of one worker share. Clones share the same ledger.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
+pub struct SessionLedger {
     state: Arc<Mutex<State>>,
     measuring: Arc<tokio::sync::Mutex<()>>,
     speeds: Speeds,
@@ -35,47 +35,47 @@ struct State {
     holders: BTreeMap<u64, Holder>,
 }
 
-/// A session that has memory.
+/// A session with a grant.
 #[derive(Debug)]
 struct Holder {
-    who: Who,
+    who: SessionOwner,
     granted_bytes: u64,
-    /// What its kernel needs beside the matrices.
+    /// Scratch memory of its kernel.
     scratch_bytes: u64,
     since: Instant,
 }
 
-/// A primary, for messages: names come from the other end and were checked as texts.
+/// The primary of a session, for messages: the name comes from the network and was checked as a text.
 #[derive(Clone, Debug)]
-pub(crate) struct Who {
-    /// What it calls itself.
+pub(crate) struct SessionOwner {
+    /// The primary's name for itself.
     pub(crate) name: String,
-    /// What its link calls it.
+    /// The link's name for it.
     pub(crate) peer: String,
 }
 
-/// What a session would like to have.
+/// A session's request for memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
-    /// The most that its product can use.
+pub(crate) struct MemoryRequest {
+    /// Most bytes of matrices that its product can use.
     pub(crate) wanted_bytes: u64,
-    /// What its kernel needs beside it.
+    /// Scratch memory of its kernel.
     pub(crate) scratch_bytes: u64,
-    /// What this worker has for all sessions.
+    /// Bytes that this worker has for all sessions.
     pub(crate) capacity_bytes: u64,
 }
 
-impl Wish {
-    /// The least that is worth a session.
+impl MemoryRequest {
+    /// The smallest useful grant.
     fn least_bytes(&self) -> u64 {
         self.wanted_bytes.clamp(1, GRANT_BYTES_MIN)
     }
 }
 
-/// Memory of a session, given back when it is dropped.
+/// Memory granted to a session; returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Grant {
-    ledger: Ledger,
+    ledger: SessionLedger,
     key: u64,
     bytes: u64,
 }
@@ -93,29 +93,29 @@ impl Drop for Grant {
     }
 }
 
-impl Ledger {
-    /// Nobody has anything.
+impl SessionLedger {
+    /// A ledger without sessions.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A panic elsewhere leaves the entries whole: each change is one call.
+    /// A panic elsewhere leaves the entries consistent: each change is one call.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was measured so far.
+    /// Results of earlier measurements.
     pub(crate) fn speeds(&self) -> &Speeds {
         &self.speeds
     }
 
-    /// Whether at most one session has memory, so that nobody computes while it measures.
+    /// Whether at most one session has memory, so that no other session computes during a measurement.
     pub(crate) fn is_quiet(&self) -> bool {
         self.state().holders.len() <= 1
     }
 
-    /// What is wanted or what is left, if that is worth it and there is room for a session.
-    pub(crate) fn take(&self, who: &Who, wish: Wish) -> Option<Grant> {
+    /// Grants the request, or the rest of the memory; `None` if that is too little or there are too many sessions.
+    pub(crate) fn take(&self, who: &SessionOwner, wish: MemoryRequest) -> Option<Grant> {
         let mut state = self.state();
         let used = |h: &Holder| h.granted_bytes.saturating_add(h.scratch_bytes);
         let in_use = state.holders.values().map(used).fold(wish.scratch_bytes, u64::saturating_add);
@@ -131,13 +131,13 @@ impl Ledger {
         Some(Grant { ledger: self.clone(), key, bytes })
     }
 
-    /// The same, but waits up to `patience` where others have it: a primary that has just ended, or was killed, is
-    /// still being cleared away. The error says who has it; `memory_bytes` is all that the worker has.
+    /// The same, but waits up to `patience` while other sessions hold the memory: a session that has just ended, or whose
+    /// primary was killed, may still be closing. The error names the holder; `memory_bytes` is the worker's whole memory.
     pub(crate) async fn take_within(
         &self,
         patience: Duration,
-        who: &Who,
-        wish: Wish,
+        who: &SessionOwner,
+        wish: MemoryRequest,
         memory_bytes: u64,
     ) -> Result<Grant, WorkerError> {
         let began = Instant::now();
@@ -152,7 +152,7 @@ impl Ledger {
         }
     }
 
-    /// Who has the memory, or why there is none.
+    /// Names the largest holder, or says why there is no memory.
     fn refusal(&self, memory_bytes: u64) -> String {
         let state = self.state();
         let mib = memory_bytes >> 20;
@@ -174,8 +174,8 @@ impl Ledger {
         format!("its {mib} MiB are in use by {holder}: try again later, or start it with more --memory")
     }
 
-    /// Runs a measurement on a thread of its own when no other one runs. A turn is over when the measurement is,
-    /// even if nobody waits for it any more.
+    /// Runs a measurement on a thread of its own, when no other measurement runs. The lock is held until the measurement ends,
+    /// even if the caller no longer waits for it.
     pub(crate) async fn measured<T: Send + 'static>(
         &self,
         measure: impl FnOnce() -> T + Send + 'static,
@@ -210,12 +210,12 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn who(name: &str) -> Who {
-        Who { name: name.to_owned(), peer: "10.0.0.5:41234".to_owned() }
+    fn who(name: &str) -> SessionOwner {
+        SessionOwner { name: name.to_owned(), peer: "10.0.0.5:41234".to_owned() }
     }
 
-    fn wish(wanted_bytes: u64) -> Wish {
-        Wish { wanted_bytes, scratch_bytes: 0, capacity_bytes: 512 * MIB }
+    fn wish(wanted_bytes: u64) -> MemoryRequest {
+        MemoryRequest { wanted_bytes, scratch_bytes: 0, capacity_bytes: 512 * MIB }
     }
 
     fn wait<T>(future: impl Future<Output = T>) -> T {
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn each_gets_what_it_wants_or_what_is_left_and_gives_it_back() {
-        let ledger = Ledger::new();
+        let ledger = SessionLedger::new();
         let first = ledger.take(&who("a"), wish(500 * MIB)).unwrap();
         let second = ledger.take(&who("b"), wish(500 * MIB)).unwrap();
         assert_eq!((first.bytes(), second.bytes()), (500 * MIB, 12 * MIB));
@@ -239,15 +239,15 @@ mod tests {
 
     #[test]
     fn what_kernels_need_beside_the_matrices_counts() {
-        let ledger = Ledger::new();
-        let wish = Wish { scratch_bytes: 200 * MIB, ..wish(100 * MIB) };
+        let ledger = SessionLedger::new();
+        let wish = MemoryRequest { scratch_bytes: 200 * MIB, ..wish(100 * MIB) };
         let _first = ledger.take(&who("a"), wish).unwrap();
         assert_eq!(ledger.take(&who("b"), wish).unwrap().bytes(), 12 * MIB);
     }
 
     #[test]
     fn little_is_only_granted_to_those_who_want_little() {
-        let ledger = Ledger::new();
+        let ledger = SessionLedger::new();
         let _most = ledger.take(&who("a"), wish(512 * MIB - 4096)).unwrap();
         assert!(ledger.take(&who("b"), wish(2 * MIB)).is_none());
         assert_eq!(ledger.take(&who("b"), wish(4000)).unwrap().bytes(), 4000);
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_panic_gives_it_back_too() {
-        let ledger = Ledger::new();
+        let ledger = SessionLedger::new();
         let other = ledger.clone();
         let panicked = std::thread::spawn(move || {
             let _grant = other.take(&who("a"), wish(MIB));
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn sessions_have_a_limit_and_a_name() {
-        let ledger = Ledger::new();
+        let ledger = SessionLedger::new();
         let grants: Vec<Grant> =
             (0..SESSIONS_MAX).map(|_| ledger.take(&who("a"), wish(100)).unwrap()).collect();
         assert!(ledger.take(&who("b"), wish(100)).is_none());
@@ -281,8 +281,8 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_largest_holder_and_counts_the_others() {
-        let ledger = Ledger::new();
-        let refused = |ledger: &Ledger| {
+        let ledger = SessionLedger::new();
+        let refused = |ledger: &SessionLedger| {
             let patience = Duration::from_millis(1);
             let (who, wish) = (who("late"), wish(600 * MIB));
             wait(ledger.take_within(patience, &who, wish, 512 * MIB)).unwrap_err().to_string()
@@ -297,15 +297,16 @@ mod tests {
         drop(small);
         let _long = ledger.take(&who(&"é".repeat(120)), wish(32 * MIB)).unwrap();
         assert!(refused(&ledger).len() <= 255);
-        let none = Wish { capacity_bytes: 0, ..wish(1) };
-        let alone =
-            wait(Ledger::new().take_within(Duration::MAX, &who("a"), none, 0)).unwrap_err().to_string();
+        let none = MemoryRequest { capacity_bytes: 0, ..wish(1) };
+        let alone = wait(SessionLedger::new().take_within(Duration::MAX, &who("a"), none, 0))
+            .unwrap_err()
+            .to_string();
         assert!(alone.contains("leaves nothing for matrices"), "{alone}");
     }
 
     #[test]
     fn memory_that_comes_back_within_the_patience_is_taken() {
-        let ledger = Ledger::new();
+        let ledger = SessionLedger::new();
         let first = ledger.take(&who("a"), wish(512 * MIB)).unwrap();
         let clearing = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
@@ -318,7 +319,7 @@ mod tests {
 
     #[test]
     fn measurements_take_turns_and_a_panic_in_one_is_an_error() {
-        let (ledger, running) = (Ledger::new(), Arc::new(AtomicUsize::new(0)));
+        let (ledger, running) = (SessionLedger::new(), Arc::new(AtomicUsize::new(0)));
         let measure = |running: Arc<AtomicUsize>| {
             ledger.measured(move || {
                 assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "two at once");

@@ -1,4 +1,4 @@
-//! Workers that pass matrices on to each other, over real links: between two of them, and between one and a neighbour that
+//! Workers that relay matrices to each other, over real links: between two workers, and between one and a neighbour that
 //! the test plays.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
@@ -27,7 +27,7 @@ const TICKET: [u8; 16] = [3; 16];
 const ROWS: u32 = 600;
 const COLS: u32 = 256;
 const LINE_BYTES: usize = 2048;
-/// Its id at the worker that has it, and at the one that gets it.
+/// Its id at the sending worker, and at the receiving one.
 const HERE: u32 = 1;
 const THERE: u32 = 7;
 
@@ -62,7 +62,7 @@ async fn worker(security: Security) -> SocketAddr {
     address.await.unwrap()
 }
 
-/// A session with a worker, of a primary that says what the test tells it to say.
+/// A session with a worker; the test chooses the primary's messages.
 struct Session {
     link: Link,
     address: SocketAddr,
@@ -172,7 +172,7 @@ impl Session {
         decode_number(&arrived.head).unwrap()
     }
 
-    /// Multiplies the matrix that came by the identity; gives the elements of the product.
+    /// Multiplies the received matrix by the identity; returns the elements of the product.
     async fn product(&mut self) -> Vec<u8> {
         let side = COLS as usize;
         let identity = (0..side * side).map(|at| if at % (side + 1) == 0 { 1.0 } else { 0.0 });
@@ -225,11 +225,11 @@ fn yes(peer: u32) -> Reached {
     Reached { peer, is_there: true, why: String::new() }
 }
 
-/// Two workers that have found each other: number 0 and number 1.
+/// Two workers with a link: number 0 and number 1.
 async fn pair(security: impl Fn() -> Security) -> (Session, Session) {
     let (mut zero, mut one) = (Session::start(security()).await, Session::start(security()).await);
     one.introduce(0, None).await;
-    // Who waits is told before the other dials.
+    // The listening worker gets its order before the other dials.
     one.send(Kind::Ping, 1u64.to_le_bytes().to_vec(), Body::Empty).await;
     assert_eq!(one.next().await.0, Kind::Pong);
     zero.introduce(1, Some(one.address)).await;
@@ -270,7 +270,7 @@ fn lines_that_are_faster_than_their_announcement_wait_in_the_link() {
         let (mut zero, mut one) = pair(open).await;
         zero.lines(matrix(HERE, 1), 0).await;
         zero.order(Forward { id: HERE, to: 1, id_there: THERE }).await;
-        // They are on their way, and number 1 answers other things meanwhile.
+        // The lines are under way, and number 1 answers other messages meanwhile.
         tokio::time::sleep(Duration::from_millis(200)).await;
         one.send(Kind::Ping, 2u64.to_le_bytes().to_vec(), Body::Empty).await;
         assert_eq!(one.next().await.0, Kind::Pong);
@@ -325,7 +325,7 @@ fn a_link_that_breaks_in_the_middle_of_lines_leaves_those_that_came_and_the_prim
     });
 }
 
-/// A second later, without waiting for it; what that wakes has its turn.
+/// Advances the clock by a second, and lets woken tasks run.
 async fn a_second_later() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(1)).await;
@@ -343,7 +343,7 @@ fn a_neighbour_that_says_that_it_is_there_keeps_its_link_and_one_that_says_nothi
             a_second_later().await;
             let ping = Frame::new(Kind::Ping.code(), 0u64.to_le_bytes().to_vec(), Body::Empty);
             link.sender.send(ping).await.unwrap();
-            // So does this end.
+            // This worker sends them, too.
             assert_eq!(link.receiver.receive(&mut NoBodies).await.unwrap().kind, Kind::Ping.code());
         }
         link.sender.send(piece(0, 100)).await.unwrap();
@@ -403,7 +403,7 @@ fn where_the_primary_says_that_a_pair_is_parted_nothing_of_the_link_lands_any_mo
         one.lines(matrix(THERE, 1), lines).await;
         assert_eq!(one.product().await, elements());
         assert!(link.receiver.receive(&mut NoBodies).await.is_err());
-        // What is ordered for a neighbour that is lost is over at once, and what comes from there is missing at once.
+        // Orders for a lost neighbour end at once, and matrices expected from it are reported missing at once.
         one.lines(matrix(HERE, 1), 0).await;
         one.order(Forward { id: HERE, to: 0, id_there: 1 }).await;
         one.store(vec![MatrixHeader { source: Source::Relayed, ..matrix(20, 1) }], vec![], &[]).await;
@@ -451,7 +451,7 @@ fn a_neighbour_that_sends_what_is_not_due_loses_its_link_and_the_session_goes_on
     });
 }
 
-/// What a stranger gets who joins: whether the other end answered before it closed.
+/// A stranger sends a join: whether the worker answered before it closed the link.
 async fn joins(stream: TcpStream, security: &Security, ticket: [u8; 16], key: Option<[u8; 20]>) -> bool {
     let link = match key {
         Some(key) => security.dial_introduced(stream, &ClusterKey::from_bytes(key)).await,
@@ -475,7 +475,7 @@ fn who_joins_needs_the_ticket_and_where_keys_are_asked_for_the_key_of_the_pair()
         assert_eq!(one.reached().await, yes(0));
         assert!(!joins(connect(&one).await.unwrap(), &open(), TICKET, None).await);
 
-        // With keys, the ticket alone is nothing, nor is the cluster's key.
+        // With keys, neither the ticket alone nor the cluster's key suffices.
         let mut one = Session::start(proven()).await;
         one.introduce(0, None).await;
         let other = Security::proven(ClusterKey::from_bytes([2; 20]), PROTOCOL, "test");
@@ -486,7 +486,7 @@ fn who_joins_needs_the_ticket_and_where_keys_are_asked_for_the_key_of_the_pair()
         assert_eq!(one.reached().await, yes(0));
         assert!(!joins(connect(&one).await.unwrap(), &other, TICKET, Some(KEY)).await);
 
-        // Whoever has the key has one try at the ticket.
+        // A connection with the right key has one try at the ticket.
         let mut one = Session::start(proven()).await;
         one.introduce(0, None).await;
         assert!(!joins(connect(&one).await.unwrap(), &other, [4; 16], Some(KEY)).await);

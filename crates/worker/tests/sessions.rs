@@ -1,5 +1,5 @@
-//! Several sessions at one worker, over real links: they see nothing of each other, end alone, and give back what
-//! they had.
+//! Several sessions at one worker, over real links: they do not affect each other, end alone, and return their
+//! memory.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
@@ -11,7 +11,7 @@ use bramble_schedule::message::{
     Bye, Generated, Hello, Job, Kind, LogHead, MatrixHeader, Operation, Pong, Source, StoreHead, Then, Wants,
     Welcome, Work, decode_error, decode_number, encode_number,
 };
-use bramble_worker::{Config, Ledger, WorkerError, serve_link};
+use bramble_worker::{Config, SessionLedger, WorkerError, serve_link};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -41,7 +41,7 @@ fn hello(name: &str, memory_bytes: u64) -> Hello {
     }
 }
 
-/// A primary that says what the test tells it to say.
+/// A primary whose messages the test chooses.
 struct Client {
     link: Link,
     session: JoinHandle<Result<(), WorkerError>>,
@@ -58,7 +58,7 @@ impl Place for Anywhere {
 
 impl Client {
     /// Connects to a worker with that ledger.
-    async fn connect(config: &Config, ledger: &Ledger) -> Self {
+    async fn connect(config: &Config, ledger: &SessionLedger) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (config, ledger) = (config.clone(), ledger.clone());
@@ -79,7 +79,7 @@ impl Client {
         (Kind::from_code(arrived.kind).unwrap(), arrived)
     }
 
-    /// Opens a session; the error is what the worker says.
+    /// Opens a session; the error is the worker's message.
     async fn greet(&mut self, hello: &Hello) -> Result<Welcome, String> {
         self.send(Kind::Hello, hello.encode(), Body::Empty).await;
         let (kind, arrived) = self.receive().await;
@@ -97,7 +97,7 @@ impl Client {
         self.send(Kind::Store, StoreHead { matrices, jobs }.encode(), body).await;
     }
 
-    /// The elements of the next result, and the credit on the way to it and after it.
+    /// The elements of the next result, and the credit received before and after it.
     async fn result(&mut self) -> (Vec<f64>, u64) {
         let (mut elements, mut credit) = (Vec::new(), 0);
         while elements.is_empty() || credit < 2 * (512 + 32) + 512 {
@@ -139,7 +139,7 @@ fn matrix(id: u32, uses: u16, source: Source) -> MatrixHeader {
 const JOB: Job =
     Job { operation: Operation::Multiply, a: 1, b: 2, c: 3, step: 0, epoch: 0, then: Then::Return };
 
-/// Twice the identity, or any other number of times.
+/// A multiple of the identity.
 fn times(x: f64) -> Vec<u8> {
     [x, 0.0, 0.0, x].into_iter().flat_map(f64::to_le_bytes).collect()
 }
@@ -155,7 +155,7 @@ fn run(test: impl Future<Output = ()>) {
 
 /// A 2 by 2 product in one session: the records of its jobs, and the goodbye.
 async fn told(wants: Wants) -> (Vec<LogHead>, Bye) {
-    let (config, ledger) = (config(512), Ledger::new());
+    let (config, ledger) = (config(512), SessionLedger::new());
     let mut client = Client::connect(&config, &ledger).await;
     client.greet(&Hello { wants, ..hello("curious", 1 << 20) }).await.unwrap();
     client.store(vec![matrix(1, 1, Source::Data)], vec![], times(2.0)).await;
@@ -165,7 +165,7 @@ async fn told(wants: Wants) -> (Vec<LogHead>, Bye) {
     loop {
         match client.receive().await {
             (Kind::Log, arrived) => logs.push(LogHead::decode(&arrived.head).unwrap()),
-            // Only now: of a job that is not done when the goodbye comes nothing is told.
+            // Only now: a job that ends after the goodbye is not recorded.
             (Kind::Result, _) => client.send(Kind::Bye, Bye::default().encode(), Body::Empty).await,
             (Kind::Bye, arrived) => return (logs, Bye::decode(&arrived.head).unwrap()),
             (Kind::Credit, _) => {}
@@ -177,7 +177,7 @@ async fn told(wants: Wants) -> (Vec<LogHead>, Bye) {
 #[test]
 fn tiles_that_wait_for_the_link_take_no_memory() {
     run(async {
-        let (config, ledger) = (config(512), Ledger::new());
+        let (config, ledger) = (config(512), SessionLedger::new());
         let mut client = Client::connect(&config, &ledger).await;
         client.greet(&hello("wide", 128 << 20)).await.unwrap();
         let tiles = 100;
@@ -246,7 +246,7 @@ fn who_does_not_ask_is_told_nothing() {
 #[test]
 fn an_answer_to_a_ping_has_the_clock() {
     run(async {
-        let (config, ledger) = (config(512), Ledger::new());
+        let (config, ledger) = (config(512), SessionLedger::new());
         let mut client = Client::connect(&config, &ledger).await;
         client.greet(&hello("curious", 1 << 20)).await.unwrap();
         let before = clock_ns();
@@ -261,12 +261,12 @@ fn an_answer_to_a_ping_has_the_clock() {
 #[test]
 fn two_sessions_with_the_same_numbers_and_ids_see_nothing_of_each_other() {
     run(async {
-        let (config, ledger) = (config(512), Ledger::new());
+        let (config, ledger) = (config(512), SessionLedger::new());
         let mut first = Client::connect(&config, &ledger).await;
         let mut second = Client::connect(&config, &ledger).await;
         assert_eq!(first.greet(&hello("first", 1 << 20)).await.unwrap().memory_bytes, 1 << 20);
         assert_eq!(second.greet(&hello("second", 2 << 20)).await.unwrap().memory_bytes, 2 << 20);
-        // In turns, message by message: the same ids, other elements.
+        // Alternately, message by message: the same ids, different elements.
         first.store(vec![matrix(1, 1, Source::Data)], vec![], times(2.0)).await;
         second.store(vec![matrix(1, 1, Source::Data)], vec![], times(3.0)).await;
         let rest = || vec![matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
@@ -281,7 +281,7 @@ fn two_sessions_with_the_same_numbers_and_ids_see_nothing_of_each_other() {
 #[test]
 fn a_job_that_names_a_matrix_of_another_session_ends_its_own_session_alone() {
     run(async {
-        let (config, ledger) = (config(512), Ledger::new());
+        let (config, ledger) = (config(512), SessionLedger::new());
         let mut honest = Client::connect(&config, &ledger).await;
         let mut thief = Client::connect(&config, &ledger).await;
         honest.greet(&hello("honest", 1 << 20)).await.unwrap();
@@ -300,7 +300,7 @@ fn a_job_that_names_a_matrix_of_another_session_ends_its_own_session_alone() {
 #[test]
 fn who_finds_no_memory_is_told_who_has_it_and_finds_it_when_that_one_is_gone() {
     run(async {
-        let (config, ledger) = (config(64), Ledger::new());
+        let (config, ledger) = (config(64), SessionLedger::new());
         let mut first = Client::connect(&config, &ledger).await;
         let granted = first.greet(&hello("laptop", u64::MAX)).await.unwrap().memory_bytes;
         assert!(granted > 1 << 20 && granted <= 32 << 20, "{granted}");
@@ -319,7 +319,7 @@ fn who_finds_no_memory_is_told_who_has_it_and_finds_it_when_that_one_is_gone() {
 #[test]
 fn a_generated_matrix_far_outside_is_made_or_refused_and_nothing_overflows() {
     run(async {
-        let (config, ledger) = (config(512), Ledger::new());
+        let (config, ledger) = (config(512), SessionLedger::new());
         for (row, fits) in [(u64::MAX - 2, true), (u64::MAX - 1, false)] {
             let mut client = Client::connect(&config, &ledger).await;
             client.greet(&hello("far", 1 << 20)).await.unwrap();
@@ -340,7 +340,7 @@ fn a_generated_matrix_far_outside_is_made_or_refused_and_nothing_overflows() {
 #[test]
 fn a_step_without_a_next_ends_the_session_and_not_the_worker() {
     run(async {
-        let (config, ledger) = (config(512), Ledger::new());
+        let (config, ledger) = (config(512), SessionLedger::new());
         let mut client = Client::connect(&config, &ledger).await;
         client.greet(&hello("last", 1 << 20)).await.unwrap();
         let both = vec![matrix(1, 1, Source::Data), matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
@@ -354,11 +354,11 @@ fn a_step_without_a_next_ends_the_session_and_not_the_worker() {
 #[test]
 fn what_one_session_has_measured_is_what_the_next_one_says() {
     run(async {
-        let (config, ledger) = (config(512), Ledger::new());
+        let (config, ledger) = (config(512), SessionLedger::new());
         let large = Hello { flops: 1e12, ..hello("first", 1 << 20) };
         let mut first = Client::connect(&config, &ledger).await;
         let measured = first.greet(&large).await.unwrap();
-        // While the first is there, and for a product that would not repay a measurement.
+        // While the first session lasts, and for a product that is too small for a measurement.
         let small = Hello { flops: 16.0, ..hello("second", 1 << 20) };
         for (number, hello) in [large, small].into_iter().enumerate() {
             let mut next = Client::connect(&config, &ledger).await;

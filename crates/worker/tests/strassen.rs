@@ -1,6 +1,6 @@
-//! One step of Strassen's scheme in Winograd's form, said in jobs over a real link: eight sums of operands, seven
-//! products, seven sums of results; and tiles that come with elements. Over a link that moves bytes, and over one
-//! that shares memory, where operands are read where they lie and tiles are lent.
+//! One step of Strassen's scheme in Winograd's form, as jobs over a real link: eight sums of operands, seven
+//! products, seven sums of results; and tiles with initial elements. Over a link that moves bytes, and over one
+//! that shares memory, where operands are read in place and tiles are leased.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
@@ -12,7 +12,7 @@ use bramble_schedule::message::{
     Bye, Hello, Job, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then, Wants, decode_error,
     decode_number,
 };
-use bramble_worker::{Config, Ledger, serve_link};
+use bramble_worker::{Config, SessionLedger, serve_link};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -68,7 +68,7 @@ impl<T: Element> Matrix<T> {
     }
 }
 
-/// What is sent: matrices with their elements, if they have any, and jobs.
+/// Matrices to send, with their elements if they have any, and jobs.
 struct Work<T> {
     matrices: BTreeMap<u32, (MatrixHeader, Option<Matrix<T>>)>,
     jobs: Vec<Job>,
@@ -98,7 +98,7 @@ impl<T: Element> Work<T> {
         self.jobs.push(Job { operation, a, b, c, step: 0, epoch: 0, then: Then::Close });
     }
 
-    /// What is read has as many uses; what nobody reads is sent back.
+    /// Sets the uses of each matrix to the number of its readers; a matrix without readers is returned.
     fn settle(&mut self) {
         for (id, (header, _)) in &mut self.matrices {
             header.uses = self.jobs.iter().filter(|j| j.a == *id || j.b == *id).count() as u16;
@@ -113,8 +113,8 @@ impl<T: Element> Work<T> {
         self.matrices.values().map(|(header, _)| header.charged_bytes()).sum()
     }
 
-    /// One message for each matrix with elements, then all others and the jobs, which thus come before what they read
-    /// is made.
+    /// One message for each matrix with elements, then one with all others and the jobs; so jobs arrive before the matrices
+    /// that they read are made.
     fn messages(&self, tiles: Option<&Tiles>) -> Vec<(StoreHead, Body)> {
         let (mut messages, mut last) =
             (Vec::new(), StoreHead { jobs: self.jobs.clone(), ..StoreHead::default() });
@@ -154,7 +154,7 @@ fn lines<T: Element>(matrix: &Matrix<T>, layout: Layout, gaps: bool) -> Region {
     Region::new(Arc::new(buffer), 0, by_lines.cols * size, wide.cols * size, by_lines.rows)
 }
 
-/// An output that tiles are lent from, one below the other.
+/// An output from which tiles are leased, one below the other.
 struct Tiles {
     output: Output,
     rows: u64,
@@ -169,7 +169,7 @@ impl Tiles {
         let mut view = lent.view_mut::<T>();
         for i in 0..view.rows() {
             for j in 0..view.cols() {
-                // What a vacant tile holds does not count.
+                // The contents of a vacant tile do not matter.
                 *view.at_mut(i, j) = elements.map_or_else(|| T::from_i64(99), |old| old.at(i, j));
             }
         }
@@ -205,7 +205,7 @@ enum Over {
     Thread,
 }
 
-/// Both ends of a link; the far one serves a session.
+/// Both ends of a link; the worker's end serves a session.
 async fn worker(over: Over) -> Link {
     let name = "worker".to_owned();
     let config =
@@ -219,12 +219,12 @@ async fn worker(over: Over) -> Link {
             (tcp_link(near).unwrap(), tcp_link(listener.accept().await.unwrap().0).unwrap())
         }
     };
-    tokio::task::spawn_local(async move { serve_link(far, None, &config, &Ledger::new()).await });
+    tokio::task::spawn_local(async move { serve_link(far, None, &config, &SessionLedger::new()).await });
     near
 }
 
-/// Sends the work to a worker that holds just as much as it needs; gives the tiles that come back. All credit has to
-/// come back, too.
+/// Sends the work to a worker with exactly the memory that it needs; returns the tiles. All credit must
+/// return, too.
 async fn computed<T: Element>(over: Over, work: &Work<T>, tiles: Option<&Tiles>) -> BTreeMap<u32, Matrix<T>> {
     let mut link = worker(over).await;
     let hello = Hello {
@@ -408,7 +408,7 @@ fn tiles_with_elements(over: Over) {
     work.put(61, old.clone(), Layout::RowMajor, Source::Data);
     work.put(62, old.clone(), Layout::RowMajor, Source::Partial);
     let (add, multiply, subtract) = (Operation::Add, Operation::Multiply, Operation::Subtract);
-    // Jobs go out last first; each tile's have to come in order.
+    // Jobs are sent in reverse; those of one tile must stay in order.
     for c in [60, 61, 62] {
         let job = |operation, a, b, step, then| Job { operation, a, b, c, step, epoch: 0, then };
         work.jobs.push(job(subtract, 4, 3, 9, Then::Return));

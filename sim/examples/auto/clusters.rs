@@ -1,6 +1,6 @@
-//! Clusters that a student, a lab or a laptop's owner may have, and products for them.
+//! Clusters that a student, a lab or the owner of a laptop may have, and products for them.
 //!
-//! Speeds are about what such machines measure on f64: a Raspberry Pi 4 12 Gflop/s, a Pi 5 35, a mini PC 80, a laptop
+//! Speeds are approximate measurements for f64: a Raspberry Pi 4 12 Gflop/s, a Pi 5 35, a mini PC 80, a laptop
 //! 150. 1 GbE carries 117 MB/s.
 
 use bramble_matrix::DType;
@@ -74,7 +74,7 @@ const THIN: Shape = ("thin k", 12_000, 12_000, 200);
 const VECTOR: Shape = ("vector", 16_384, 1, 16_384);
 const PRIME: Shape = ("primes", 4099, 3001, 5003);
 
-/// All cases: cluster, what the shape is called, product.
+/// All cases: cluster, name of the shape, product.
 pub(crate) fn cases() -> Vec<(Cluster, &'static str, Problem)> {
     let unequal3 = [mini(), pi5(), pi4()];
     let unequal5 = [mini(), pi5(), pi5(), pi4(), machine("old", 2, 6.0, GIB)];

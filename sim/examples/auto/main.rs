@@ -1,10 +1,10 @@
-//! How good the plan of `auto` is: clusters and products, simulated by the plan that `auto` takes, by every strategy with
-//! the fastest so many workers, with and without the primary, and by the primary alone. And how far the predictions are
-//! from what is simulated.
+//! How good the plan of `auto` is: simulates each product with the plan that `auto` chooses, with every strategy on
+//! the fastest workers (various numbers of them), with and without the primary, and with the primary alone. Also compares
+//! predictions with simulated times.
 //!
-//! `cargo run --release -p bramble-sim --example auto`; with `-- --plans` every plan, with `-- --json` lines for
-//! `bench/results/`; with `-- --in-order` for workers whose threads take additions of matrices in their turn, not first;
-//! with `-- --unicast` for plans in which the primary sends every panel to whoever needs it.
+//! `cargo run --release -p bramble-sim --example auto`; `-- --plans` prints every plan, `-- --json` lines for
+//! `bench/results/`; `-- --in-order` simulates workers whose threads do not prefer additions of matrices;
+//! `-- --unicast` excludes plans in which workers relay panels.
 
 #![allow(clippy::print_stdout)] // It is what it is for.
 
@@ -57,7 +57,7 @@ fn main() {
     }
 }
 
-/// Workers pass panels on where that is predicted to be faster, unless `--unicast` is asked for.
+/// Workers relay panels if that is predicted to be faster, unless `--unicast` is given.
 fn left_to_bramble() -> Wish {
     let unicast = std::env::args().any(|a| a == "--unicast");
     Wish { relay: if unicast { Relay::Off } else { Relay::Auto }, ..Wish::AUTO }
@@ -80,7 +80,7 @@ fn tries(cluster: &Cluster, problem: &Problem) -> Vec<Tried> {
     workers.sort_by(|a, b| b.gflops.total_cmp(&a.gflops));
     let all = workers.len();
     for size in [1, 2, 3, 4, 6, 8, 16, 32, all].into_iter().filter(|s| *s < all).chain([all]) {
-        // The primary beside workers is one of them, without a link.
+        // The primary, computing beside workers, is one of them, without a link.
         let mut with_primary = vec![machines[0].clone(), machines[0].clone()];
         with_primary.extend_from_slice(&workers[..size]);
         let mut without = with_primary.clone();
@@ -95,7 +95,7 @@ fn tries(cluster: &Cluster, problem: &Problem) -> Vec<Tried> {
     tried
 }
 
-/// One plan; `None` where it cannot be made, or the primary has no room for the sums that it would have to put aside.
+/// One plan; `None` if it does not exist, or if the primary has no memory for its partial sums.
 fn attempt(problem: &Problem, machines: &[Machine], wish: &Wish) -> Option<Tried> {
     let plan = decide(problem, Cut::default(), &machines[0], &machines[1..], wish).ok()?.plan;
     if plan.predicted.primary_memory_bytes > machines[0].memory_bytes {
@@ -113,7 +113,7 @@ fn attempt(problem: &Problem, machines: &[Machine], wish: &Wish) -> Option<Tried
     })
 }
 
-/// Strategies for so many machines.
+/// Strategies for this number of machines.
 fn strategies(machines: usize) -> Vec<String> {
     let mut rows = machines.isqrt();
     while !machines.is_multiple_of(rows) {

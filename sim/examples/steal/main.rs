@@ -1,11 +1,11 @@
-//! What stealing gains: clusters of which one machine is slower than it said, and plans whose parts are uneven. A table of
-//! simulated products with and without it.
+//! The gain of work stealing: clusters with one machine that is slower than stated, and plans with uneven shares. Prints a
+//! table of simulated products with and without stealing.
 
 #![allow(clippy::print_stdout)] // It is what it is for.
 
 use bramble_matrix::DType;
 use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Strategy, Wish, decide};
-use bramble_sim::{Report, Setting, simulate};
+use bramble_sim::{Setting, SimReport, simulate};
 
 /// One line of the table.
 struct Case {
@@ -14,9 +14,9 @@ struct Case {
     n: u64,
     k: u64,
     strategy: &'static str,
-    /// Speed of the first worker, of what it said.
+    /// Real speed of the first worker, relative to the stated one.
     speed: f64,
-    /// What it may hold.
+    /// Memory of each machine.
     memory_bytes: u64,
 }
 
@@ -91,7 +91,7 @@ fn show(case: &Case) {
     }
 }
 
-fn print(case: &Case, report: &Report, steals: bool, ideal: f64, threads: u32) {
+fn print(case: &Case, report: &SimReport, steals: bool, ideal: f64, threads: u32) {
     let idle: Vec<f64> =
         report.machines.iter().map(|m| 1.0 - m.busy_s / f64::from(threads) / report.seconds).collect();
     let mean = idle.iter().sum::<f64>() / idle.len().max(1) as f64;

@@ -18,7 +18,7 @@ use crate::times::Times;
 use crate::until::{Completion, done_or_signal};
 use bramble_link::LocalKind;
 use bramble_matrix::DType;
-use bramble_primary::{End, PrimaryError, Survey, welcomed};
+use bramble_primary::{MachineLink, PrimaryError, Survey, welcomed};
 use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -218,7 +218,8 @@ async fn workers(count: u16, way: LocalTransport, until_welcome: bool) -> Result
     let links = processes.meet(meeting).await?;
     let start;
     if until_welcome {
-        let ends = links.into_iter().map(|link| End { link, threads_max: 0, was_dialled: false }).collect();
+        let ends =
+            links.into_iter().map(|link| MachineLink { link, threads_max: 0, was_dialled: false }).collect();
         let failed = |e: PrimaryError| Failure::failed(format!("bench spawn: a worker: {e}"));
         let goodbye = welcomed(&nothing()?, ends).await.map_err(failed)?;
         start = began.elapsed();

@@ -12,7 +12,7 @@ use super::dial;
 use crate::hosts::Host;
 use crate::turned_away::TurnedAway;
 use bramble_link::{Door, Security};
-use bramble_primary::End;
+use bramble_primary::MachineLink;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -40,7 +40,11 @@ pub(crate) struct LateWorkers {
 impl LateWorkers {
     /// Sends each new worker to `to`, until that channel or `lost` is closed; `lost` names broken links. Has to run
     /// inside a `LocalSet`.
-    pub(crate) async fn serve(mut self, mut lost: mpsc::UnboundedReceiver<String>, to: mpsc::Sender<End>) {
+    pub(crate) async fn serve(
+        mut self,
+        mut lost: mpsc::UnboundedReceiver<String>,
+        to: mpsc::Sender<MachineLink>,
+    ) {
         let mut dialling = JoinSet::new();
         let mut losses = vec![0u32; self.hosts.len()];
         for host in std::mem::take(&mut self.absent) {
@@ -77,10 +81,10 @@ impl LateWorkers {
 }
 
 /// The next worker that dials in; `None` for a refused connection.
-async fn next(door: &mut Option<(Door, Rc<RefCell<TurnedAway>>)>) -> Option<End> {
+async fn next(door: &mut Option<(Door, Rc<RefCell<TurnedAway>>)>) -> Option<MachineLink> {
     match door {
         Some((door, turned_away)) => match door.next().await {
-            (_, Ok(arrival)) => Some(End { link: arrival.link, threads_max: 0, was_dialled: false }),
+            (_, Ok(arrival)) => Some(MachineLink { link: arrival.link, threads_max: 0, was_dialled: false }),
             (peer, Err(e)) => {
                 // The final report counts it; a line now would disturb the progress bar.
                 turned_away.borrow_mut().add(Instant::now(), peer, &e);
@@ -92,7 +96,7 @@ async fn next(door: &mut Option<(Door, Rc<RefCell<TurnedAway>>)>) -> Option<End>
 }
 
 /// Dials a host until it answers.
-async fn dial_again(number: usize, host: Host, security: Security) -> (usize, End) {
+async fn dial_again(number: usize, host: Host, security: Security) -> (usize, MachineLink) {
     let mut pause = PAUSES.0;
     loop {
         // Random jitter: hosts that were lost together are not dialled together.

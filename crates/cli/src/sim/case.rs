@@ -7,7 +7,7 @@ use crate::args::SimArgs;
 use crate::exit::Failure;
 use crate::plan::{self, Machines};
 use bramble_plan::{Decision, Machine, Plan, Problem};
-use bramble_sim::{Fault, FaultKind, Faults, Setting, Site};
+use bramble_sim::{FaultKind, FaultSite, Faults, Setting, SimFault};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) fn joining(text: Option<&str>) -> Result<BTreeSet<usize>, Failure> {
     }
     let (mut seen, mut joining) = (BTreeSet::new(), BTreeSet::new());
     for fault in &faults.0 {
-        if let Site::Worker(worker) = fault.site
+        if let FaultSite::Worker(worker) = fault.site
             && seen.insert(worker)
             && fault.kind == FaultKind::Join
         {
@@ -103,8 +103,8 @@ impl SimCase {
     pub(super) fn check_parts(&self, faults: &Faults) -> Result<(), Failure> {
         let workers = self.workers();
         for (at, fault) in faults.0.iter().enumerate() {
-            let Site::Worker(worker) = fault.site else { continue };
-            let brings = |other: &Fault| {
+            let FaultSite::Worker(worker) = fault.site else { continue };
+            let brings = |other: &SimFault| {
                 let is_coming = matches!(other.kind, FaultKind::Join | FaultKind::Restart);
                 is_coming && other.site == fault.site && other.from <= fault.from
             };

@@ -4,7 +4,7 @@ use super::Own;
 use super::case::SimCase;
 use super::runs::{FaultTrial, MachineActivity, Runs, busy, parts};
 use crate::plan::json::predicted;
-use bramble_sim::Report;
+use bramble_sim::SimReport;
 use serde_json::{Value, json};
 
 /// The object.
@@ -43,14 +43,14 @@ pub(super) fn json(case: &SimCase, runs: &Runs, own: Own) -> Value {
     })
 }
 
-fn run(case: &SimCase, report: &Report) -> Value {
+fn run(case: &SimCase, report: &SimReport) -> Value {
     let parts = parts(case, report);
     let relayed: u64 = report.machines.iter().map(|m| m.bytes_passed).sum();
     let lost = report.losses.iter().map(|loss| {
         let name = &case.machines[loss.machine].name;
         json!({"worker": loss.machine, "name": name, "at_s": loss.at_s, "why": loss.why, "part": loss.part})
     });
-    let joined = report.comings.iter().map(|coming| {
+    let joined = report.joins.iter().map(|coming| {
         let name = &case.machines[coming.machine].name;
         json!({"worker": coming.machine, "name": name, "at_s": coming.at_s})
     });
@@ -67,7 +67,7 @@ fn run(case: &SimCase, report: &Report) -> Value {
             "bytes_sent": report.bytes_sent(),
             "bytes_received": report.bytes_received(),
             "loop_busy_s": report.loop_busy_s,
-            "sums_bytes_max": report.aside_bytes_max,
+            "sums_bytes_max": report.partial_sum_bytes_max,
         },
         "bytes_relayed": relayed,
         "lost": lost.collect::<Vec<_>>(),

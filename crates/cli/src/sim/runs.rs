@@ -9,7 +9,7 @@ use crate::args::SimArgs;
 use crate::exit::Failure;
 use crate::quantity::seconds;
 use crate::times::Times;
-use bramble_sim::{Faults, Report, simulate_with};
+use bramble_sim::{Faults, SimReport, simulate_with};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ pub(super) struct FaultTrial {
 
 /// /// The results of all runs.
 pub(super) struct Runs {
-    pub(super) undisturbed: Report,
-    pub(super) disturbed: Option<(Faults, Report)>,
+    pub(super) undisturbed: SimReport,
+    pub(super) disturbed: Option<(Faults, SimReport)>,
     /// By seed.
     pub(super) drawn: Vec<FaultTrial>,
 }
@@ -89,7 +89,7 @@ pub(super) fn all(case: &SimCase, wanted: &FaultSets) -> Result<Runs, Failure> {
             drawn = on_all_processors(*seeds as usize, |at| {
                 let seed = first.wrapping_add(at as u64);
                 let faults = Faults::timed_of(seed, &workers, undisturbed.seconds);
-                let Report { seconds, failed, losses, events, .. } = run(&faults);
+                let SimReport { seconds, failed, losses, events, .. } = run(&faults);
                 FaultTrial { seed, faults, seconds, failed, lost: losses.len(), events }
             });
         }
@@ -99,7 +99,7 @@ pub(super) fn all(case: &SimCase, wanted: &FaultSets) -> Result<Runs, Failure> {
 
 /// Refuses a fault that comes after the end of the product. The later of both ends counts, with and without faults: a
 /// random set of faults that happens to shorten the product can then still be given as `--faults`.
-fn check_times(faults: &Faults, undisturbed: &Report, report: &Report) -> Result<(), Failure> {
+fn check_times(faults: &Faults, undisturbed: &SimReport, report: &SimReport) -> Result<(), Failure> {
     let end_s = undisturbed.seconds.max(report.seconds);
     match faults.0.iter().enumerate().find(|(_, fault)| fault.from.as_secs_f64() > end_s + ROUNDED_S) {
         None => Ok(()),
@@ -173,7 +173,7 @@ pub(super) struct MachineActivity {
 }
 
 /// The machines that computed or were sent anything in a run, by number.
-pub(super) fn parts(case: &SimCase, report: &Report) -> Vec<MachineActivity> {
+pub(super) fn parts(case: &SimCase, report: &SimReport) -> Vec<MachineActivity> {
     let mut parts: Vec<MachineActivity> = (0..case.machines.len())
         .map(|machine| MachineActivity { machine, ..MachineActivity::default() })
         .collect();
@@ -210,15 +210,15 @@ mod tests {
     }
 
     fn runs(drawn: Vec<FaultTrial>) -> Runs {
-        let undisturbed = Report {
+        let undisturbed = SimReport {
             seconds: 1.0,
             failed: None,
             losses: Vec::new(),
-            comings: Vec::new(),
+            joins: Vec::new(),
             machines: Vec::new(),
             moved: Vec::new(),
             loop_busy_s: 0.0,
-            aside_bytes_max: 0,
+            partial_sum_bytes_max: 0,
             tiles: 0,
             jobs: 0,
             events: 1,

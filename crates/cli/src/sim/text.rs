@@ -5,7 +5,7 @@ use super::runs::{MachineActivity, Runs, busy, parts};
 use crate::plan::text::BOUND_SECONDS_MIN;
 use crate::quantity::{bytes, seconds};
 use crate::table;
-use bramble_sim::Report;
+use bramble_sim::SimReport;
 
 /// More machines than this are not listed one by one.
 const LISTED_MAX: usize = 20;
@@ -36,7 +36,7 @@ pub(super) fn text(case: &SimCase, runs: &Runs) -> String {
 }
 
 /// The lines of one run; `calm` is the run without faults, if `report` is another run.
-fn run(case: &SimCase, report: &Report, calm: Option<&Report>) -> Vec<String> {
+fn run(case: &SimCase, report: &SimReport, calm: Option<&SimReport>) -> Vec<String> {
     let plan = case.plan();
     let parts = parts(case, report);
     let mut out = machines(case, &parts, plan.relay);
@@ -122,14 +122,14 @@ fn row(name: String, part: &MachineActivity, relays: bool) -> Vec<String> {
 }
 
 /// The losses and joins, by time.
-fn events(case: &SimCase, report: &Report) -> Vec<String> {
+fn events(case: &SimCase, report: &SimReport) -> Vec<String> {
     let mut all: Vec<(f64, String)> = Vec::new();
     for loss in &report.losses {
         let (name, at, part) = (case.name(loss.machine), seconds(loss.at_s), loss.part * 100.0);
         let left = format!("{part:.1} % of the work was reassigned");
         all.push((loss.at_s, format!("lost      {name} at {at}: {}; {left}", loss.why)));
     }
-    for coming in &report.comings {
+    for coming in &report.joins {
         let (name, at) = (case.name(coming.machine), seconds(coming.at_s));
         all.push((coming.at_s, format!("joined    {name} at {at}")));
     }
@@ -141,7 +141,7 @@ fn events(case: &SimCase, report: &Report) -> Vec<String> {
 }
 
 /// What the faults cost.
-fn cost(report: &Report, calm: &Report) -> Option<String> {
+fn cost(report: &SimReport, calm: &SimReport) -> Option<String> {
     if report.failed.is_some() {
         return None;
     }

@@ -11,7 +11,7 @@ mod render;
 use crate::exit::Failure;
 use crate::out_file::OutFile;
 use bramble_primary::Report;
-use bramble_primary::log::Log;
+use bramble_primary::log::EventLog;
 use std::fs::{self, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -23,7 +23,7 @@ pub(crate) struct TraceFile(OutFile);
 impl TraceFile {
     /// Makes and locks `FILE.part`; gives an empty event log, too, which outgrows memory in a file beside it without a
     /// name.
-    pub(crate) fn create(target: &Path, began: Instant) -> Result<(Self, Log), Failure> {
+    pub(crate) fn create(target: &Path, began: Instant) -> Result<(Self, EventLog), Failure> {
         let this = Self(OutFile::open("--trace", target)?);
         let failed = |e: std::io::Error| Failure::failed(format!("--trace {}: {e}", target.display()));
         // Not beside a device.
@@ -33,11 +33,11 @@ impl TraceFile {
         let mut options = OpenOptions::new();
         let spooled = options.read(true).write(true).create_new(true).open(&spool).map_err(failed)?;
         fs::remove_file(&spool).map_err(failed)?;
-        Ok((this, Log::new(began, spooled)))
+        Ok((this, EventLog::new(began, spooled)))
     }
 
     /// Draws the trace and gives it its name.
-    pub(crate) fn keep(self, log: &Log, report: &Report, primary: &str) -> Result<(), Failure> {
+    pub(crate) fn keep(self, log: &EventLog, report: &Report, primary: &str) -> Result<(), Failure> {
         let mut writer = BufWriter::with_capacity(1 << 18, self.0.file());
         let written = render::render(log, report, primary, &mut writer).and_then(|()| writer.flush());
         drop(writer);

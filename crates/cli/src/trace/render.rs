@@ -6,7 +6,10 @@
 //! Units there: microseconds; three digits behind the point count.
 
 use bramble_primary::Report;
-use bramble_primary::log::{ClockSample, Event, Frame, Log, Operation, Phase, State, Story, What, Work};
+use bramble_primary::log::{
+    ClockSample, EventLog, FrameTransfer, LogEvent, LogEventKind, MachineHistory, MachineState, Operation,
+    Phase, Work,
+};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -126,9 +129,10 @@ fn process(machine: u16) -> u64 {
 }
 
 /// Writes the whole object.
-pub(super) fn render(log: &Log, report: &Report, primary: &str, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn render(log: &EventLog, report: &Report, primary: &str, out: &mut impl Write) -> io::Result<()> {
     let machines: Vec<u16> = (0..).take(log.machines().len()).collect();
-    let stories = machines.iter().map(|m| Story::of(log, *m)).collect::<io::Result<Vec<Story>>>()?;
+    let stories =
+        machines.iter().map(|m| MachineHistory::of(log, *m)).collect::<io::Result<Vec<MachineHistory>>>()?;
     write!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{},", other(log, report, &stories))?;
     write!(out, "\"traceEvents\":[")?;
     let mut list = List { out, is_empty: true };
@@ -148,13 +152,13 @@ pub(super) fn render(log: &Log, report: &Report, primary: &str, out: &mut impl W
 }
 
 /// What is known of the whole.
-fn other(log: &Log, report: &Report, stories: &[Story]) -> Value {
+fn other(log: &EventLog, report: &Report, stories: &[MachineHistory]) -> Value {
     let clock = |sample: &Option<ClockSample>| match sample {
         Some(s) => json!({"offset_ns": s.offset_ns, "uncertainty_ns": s.uncertainty_ns}),
         None => Value::Null,
     };
     let machines = log.machines().iter().zip(stories).map(|(m, story)| {
-        let states: Map<String, Value> = State::ALL
+        let states: Map<String, Value> = MachineState::ALL
             .iter()
             .map(|s| (s.name().to_owned(), json!(story.total_ns(*s) as f64 * 1e-9)))
             .collect();
@@ -176,7 +180,7 @@ fn other(log: &Log, report: &Report, stories: &[Story]) -> Value {
 }
 
 /// Names of processes and tracks, and their order.
-fn names<W: Write>(log: &Log, primary: &str, list: &mut List<'_, W>) -> io::Result<()> {
+fn names<W: Write>(log: &EventLog, primary: &str, list: &mut List<'_, W>) -> io::Result<()> {
     let process_name = |list: &mut List<'_, W>, pid: u64, name: String| {
         list.about("process_name", pid, None, json!({"name": name}))?;
         list.about("process_sort_index", pid, None, json!({"sort_index": pid}))
@@ -203,10 +207,10 @@ fn names<W: Write>(log: &Log, primary: &str, list: &mut List<'_, W>) -> io::Resu
 }
 
 /// What the primary was busy with; each phase ends where the next begins, the last with the last event.
-fn phases<W: Write>(log: &Log, list: &mut List<'_, W>) -> io::Result<()> {
+fn phases<W: Write>(log: &EventLog, list: &mut List<'_, W>) -> io::Result<()> {
     let (mut begun, mut last_ns): (Vec<(u64, Phase)>, u64) = (Vec::new(), 0);
     log.read(|event| {
-        if let What::Phase(phase) = event.what {
+        if let LogEventKind::Phase(phase) = event.what {
             begun.push((event.at_ns, phase));
         }
         last_ns = last_ns.max(event.at_ns);
@@ -221,34 +225,35 @@ fn phases<W: Write>(log: &Log, list: &mut List<'_, W>) -> io::Result<()> {
 }
 
 /// Jobs, frames and counters.
-fn events<W: Write>(log: &Log, list: &mut List<'_, W>) -> io::Result<()> {
+fn events<W: Write>(log: &EventLog, list: &mut List<'_, W>) -> io::Result<()> {
     let mut tiles = BTreeMap::new();
     log.read(|event| {
-        if let What::Tile { matrix, row, col } = event.what {
+        if let LogEventKind::Tile { matrix, row, col } = event.what {
             tiles.insert((event.machine, matrix), (row, col));
         }
         Ok(())
     })?;
-    let kinds: Vec<String> = (0..=u8::MAX).map(|kind| Frame { kind, bytes: 0, took_ns: 0 }.name()).collect();
+    let kinds: Vec<String> =
+        (0..=u8::MAX).map(|kind| FrameTransfer { kind, bytes: 0, took_ns: 0 }.name()).collect();
     log.read(|event| one(event, &tiles, &kinds, list))
 }
 
 fn one<W: Write>(
-    event: &Event,
+    event: &LogEvent,
     tiles: &BTreeMap<(u16, u32), (u64, u64)>,
     kinds: &[String],
     list: &mut List<'_, W>,
 ) -> io::Result<()> {
     let (pid, at) = (process(event.machine), event.at_ns);
-    let frame = |list: &mut List<'_, W>, number: u64, frame: &Frame| {
+    let frame = |list: &mut List<'_, W>, number: u64, frame: &FrameTransfer| {
         let track = Track { pid, number, cat: "frame" };
         let (name, args) = (&kinds[usize::from(frame.kind)], FrameArgs { bytes: frame.bytes });
         list.span(track, name, (at, at.saturating_add(frame.took_ns)), args)
     };
     match event.what {
-        What::Sent(f) => frame(list, SENT, &f),
-        What::Received(f) => frame(list, RECEIVED, &f),
-        What::Computed { work, returns, thread, matrix, step, took_ns } => {
+        LogEventKind::Sent(f) => frame(list, SENT, &f),
+        LogEventKind::Received(f) => frame(list, RECEIVED, &f),
+        LogEventKind::Computed { work, returns, thread, matrix, step, took_ns } => {
             let track = Track { pid, number: COMPUTE + u64::from(thread), cat: "job" };
             let name = match work {
                 Work::Job(Operation::Multiply) => "multiply",
@@ -261,10 +266,10 @@ fn one<W: Write>(
             let args = JobArgs { matrix, step, row, col, returned: returns };
             list.span(track, name, (at, at.saturating_add(took_ns)), args)
         }
-        What::Stands(stands) => {
+        LogEventKind::Stands(stands) => {
             list.counter(pid, ["credit left", "bytes"], at, stands.credit_left_bytes)?;
             list.counter(pid, ["in the link", "bytes"], at, stands.in_link_bytes)
         }
-        What::Phase(_) | What::Tile { .. } => Ok(()),
+        LogEventKind::Phase(_) | LogEventKind::Tile { .. } => Ok(()),
     }
 }

@@ -3,7 +3,10 @@
 use super::*;
 use bramble_matrix::{DType, Effort, Verdict};
 use bramble_plan::{Binding, Bound, Prediction, Sums};
-use bramble_primary::log::{Event, Frame, Machine, Next, Operation, Phase, Standing, State, What, Work};
+use bramble_primary::log::{
+    FrameTransfer, LogEvent, LogEventKind, LoggedMachine, MachineState, Next, Operation, Phase, Standing,
+    Work,
+};
 use bramble_primary::{ThreadUse, VerifyReport};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -32,7 +35,7 @@ fn report() -> Report {
         peak_gflops: 0.0,
         bound: Bound { seconds: 0.0, by: Binding::Compute },
         predicted: Prediction::default(),
-        aside_bytes_max: 0,
+        partial_sum_bytes_max: 0,
         bytes_sent: 0,
         bytes_received: 0,
         alone: false,
@@ -57,15 +60,20 @@ fn report() -> Report {
 type Job = (u32, u32, u8);
 
 /// A log of machines with such jobs, by machine and thread; and what their threads' accounts would say.
-fn log(jobs: &[Vec<Vec<Job>>]) -> (Log, Vec<Vec<ThreadUse>>) {
-    let mut log = Log::new(Instant::now(), tempfile::tempfile().unwrap());
+fn log(jobs: &[Vec<Vec<Job>>]) -> (EventLog, Vec<Vec<ThreadUse>>) {
+    let mut log = EventLog::new(Instant::now(), tempfile::tempfile().unwrap());
     let mut accounts = Vec::new();
     for threads in jobs {
         let name = "a \"name\"".to_owned();
         let count = threads.len() as u16;
-        let machine =
-            log.machine(Machine { name, link: "tcp", threads: count, clocks: [None; 2], lost_records: 0 });
-        let frame = Frame { kind: 3, bytes: 99, took_ns: 77 };
+        let machine = log.machine(LoggedMachine {
+            name,
+            link: "tcp",
+            threads: count,
+            clocks: [None; 2],
+            lost_records: 0,
+        });
+        let frame = FrameTransfer { kind: 3, bytes: 99, took_ns: 77 };
         let stands = Standing {
             credit_left_bytes: 5,
             in_link_bytes: 6,
@@ -74,13 +82,13 @@ fn log(jobs: &[Vec<Vec<Job>>]) -> (Log, Vec<Vec<ThreadUse>>) {
             next: Next::Tiles,
         };
         for (at_ns, what) in [
-            (5, What::Phase(Phase::Computing)),
-            (9, What::Sent(frame)),
-            (9, What::Received(frame)),
-            (9, What::Stands(stands)),
-            (9, What::Tile { matrix: 1, row: 128, col: 64 }),
+            (5, LogEventKind::Phase(Phase::Computing)),
+            (9, LogEventKind::Sent(frame)),
+            (9, LogEventKind::Received(frame)),
+            (9, LogEventKind::Stands(stands)),
+            (9, LogEventKind::Tile { matrix: 1, row: 128, col: 64 }),
         ] {
-            log.append(Event { at_ns, machine, what });
+            log.append(LogEvent { at_ns, machine, what });
         }
         let mut account = Vec::new();
         for (thread, jobs) in (0..).zip(threads) {
@@ -90,19 +98,20 @@ fn log(jobs: &[Vec<Vec<Job>>]) -> (Log, Vec<Vec<ThreadUse>>) {
                 let work = kinds.get(usize::from(*work)).map_or(Work::Generate, |o| Work::Job(*o));
                 let (at_ns, took_ns) = (now + u64::from(*pause), u64::from(*took));
                 (now, busy) = (at_ns + took_ns, busy + took_ns);
-                let what = What::Computed { work, returns: false, thread, matrix: 1, step: 2, took_ns };
-                log.append(Event { at_ns, machine, what });
+                let what =
+                    LogEventKind::Computed { work, returns: false, thread, matrix: 1, step: 2, took_ns };
+                log.append(LogEvent { at_ns, machine, what });
             }
             let busy_s = Duration::from_nanos(busy).as_secs_f64();
             account.push(ThreadUse { jobs: jobs.len() as u64, busy_s, idle_s: 0.0, cpu_s: None });
         }
         accounts.push(account);
     }
-    log.append(Event { at_ns: 1 << 40, machine: 0, what: What::Phase(Phase::Closing) });
+    log.append(LogEvent { at_ns: 1 << 40, machine: 0, what: LogEventKind::Phase(Phase::Closing) });
     (log, accounts)
 }
 
-fn drawn(log: &Log) -> Value {
+fn drawn(log: &EventLog) -> Value {
     let mut bytes = Vec::new();
     render::render(log, &report(), "here", &mut bytes).unwrap();
     serde_json::from_slice(&bytes).unwrap()
@@ -158,7 +167,7 @@ proptest! {
             let states = &tracks[&(pid, pid * 10_000)];
             prop_assert!(states.windows(2).all(|pair| pair[0].1 == pair[1].0));
             let seconds = trace["otherData"]["machines"][machine]["state_seconds"].as_object().unwrap();
-            prop_assert_eq!(seconds.len(), State::ALL.len());
+            prop_assert_eq!(seconds.len(), MachineState::ALL.len());
             let whole: f64 = seconds.values().map(|s| s.as_f64().unwrap()).sum();
             prop_assert!((whole * 1e9 - ((1u64 << 40) - 5) as f64).abs() < 1e3);
         }

@@ -9,7 +9,7 @@ use bramble_schedule::limits::{NEIGHBOURS_MAX, PROTOCOL};
 use bramble_schedule::message::{
     Forward, Join, Kind, MatrixHeader, Neighbour, Reached, Source, decode_error, encode_forwards,
 };
-use bramble_worker::{Config, Ledger, serve_link};
+use bramble_worker::{Config, SessionLedger, serve_link};
 use std::time::Duration;
 
 fn security(byte: u8) -> Security {
@@ -26,7 +26,7 @@ async fn served(link: Link) -> String {
         gives_way: true,
         name: "w".to_owned(),
     };
-    let ledger = Ledger::new();
+    let ledger = SessionLedger::new();
     serve_link(link, None, &config, &ledger).await.unwrap_err().to_string()
 }
 
@@ -111,7 +111,7 @@ fn a_primary_that_orders_what_cannot_be_loses_its_session_and_no_more() {
     let unknown = Reached { peer: 5, is_there: false, why: String::new() };
     let cases: [(&str, Messages); 6] = [
         ("is not stored here", vec![(Kind::Relay, order(1, 2))]),
-        ("come from worker 3, who is not known", vec![(Kind::Store, store(&[relayed], &[]))]),
+        ("come from worker 3, which is not known", vec![(Kind::Store, store(&[relayed], &[]))]),
         ("worker 5 is not known", vec![(Kind::Reached, unknown.encode())]),
         ("introduced twice", vec![(Kind::Neighbour, neighbour(1).encode()); 2]),
         (
@@ -130,6 +130,6 @@ fn a_primary_that_orders_what_cannot_be_loses_its_session_and_no_more() {
     let mut client = worker.session();
     client.send(Kind::Store.code(), &store(&[data(1, 2, 2, 1)], &[]), &[0; 32]);
     client.send(Kind::Relay.code(), &order(1, 9), &[]);
-    assert!(client.last_words().contains("worker 9, who is not known"));
+    assert!(client.last_words().contains("worker 9, which is not known"));
     worker.is_well();
 }

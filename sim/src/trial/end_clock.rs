@@ -1,35 +1,35 @@
-//! What the clock of an end shows: it may leap, and stand still for a while.
+//! The clock of an end: faults may make it jump, or stop for a while.
 //!
-//! Invariants: never goes back. What the schedule makes of it is the schedule's own (`bramble_schedule::clock`).
+//! Invariants: it never goes back. The schedule corrects it by its own rules (`bramble_schedule::clock`).
 
-use crate::clock::Time;
+use crate::clock::VirtualTime;
 use std::time::Duration;
 
-/// One end's clock.
+/// The clock of one end.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watch {
-    /// When it leapt, and how far.
-    leaps: Vec<(Time, Duration)>,
-    /// How much it has lost by standing still.
+pub(super) struct EndClock {
+    /// Jumps: when, and how far.
+    leaps: Vec<(VirtualTime, Duration)>,
+    /// Time lost while it was stopped.
     lost: Duration,
-    /// How many faults have it stand still, and since when.
+    /// How many faults stop it, and since when.
     stands: u32,
-    since: Time,
+    since: VirtualTime,
 }
 
-impl Watch {
-    /// What it shows.
-    pub(super) fn shows(&self, now: Time) -> Duration {
+impl EndClock {
+    /// The time that it shows.
+    pub(super) fn shows(&self, now: VirtualTime) -> Duration {
         let real = if self.stands > 0 { self.since } else { now };
-        real.duration() + self.leapt_since(Time::default()) - self.lost
+        real.duration() + self.leapt_since(VirtualTime::default()) - self.lost
     }
 
-    pub(super) fn leap(&mut self, now: Time, by: Duration) {
+    pub(super) fn leap(&mut self, now: VirtualTime, by: Duration) {
         self.leaps.push((now, by));
     }
 
-    /// It stands still from now on, or goes on for one of those who had it stand.
-    pub(super) fn stand(&mut self, now: Time, stands: bool) {
+    /// A fault stops it, or ends.
+    pub(super) fn stand(&mut self, now: VirtualTime, stands: bool) {
         if stands {
             self.since = if self.stands == 0 { now } else { self.since };
             self.stands += 1;
@@ -44,8 +44,8 @@ impl Watch {
         self.stands > 0
     }
 
-    /// How far it has leapt since then.
-    pub(super) fn leapt_since(&self, then: Time) -> Duration {
+    /// The sum of jumps since then.
+    pub(super) fn leapt_since(&self, then: VirtualTime) -> Duration {
         self.leaps.iter().filter(|(at, _)| *at >= then).map(|(_, by)| *by).sum()
     }
 }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn it_leaps_and_stands_still_and_never_goes_back() {
-        let (mut watch, s) = (Watch::default(), |s: f64| Time::default().after(s));
+        let (mut watch, s) = (EndClock::default(), |s: f64| VirtualTime::default().after(s));
         watch.leap(s(1.0), Duration::from_secs(9));
         assert_eq!(watch.shows(s(2.0)), Duration::from_secs(11));
         watch.stand(s(2.0), true);

@@ -1,9 +1,9 @@
-//! What this worker tells a primary that asked: when its jobs ran, and what its processor time went to.
+//! Records that a primary may ask this worker for: when its jobs ran, and processor time by section.
 //!
-//! Place in the flow: the session notes every task that has ended; batches leave with its other frames.
+//! Place in the flow: the session records every task that ends; batches are sent among its other frames.
 //!
-//! Invariants: at most `LOG_WAITING_MAX` records wait here and `IN_LINK_MAX` batches in the link, or until the goodbye; what
-//! comes on top is counted and forgotten. A recorder that is off keeps nothing.
+//! Invariants: at most `LOG_WAITING_MAX` records wait here and, before the goodbye, `IN_LINK_MAX` batches in the link; further
+//! records are only counted. A recorder that is off keeps nothing.
 
 use bramble_link::{Meter, Section, clock_ns};
 use bramble_schedule::limits::{CLOCK_NS_MAX, LOG_RECORDS_MAX, LOG_WAITING_MAX};
@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 const IN_LINK_MAX: usize = 2;
 
 /// The records of one session.
-pub(crate) struct Recorder {
+pub(crate) struct JobRecorder {
     is_on: bool,
-    /// This machine's clock at some moment, to say others in it.
+    /// One moment as an `Instant` and on this machine's clock, to convert others.
     moment: (Instant, u64),
     waiting: VecDeque<WorkRecord>,
     dropped: u64,
     in_link: usize,
 }
 
-impl Recorder {
+impl JobRecorder {
     pub(crate) fn new(is_on: bool) -> Self {
         let moment = (Instant::now(), clock_ns());
         Self { is_on, moment, waiting: VecDeque::new(), dropped: 0, in_link: 0 }
@@ -34,7 +34,7 @@ impl Recorder {
         self.is_on
     }
 
-    /// A moment on the clock that answers to pings have.
+    /// Converts a moment to the clock that pongs report.
     pub(crate) fn clock_ns(&self, when: Instant) -> u64 {
         let (known, known_ns) = self.moment;
         let after = ns(when.saturating_duration_since(known));
@@ -42,7 +42,7 @@ impl Recorder {
         known_ns.saturating_add(after).saturating_sub(before).min(CLOCK_NS_MAX)
     }
 
-    /// Keeps a record.
+    /// Adds a record.
     pub(crate) fn note(&mut self, record: WorkRecord) {
         if self.waiting.len() < LOG_WAITING_MAX {
             self.waiting.push_back(record);
@@ -51,12 +51,12 @@ impl Recorder {
         }
     }
 
-    /// Whether as much waits as one message carries.
+    /// Whether a full message waits.
     pub(crate) fn is_batch(&self) -> bool {
         self.waiting.len() >= LOG_RECORDS_MAX
     }
 
-    /// The head of the next message, if there is one and the link has room for it, or room does not matter.
+    /// The head of the next message, if there is one and the link has room for it; `at_any_rate` ignores the room.
     pub(crate) fn take(&mut self, at_any_rate: bool) -> Option<Vec<u8>> {
         if self.waiting.is_empty() || (self.in_link >= IN_LINK_MAX && !at_any_rate) {
             return None;
@@ -75,12 +75,12 @@ impl Recorder {
     }
 }
 
-/// A span of time in nanoseconds.
+/// A duration in nanoseconds.
 pub(crate) fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A meter's account as the goodbye has it; zeros where it is off.
+/// A meter's account for the goodbye; zeros if the meter is off.
 pub(crate) fn io_report(meter: &Meter) -> IoReport {
     let Some(spent) = meter.spent() else { return IoReport::default() };
     let us = |section| spent.of(section) / 1000;
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn batches_leave_in_order_as_the_link_takes_them_and_what_is_too_much_is_counted() {
-        let mut recorder = Recorder::new(true);
+        let mut recorder = JobRecorder::new(true);
         assert_eq!(recorder.take(true), None);
         let count = u32::try_from(LOG_WAITING_MAX).unwrap() + 5;
         (0..count).for_each(|matrix| recorder.note(record(matrix)));
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn moments_before_and_after_are_on_one_clock() {
-        let recorder = Recorder::new(true);
+        let recorder = JobRecorder::new(true);
         let (known, known_ns) = recorder.moment;
         let second = Duration::from_secs(1);
         assert_eq!(recorder.clock_ns(known + second), known_ns + 1_000_000_000);

@@ -1,4 +1,4 @@
-//! The keeper with real files.
+//! The journal writer with real files.
 
 use super::*;
 use bramble_matrix::{DType, Generator, Shape, Span, Unfinished};
@@ -22,12 +22,21 @@ fn plan() -> Plan {
     decide(&p, cut, &machine, std::slice::from_ref(&machine), &Wish::AUTO).unwrap().plan
 }
 
-fn subject() -> Subject {
+fn subject() -> JournalSubject {
     let random = |seed, rows, cols| {
         Matrix::generated("r", Generator::random(seed), Shape::new(rows, cols), DType::F64).unwrap()
     };
     let (a, b) = (random(1, 30, 8), random(2, 8, 20));
-    Subject { a, b, old_c: None, alpha: 2.0, beta: 0.0, kernel: "simd".to_owned(), plan: plan(), threads: 1 }
+    JournalSubject {
+        a,
+        b,
+        old_c: None,
+        alpha: 2.0,
+        beta: 0.0,
+        kernel: "simd".to_owned(),
+        plan: plan(),
+        threads: 1,
+    }
 }
 
 /// Tile (i, j).
@@ -35,23 +44,23 @@ fn tile(i: u64, j: u64) -> Rect {
     Rect::new(Span::new(10 * i, 10 * i + 10), Span::new(10 * j, 10 * j + 10))
 }
 
-/// Fills a tile and says that it is complete.
-fn complete(output: &Output, keeper: &Keeper, i: u64, j: u64) -> Digest128 {
+/// Fills a tile and reports it complete.
+fn complete(output: &Output, journal_writer: &JournalWriter, i: u64, j: u64) -> Digest128 {
     let mut lent = output.lend(tile(i, j));
     (0..lent.lines()).for_each(|line| lent.line_mut(line).fill((10 * i + j + 1) as u8));
     let digest = lent.digest();
     drop(lent);
-    keeper.committed(tile(i, j));
+    journal_writer.committed(tile(i, j));
     digest
 }
 
-fn ended(keeper: Keeper, how: Ending) -> Result<JournalFile, PrimaryError> {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(keeper.end(how))
+fn ended(journal_writer: JournalWriter, how: JournalEnding) -> Result<JournalFile, PrimaryError> {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(journal_writer.end(how))
 }
 
 fn found(path: &Path) -> Box<Journal> {
-    match find(path).unwrap() {
-        Found::Journal(journal) => journal,
+    match find_journal(path).unwrap() {
+        FoundJournal::Journal(journal) => journal,
         other => panic!("{other:?}"),
     }
 }
@@ -61,16 +70,20 @@ fn what_is_complete_is_in_the_journal_and_another_run_goes_on_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let c = folder.path().join("c.npy");
     let path = journal_of(&c);
-    let journaling =
-        |before| Journaling { path: path.clone(), before, every: Duration::ZERO, steps: Steps::default() };
+    let journaling = |before| JournalOptions {
+        path: path.clone(),
+        before,
+        every: Duration::ZERO,
+        crash_points: CrashPoints::default(),
+    };
     let shape = Shape::new(30, 20);
     let output = Arc::new(Output::create(&c, shape, DType::F64).unwrap());
-    let keeper = Keeper::start(journaling(None), subject(), output.clone()).unwrap();
-    while !keeper.is_writing() {
+    let journal_writer = JournalWriter::start(journaling(None), subject(), output.clone()).unwrap();
+    while !journal_writer.is_writing() {
         std::thread::yield_now();
     }
-    let first = [complete(&output, &keeper, 0, 1), complete(&output, &keeper, 2, 0)];
-    drop(ended(keeper, Ending::Last).unwrap());
+    let first = [complete(&output, &journal_writer, 0, 1), complete(&output, &journal_writer, 2, 0)];
+    drop(ended(journal_writer, JournalEnding::Last).unwrap());
     drop(Arc::into_inner(output).unwrap());
     let before = found(&path);
     assert_eq!(
@@ -79,16 +92,16 @@ fn what_is_complete_is_in_the_journal_and_another_run_goes_on_with_it() {
     );
     assert_eq!((before.head.alpha, before.head.kernel.as_str()), (2.0, "simd"));
 
-    // A torn end does not matter.
+    // A torn write at the end does not matter.
     let mut bytes = fs::read(&path).unwrap();
     bytes.extend([1; 40]);
     fs::write(&path, bytes).unwrap();
     let output = Unfinished::lock(&c).unwrap().resume(shape, DType::F64).unwrap();
     assert_eq!(output.lend(tile(2, 0)).digest(), first[1]);
     let output = Arc::new(output);
-    let keeper = Keeper::start(journaling(Some(before)), subject(), output.clone()).unwrap();
-    let second = complete(&output, &keeper, 1, 1);
-    let file = ended(keeper, Ending::Last).unwrap();
+    let journal_writer = JournalWriter::start(journaling(Some(before)), subject(), output.clone()).unwrap();
+    let second = complete(&output, &journal_writer, 1, 1);
+    let file = ended(journal_writer, JournalEnding::Last).unwrap();
     let after = found(&path);
     assert_eq!((after.tiles.len(), after.tiles[&(0, 3)]), (3, second));
     file.remove();
@@ -100,15 +113,20 @@ fn without_a_tile_nothing_stays() {
     let folder = tempfile::tempdir().unwrap();
     let c = folder.path().join("c.npy");
     for (every, how) in [
-        (Duration::from_secs(100), Ending::Last),
-        (Duration::ZERO, Ending::Last),
-        (Duration::ZERO, Ending::Now),
+        (Duration::from_secs(100), JournalEnding::Last),
+        (Duration::ZERO, JournalEnding::Last),
+        (Duration::ZERO, JournalEnding::Now),
     ] {
         let output = Arc::new(Output::create(&c, Shape::new(30, 20), DType::F64).unwrap());
-        let journaling = Journaling { path: journal_of(&c), before: None, every, steps: Steps::default() };
-        let keeper = Keeper::start(journaling, subject(), output.clone()).unwrap();
+        let journaling = JournalOptions {
+            path: journal_of(&c),
+            before: None,
+            every,
+            crash_points: CrashPoints::default(),
+        };
+        let journal_writer = JournalWriter::start(journaling, subject(), output.clone()).unwrap();
         assert!(journal_of(&c).exists());
-        drop(ended(keeper, how).unwrap());
+        drop(ended(journal_writer, how).unwrap());
         drop(output);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
@@ -129,12 +147,14 @@ fn a_full_disk_is_named_with_the_file_and_the_way_out() {
 fn bytes_that_are_no_journal_are_nothing_or_said_to_be_none() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("c.npy.journal");
-    assert!(matches!(find(&path).unwrap(), Found::Missing));
+    assert!(matches!(find_journal(&path).unwrap(), FoundJournal::Missing));
     fs::write(&path, "").unwrap();
-    assert!(matches!(find(&path).unwrap(), Found::Empty));
+    assert!(matches!(find_journal(&path).unwrap(), FoundJournal::Empty));
     let none = Digest128::default();
     fs::write(&path, head(&subject(), none, none, None).encode()).unwrap();
-    assert!(matches!(find(&path).unwrap(), Found::NoTiles));
+    assert!(matches!(find_journal(&path).unwrap(), FoundJournal::NoTiles));
     fs::write(&path, "a letter, not a journal").unwrap();
-    assert!(matches!(find(&path).unwrap(), Found::Unreadable(why) if why.contains("no journal")));
+    assert!(
+        matches!(find_journal(&path).unwrap(), FoundJournal::Unreadable(why) if why.contains("no journal"))
+    );
 }

@@ -1,13 +1,12 @@
-//! Results that do not land in C: sums of later steps that wait for those before them, and tiles that are to replace a sum
-//! that is in C.
+//! Results that do not land in C at once: partial sums of later steps, which wait for earlier ones, and staged tiles, which will
+//! replace a sum in C.
 //!
-//! Place in the flow: where k is cut, a result that is no beginning lands here instead of in C; the schedule says when
-//! it is added. A tile that goes on from a sum in C is *staged* here until it is whole: a link that breaks in the middle of
-//! it then leaves the sum as it was, for another machine to go on from.
+//! Place in the flow: where k is cut, a partial sum that is not the first lands here; the schedule says when to add it. A
+//! tile that continues a sum in C is *staged* here until it is whole: if its link breaks in the middle, the sum in C is
+//! intact and another machine can continue it.
 //!
-//! Invariants: a sum is added once and then forgotten; sums that are here at once are bounded by the plan
-//! (`Prediction::primary_memory_bytes`), staged tiles by what the workers hold. Of a machine that is lost only what was
-//! whole stays.
+//! Invariants: a partial sum is added once and then freed. The plan bounds the bytes of partial sums that are here at once
+//! (`Prediction::primary_memory_bytes`), the workers' memory those of staged tiles. Only whole results outlive their machine.
 
 use bramble_link::{Landing, Region};
 use bramble_matrix::{Buffer, DType, Element, Lent, MatrixError, Rect, View};
@@ -15,35 +14,35 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
 
-/// Buffers that are kept for the next sums.
+/// Freed buffers that are kept for reuse.
 const SPARES: usize = 16;
 
-/// Who sent it, and under which id.
+/// The peer that sent the result, and the result's id at that peer.
 type Key = (usize, u32);
 
-/// One result that does not land in C.
-struct Aside {
-    /// `None` while a link lands lines in it.
+/// One result that does not land in C at once.
+struct PendingResult {
+    /// `None` while rows land in it.
     buffer: Option<Buffer>,
     bytes: usize,
     is_staged: bool,
     is_whole: bool,
 }
 
-/// The results that were put aside.
+/// All such results.
 #[derive(Default)]
-pub(crate) struct Asides {
-    all: BTreeMap<Key, Aside>,
+pub(crate) struct PartialSums {
+    all: BTreeMap<Key, PendingResult>,
     spare: Vec<Buffer>,
-    /// Of sums.
+    /// Bytes of partial sums; staged tiles are not counted.
     bytes: usize,
     bytes_max: usize,
 }
 
-impl Asides {
-    /// The buffer of a result of `bytes` bytes, for its next lines.
+impl PartialSums {
+    /// The buffer of a result of `bytes` bytes, for its next rows.
     pub(crate) fn take(&mut self, key: Key, bytes: usize, is_staged: bool) -> Result<Buffer, MatrixError> {
-        if let Some(buffer) = self.all.get_mut(&key).and_then(|aside| aside.buffer.take()) {
+        if let Some(buffer) = self.all.get_mut(&key).and_then(|result| result.buffer.take()) {
             return Ok(buffer);
         }
         let fits = self.spare.iter().position(|b| b.capacity() == bytes.next_multiple_of(64));
@@ -59,19 +58,19 @@ impl Asides {
             self.bytes += bytes;
             self.bytes_max = self.bytes_max.max(self.bytes);
         }
-        self.all.insert(key, Aside { buffer: None, bytes, is_staged, is_whole: false });
+        self.all.insert(key, PendingResult { buffer: None, bytes, is_staged, is_whole: false });
         Ok(buffer)
     }
 
-    /// Puts a buffer back. `is_whole` says that its last lines are there.
+    /// Puts a buffer back after a landing. `is_whole`: the result's last rows are in it.
     pub(crate) fn put(&mut self, key: Key, buffer: Buffer, is_whole: bool) {
-        if let Some(aside) = self.all.get_mut(&key) {
-            aside.buffer = Some(buffer);
-            aside.is_whole |= is_whole;
+        if let Some(result) = self.all.get_mut(&key) {
+            result.buffer = Some(buffer);
+            result.is_whole |= is_whole;
         }
     }
 
-    /// Adds a sum to C. False where there is none.
+    /// Adds a partial sum to C. False if there is none of that key.
     pub(crate) fn merge(&mut self, key: Key, mut c: Lent) -> bool {
         let Some(buffer) = self.remove(key) else { return false };
         match c.dtype() {
@@ -84,7 +83,7 @@ impl Asides {
         true
     }
 
-    /// Copies a staged tile into C. False where there is none.
+    /// Copies a staged tile into C. False if there is none of that key.
     pub(crate) fn store(&mut self, key: Key, mut c: Lent) -> bool {
         let Some(buffer) = self.remove(key) else { return false };
         let line = c.line_bytes().max(1);
@@ -97,11 +96,11 @@ impl Asides {
         true
     }
 
-    /// A machine is lost: what of it is not whole is forgotten. Sums that are whole wait on.
+    /// Frees the results of a lost machine that are not whole. Whole partial sums keep waiting.
     pub(crate) fn lost(&mut self, peer: usize) {
-        let of_it = |key: &Key, aside: &Aside| key.0 == peer && !aside.is_whole;
+        let of_it = |key: &Key, result: &PendingResult| key.0 == peer && !result.is_whole;
         let gone: Vec<Key> =
-            self.all.iter().filter(|(key, aside)| of_it(key, aside)).map(|(key, _)| *key).collect();
+            self.all.iter().filter(|(key, result)| of_it(key, result)).map(|(key, _)| *key).collect();
         for key in gone {
             if let Some(buffer) = self.remove(key) {
                 self.keep_spare(buffer);
@@ -110,9 +109,9 @@ impl Asides {
     }
 
     fn remove(&mut self, key: Key) -> Option<Buffer> {
-        let aside = self.all.remove(&key)?;
-        self.bytes -= if aside.is_staged { 0 } else { aside.bytes };
-        aside.buffer
+        let result = self.all.remove(&key)?;
+        self.bytes -= if result.is_staged { 0 } else { result.bytes };
+        result.buffer
     }
 
     fn keep_spare(&mut self, buffer: Buffer) {
@@ -121,13 +120,13 @@ impl Asides {
         }
     }
 
-    /// Most bytes that were here at once.
+    /// Most bytes of partial sums that were held at once.
     pub(crate) fn bytes_max(&self) -> usize {
         self.bytes_max
     }
 }
 
-/// C += the sum, row by row.
+/// C += the partial sum, row by row.
 fn add<T: Element>(sum: &Buffer, c: &mut Lent) {
     let (rows, cols) = (c.lines(), c.line_bytes() / size_of::<T>().max(1));
     let sum = View::row_major(sum.elements::<T>(), rows, cols);
@@ -140,14 +139,14 @@ fn add<T: Element>(sum: &Buffer, c: &mut Lent) {
     }
 }
 
-/// Lines of a sum, as a link lands bytes in them.
-pub(crate) struct AsideLines {
+/// Rows of a result, as the memory in which a link lands them.
+pub(crate) struct PendingRows {
     pub(crate) buffer: Buffer,
     pub(crate) from: usize,
     pub(crate) len: usize,
 }
 
-impl Landing for AsideLines {
+impl Landing for PendingRows {
     fn len(&self) -> usize {
         self.len
     }
@@ -165,10 +164,10 @@ impl Landing for AsideLines {
     }
 }
 
-/// Lines that nobody needs: C has them already.
-pub(crate) struct Nowhere(pub(crate) Vec<u8>);
+/// Rows that are received and discarded: C has them already.
+pub(crate) struct DiscardedRows(pub(crate) Vec<u8>);
 
-impl Landing for Nowhere {
+impl Landing for DiscardedRows {
     fn len(&self) -> usize {
         self.0.len()
     }
@@ -184,7 +183,7 @@ impl Landing for Nowhere {
     }
 }
 
-/// Copies lines that came by reference.
+/// Copies rows that arrived by reference.
 pub(crate) fn copy_lines(buffer: &mut Buffer, from: usize, region: &Region) -> bool {
     let mut at = from;
     for run in 0..region.runs {

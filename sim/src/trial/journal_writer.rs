@@ -1,72 +1,72 @@
-//! The keeper of the journal, as the primary's thread of that name is (`crates/primary/src/keeper`): one thing after another,
-//! each of which takes a while, and after each of which the primary may die.
+//! The journal writer, modelled on the primary's thread (`crates/primary/src/journal_writer`): one step after another,
+//! each of which takes time; after each the primary may die.
 //!
-//! Place in the flow: hears of tiles that are complete; its log decides, and this does what it says to the disk of the trial.
+//! Place in the flow: gets each committed tile; its `Log` decides, and this file applies the actions to the trial's disk.
 //!
-//! Invariants: the journal's bytes and decisions are the real ones. Only where the primary is to die in a trial is there one.
+//! Invariants: the journal's bytes and decisions are the real ones. Only trials in which the primary will die have one.
 //!
-//! Deliberately absent: taking space, and files' names.
+//! Deliberately absent: reserving disk space, and names of files.
 
 use super::disk::Disk;
-use super::matter::places;
-use super::{Happening, Trial};
+use super::trial_data::places;
+use super::{Trial, TrialEvent};
 use crate::fault::FaultKind;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use bramble_matrix::{Digest128, Rect, Shape};
 use bramble_plan::Plan;
 use bramble_schedule::journal::{Action, Event, Head, Journal, Log};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// A tile: region, and number there.
-pub(super) type Tile = (usize, u64);
+/// A tile: region, and number in it.
+pub(super) type TileKey = (usize, u64);
 
-/// What the thread is at.
+/// Current step of the thread.
 #[derive(Clone, Debug)]
 enum Step {
-    /// It waits before it begins, and digests the operands.
+    /// Waits before the first interval, then digests the operands.
     Begins,
-    /// The head is written, and then synced.
+    /// The head is written; then it is synced.
     Head,
     HeadSynced,
-    /// Nothing to do.
+    /// Idle.
     Waits,
-    Digests(Tile),
+    Digests(TileKey),
     SyncsData(Vec<f64>),
-    /// The second half of what is appended.
+    /// Writes the second half of an append.
     Appends(Vec<u8>),
     SyncsLog,
 }
 
 /// See the head of this file.
-pub(super) struct Keeper {
+pub(super) struct TrialJournalWriter {
     pub(super) disk: Disk,
     head: Head,
     log: Option<Log>,
     step: Step,
     actions: VecDeque<Action>,
-    /// Tiles that are complete and not digested.
-    tiles: BTreeSet<Tile>,
-    /// When each tile was complete, by the clock.
-    since: BTreeMap<Tile, Duration>,
-    /// Tiles of the interval that is written, and those whose interval has ended: they may not be lost.
-    said: Vec<Tile>,
-    in_interval: Vec<Tile>,
-    promised: BTreeSet<Tile>,
+    /// Tiles that are committed and not digested.
+    tiles: BTreeSet<TileKey>,
+    /// When each tile was committed, by the primary's clock.
+    since: BTreeMap<TileKey, Duration>,
+    /// Tiles of the current interval, of the interval being synced, and of synced intervals: those must not be lost.
+    said: Vec<TileKey>,
+    in_interval: Vec<TileKey>,
+    promised: BTreeSet<TileKey>,
     every: Duration,
     began: Duration,
     longest_sync: Duration,
-    /// When there was a journal, by the clock.
+    /// When the journal had its head, by the primary's clock.
     writing: Option<Duration>,
-    /// How it is to die, and after how many steps more.
+    /// How the primary will die, and after how many more steps.
     dies: Option<(FaultKind, u64)>,
-    /// All tiles are there: it ends what it is at, and then is over.
+    /// All tiles are committed: the thread finishes its step and ends.
     is_ending: bool,
     is_over: bool,
 }
 
-impl Keeper {
-    /// Where a run before left some tiles it goes on with its journal, which is all that is valid in the file.
+impl TrialJournalWriter {
+    /// With the journal of an earlier run, it continues that journal, cut to its valid bytes.
     pub(super) fn new(head: Head, disk: Disk, before: Option<&Journal>, every: Duration) -> Self {
         let log = before.map(|journal| Log::resumed(journal, Duration::ZERO).every(every));
         Self {
@@ -90,8 +90,8 @@ impl Keeper {
         }
     }
 
-    /// Whether an end that is asked for is at once: what is on its way to the disk has to be there first, and where an old C
-    /// is read there has to be a head.
+    /// Whether the thread can end at once: pending writes must be finished, and if an old C is read, the head must
+    /// be written.
     fn ends_at_once(&self) -> bool {
         let is_idle = match self.step {
             Step::Begins => self.head.old_c.is_none(),
@@ -101,8 +101,8 @@ impl Keeper {
         is_idle && self.actions.is_empty()
     }
 
-    /// How long a step takes, in seconds: those with the disk long enough that something happens meanwhile.
-    fn seconds(&self, random: &mut Random) -> f64 {
+    /// Duration of the current step in seconds; disk steps are long enough for other events to happen meanwhile.
+    fn seconds(&self, random: &mut SeededRandom) -> f64 {
         let every = self.every.as_secs_f64();
         match self.step {
             Step::Begins => every * random.between(0.5, 0.7),
@@ -112,10 +112,10 @@ impl Keeper {
         }
     }
 
-    /// Whether a tile that this journal does not name had to be in it, though nothing that was promised is missing.
-    fn is_too_old(&self, tile: &Tile, now: Duration) -> bool {
+    /// Whether a tile that is missing in the journal was committed so long ago that its interval must have been synced.
+    fn is_too_old(&self, tile: &TileKey, now: Duration) -> bool {
         let (Some(since), Some(writing)) = (self.since.get(tile), self.writing) else { return false };
-        // A sync that had just begun, an interval, its own sync; and the looks and digests between them.
+        // A sync that had just begun, an interval, its own sync; and the sleeps and digests between them.
         let most = (self.longest_sync * 22).max(self.every + self.longest_sync * 2) + self.every;
         now.saturating_sub((*since).max(writing)) > most
     }
@@ -128,108 +128,114 @@ pub(super) fn digest(c: &[f64], rect: Rect, cols: u64) -> Digest128 {
     Digest128::of(Shape::new(rect.rows.len(), rect.cols.len()), bytes.chunks(line.max(1)))
 }
 
-/// Where a tile is.
-pub(super) fn rect_of(plan: &Plan, (region, tile): Tile) -> Rect {
+/// The rectangle of a tile.
+pub(super) fn rect_of(plan: &Plan, (region, tile): TileKey) -> Rect {
     plan.regions[region].tile_of(tile).unwrap_or_else(|| panic!("tile {tile} is none of region {region}"))
 }
 
 impl Trial {
-    /// A tile is complete, and nobody has it.
+    /// A tile is committed, and no other lease of it exists.
     pub(super) fn keep(&mut self, rect: Rect) {
-        let now = self.watch.shows(self.agenda.now());
+        let now = self.watch.shows(self.event_queue.now());
         let tile = self.primary.plan().tile_at(rect.rows.start, rect.cols.start);
-        let (Some(keeper), Some(tile)) = (&mut self.keeper, tile) else { return };
-        if keeper.is_ending {
+        let (Some(journal_writer), Some(tile)) = (&mut self.journal_writer, tile) else { return };
+        if journal_writer.is_ending {
             return;
         }
-        keeper.tiles.insert(tile);
-        keeper.since.insert(tile, now);
+        journal_writer.tiles.insert(tile);
+        journal_writer.since.insert(tile, now);
     }
 
-    /// Has the keeper's thread begin what it is at.
+    /// Schedules the end of the journal writer's current step.
     pub(super) fn begin_step(&mut self) {
-        if let Some(keeper) = &self.keeper {
-            let seconds = keeper.seconds(&mut self.random);
-            self.agenda.add(seconds, Happening::Kept);
+        if let Some(journal_writer) = &self.journal_writer {
+            let seconds = journal_writer.seconds(&mut self.random);
+            self.event_queue.add(seconds, TrialEvent::Kept);
         }
     }
 
-    /// The keeper's thread is done with a step, and begins the next; unless the primary dies between the two.
+    /// The journal writer ends a step and begins the next; unless the primary dies between the two.
     pub(super) fn kept(&mut self) {
-        let now = self.watch.shows(self.agenda.now());
-        let Some(mut keeper) = self.keeper.take_if(|keeper| !keeper.is_over) else { return };
-        let waited = matches!(keeper.step, Step::Waits);
-        keeper.end_step(&self.shell.c, (self.primary.plan(), self.matter.p.n), now);
-        keeper.next_step(&self.shell.c, now);
-        let dies = keeper.dies.as_mut().filter(|_| !waited).and_then(|(kind, left)| {
+        let now = self.watch.shows(self.event_queue.now());
+        let Some(mut journal_writer) = self.journal_writer.take_if(|journal_writer| !journal_writer.is_over)
+        else {
+            return;
+        };
+        let waited = matches!(journal_writer.step, Step::Waits);
+        journal_writer.end_step(&self.shell.c, (self.primary.plan(), self.data.p.n), now);
+        journal_writer.next_step(&self.shell.c, now);
+        let dies = journal_writer.dies.as_mut().filter(|_| !waited).and_then(|(kind, left)| {
             *left = left.saturating_sub(1);
             (*left == 0).then_some(*kind)
         });
-        let is_over = keeper.is_ending && keeper.ends_at_once();
-        self.keeper = Some(keeper);
+        let is_over = journal_writer.is_ending && journal_writer.ends_at_once();
+        self.journal_writer = Some(journal_writer);
         match dies {
             Some(kind) => self.die(kind),
-            None if is_over => self.keeper_is_over(),
+            None if is_over => self.journal_writer_is_over(),
             None => self.begin_step(),
         }
     }
 
-    /// The primary dies: now, or after some steps of its keeper.
+    /// The primary will die: now, or after some more steps of the journal writer.
     pub(super) fn begin_to_die(&mut self, kind: FaultKind) {
         let (is_now, steps) = (self.random.chance(0.4), 1 + self.random.below(6));
-        match &mut self.keeper {
-            Some(keeper) if !is_now && keeper.writing.is_some() && !keeper.is_over => {
-                keeper.dies = Some((kind, steps));
+        match &mut self.journal_writer {
+            Some(journal_writer)
+                if !is_now && journal_writer.writing.is_some() && !journal_writer.is_over =>
+            {
+                journal_writer.dies = Some((kind, steps));
             }
             _ => self.die(kind),
         }
     }
 
-    /// All tiles are there: the keeper ends what it is at, and then C is looked at. From there on the journal stays as it is.
-    pub(super) fn end_keeper(&mut self) {
-        let Some(keeper) = &mut self.keeper else { return self.begin_to_look() };
-        keeper.is_ending = true;
-        keeper.tiles.clear();
-        keeper.since.clear();
-        if keeper.is_over || keeper.ends_at_once() {
-            self.keeper_is_over();
+    /// All tiles are committed: the journal writer finishes its step, then C is inspected. From then on the journal does not
+    /// change.
+    pub(super) fn end_journal_writer(&mut self) {
+        let Some(journal_writer) = &mut self.journal_writer else { return self.begin_inspection() };
+        journal_writer.is_ending = true;
+        journal_writer.tiles.clear();
+        journal_writer.since.clear();
+        if journal_writer.is_over || journal_writer.ends_at_once() {
+            self.journal_writer_is_over();
         }
     }
 
-    /// Where the primary was to die a few steps later it dies now.
-    fn keeper_is_over(&mut self) {
-        let Some(keeper) = &mut self.keeper else { return };
-        keeper.is_over = true;
-        match keeper.dies.take() {
+    /// Ends the journal writer. If the primary was to die after some more steps, it dies now.
+    fn journal_writer_is_over(&mut self) {
+        let Some(journal_writer) = &mut self.journal_writer else { return };
+        journal_writer.is_over = true;
+        match journal_writer.dies.take() {
             Some((kind, _)) => self.die(kind),
-            None => self.begin_to_look(),
+            None => self.begin_inspection(),
         }
     }
 
-    /// What the journal says is there has to be: tiles whose interval ended, all that have been complete for longer than an
-    /// interval, and each tile below a mark with the elements that it had. Of a tile above the last mark the journal says only
-    /// that it was complete: the next run compares digests.
+    /// Checks that the journal keeps its promises: it has all tiles of synced intervals and all that were committed longer
+    /// than an interval ago, and each tile below the last watermark has the recorded elements. Of a tile above the last
+    /// watermark the journal states only that it was committed: the next run compares digests.
     pub(super) fn check_journal(&self, journal: Option<&Journal>, c: &[f64]) {
-        let Some(keeper) = &self.keeper else { return };
+        let Some(journal_writer) = &self.journal_writer else { return };
         let plan = self.primary.plan();
-        let names = |tile: &Tile| journal.is_some_and(|journal| journal.tiles.contains_key(tile));
-        for tile in &keeper.promised {
+        let names = |tile: &TileKey| journal.is_some_and(|journal| journal.tiles.contains_key(tile));
+        for tile in &journal_writer.promised {
             assert!(names(tile), "the interval of tile {tile:?} had ended, and it is lost");
         }
-        let now = self.watch.shows(self.agenda.now());
-        for tile in keeper.since.keys().filter(|tile| !names(tile) && !self.checks.clock_is_odd()) {
+        let now = self.watch.shows(self.event_queue.now());
+        for tile in journal_writer.since.keys().filter(|tile| !names(tile) && !self.checks.clock_is_odd()) {
             assert!(
-                !keeper.is_too_old(tile, now),
+                !journal_writer.is_too_old(tile, now),
                 "tile {tile:?} was complete for longer than an interval, and is lost"
             );
         }
         for (tile, was) in journal.iter().flat_map(|journal| &journal.tiles) {
-            // A tile that is made again, since it was wrong, is not what it was; nor is one that was when a run before died.
-            let is_again = self.looks.is_again(*tile)
-                || self.looks.was_damaged(*tile) && !keeper.promised.contains(tile);
+            // A recomputed tile has other elements; so may one that was being recomputed when an earlier run died.
+            let is_again = self.inspection.is_again(*tile)
+                || self.inspection.was_damaged(*tile) && !journal_writer.promised.contains(tile);
             let is_unsynced = journal.is_some_and(|journal| journal.unsynced.contains(tile))
-                && !keeper.promised.contains(tile);
-            let is = digest(c, rect_of(plan, *tile), self.matter.p.n);
+                && !journal_writer.promised.contains(tile);
+            let is = digest(c, rect_of(plan, *tile), self.data.p.n);
             assert!(
                 is_again || is_unsynced || is == *was,
                 "the journal says that tile {tile:?} is there, and it is not"
@@ -238,7 +244,7 @@ impl Trial {
     }
 }
 
-impl Keeper {
+impl TrialJournalWriter {
     fn end_step(&mut self, c: &[f64], (plan, cols): (&Plan, u64), now: Duration) {
         let event = match std::mem::replace(&mut self.step, Step::Waits) {
             Step::Begins => {

@@ -1,19 +1,18 @@
-//! Keeps a journal of the tiles that are complete, so that another run can go on where this one ends.
+//! The journal writer: records complete tiles on disk, so that a later run can resume where this one ends.
 //!
-//! Place in the flow: `run` starts it with the product and tells it of each tile that is complete; it digests the operands, then
-//! tiles, has data and journal synced, and hands the file back when the product is over.
+//! Place in the flow: `run` starts it with the product and reports each committed tile to it; its thread digests the
+//! operands, then the tiles, syncs data and journal, and hands the file back when the product is over.
 //!
-//! A tile is in the journal a moment after it was complete, and on the disk with the next interval.
+//! A tile is in the journal a moment after it was committed, and on the disk with the next interval.
 //!
-//! Invariants: one thread of its own does all that waits for a disk; the event loop never does. A tile is lent to it after it is
-//! complete, and given back before the next. What waits is a bit for each tile. After an error nothing more
-//! is written: what is in the journal stays valid.
+//! Invariants: only its own thread waits for disks; the event loop never does. The thread leases one committed tile at a time.
+//! The queue of waiting tiles is one bit for each tile. After an error nothing more is written: the journal so far stays valid.
 //!
-//! Deliberately absent: deciding when what is written (`bramble_schedule::journal`).
+//! Deliberately absent: the decision when to write and sync (`bramble_schedule::journal`).
 
 mod file;
 
-pub use file::{Found, JournalFile, find, look};
+pub use file::{FoundJournal, JournalFile, find_journal, read_journal};
 
 use crate::PrimaryError;
 use crate::product::Request;
@@ -29,42 +28,42 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// How long the thread sleeps at most: a tile that is complete waits no longer for it.
-const LOOK: Duration = Duration::from_millis(50);
+/// Longest sleep of the thread, and so the longest that a committed tile waits for it.
+const SLEEP_MAX: Duration = Duration::from_millis(50);
 
-/// Where the journal of a product is, and what is known of a run before.
+/// Options of a product's journal, and the journal of an earlier run.
 #[derive(Debug)]
-pub struct Journaling {
+pub struct JournalOptions {
     /// The file.
     pub path: PathBuf,
-    /// The run before, which this one goes on with.
+    /// The journal of the run that this one resumes.
     pub before: Option<Box<Journal>>,
-    /// How long an interval is at least.
+    /// Shortest interval between two syncs.
     pub every: Duration,
-    /// Where this process is to die.
-    pub steps: Steps,
+    /// The crash points, for tests.
+    pub crash_points: CrashPoints,
 }
 
-/// Counts the points at which a run may end, and at one of them ends this process at once: to test that it may.
+/// Counts the crash points that a run passes and kills this process at a chosen one: to test resuming.
 #[derive(Clone, Debug, Default)]
-pub struct Steps(Option<Arc<AtomicI64>>);
+pub struct CrashPoints(Option<Arc<AtomicI64>>);
 
-impl Steps {
-    /// Ends it at the nth.
+impl CrashPoints {
+    /// Kills the process at the nth crash point.
     pub fn die_at(nth: i64) -> Self {
         Self(Some(Arc::new(AtomicI64::new(nth))))
     }
 
-    fn one(&self) {
+    fn pass(&self) {
         if self.0.as_ref().is_some_and(|left| left.fetch_sub(1, Ordering::Relaxed) == 1) {
-            // Nothing is left to be told if that fails.
+            // No caller could handle the error.
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }
     }
 }
 
-/// What a journal is about: that of `Head`, before the operands have been read.
-pub(crate) struct Subject {
+/// The contents of the journal's `Head`, before the operands have been digested.
+pub(crate) struct JournalSubject {
     pub(crate) a: Matrix,
     pub(crate) b: Matrix,
     pub(crate) old_c: Option<Matrix>,
@@ -72,11 +71,11 @@ pub(crate) struct Subject {
     pub(crate) beta: f64,
     pub(crate) kernel: String,
     pub(crate) plan: Plan,
-    /// How many may digest the operands when nobody computes.
+    /// Threads that may digest the operands when no worker computes.
     pub(crate) threads: usize,
 }
 
-impl Subject {
+impl JournalSubject {
     pub(crate) fn of(request: &Request, problem: &Problem, kernel: String, plan: &Plan) -> Self {
         Self {
             a: request.a.clone(),
@@ -91,43 +90,43 @@ impl Subject {
     }
 }
 
-/// How a keeper is to end.
+/// How the journal writer has to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// With one more interval of all that is complete.
+pub(crate) enum JournalEnding {
+    /// After one more interval with all tiles that are complete.
     Last = 1,
     /// At once.
     Now = 2,
-    /// At once, but not without a head: C is complete, and has to be known from the C that was read for it.
+    /// At once, but after the head is written: C is complete, and a later run has to tell it from the old C that was read for it.
     Complete = 3,
 }
 
-/// What the event loop and the keeper's thread share.
-struct Shared {
-    /// Tiles that are complete and not digested yet, a bit each.
+/// State shared by the event loop and the writer's thread.
+struct WriterState {
+    /// Tiles that are committed and not digested yet, one bit each.
     tiles: Mutex<Vec<u64>>,
     ending: AtomicU8,
-    /// Whether there is a journal that an interval can be appended to.
+    /// Whether the journal has its head, so that an interval can be appended.
     is_writing: AtomicBool,
     failed: AtomicBool,
 }
 
-impl Shared {
+impl WriterState {
     fn tiles(&self) -> MutexGuard<'_, Vec<u64>> {
-        // A word is changed whole, or not.
+        // A panic cannot leave a word half changed, so poisoning does not matter.
         self.tiles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_ending(&self, how: Ending) -> bool {
+    fn is_ending(&self, how: JournalEnding) -> bool {
         self.ending.load(Ordering::Relaxed) >= how as u8
     }
 
-    /// Whether a head is no use any more.
+    /// Whether the product ends without need of a head.
     fn needs_no_head(&self) -> bool {
-        self.is_ending(Ending::Last) && !self.is_ending(Ending::Complete)
+        self.is_ending(JournalEnding::Last) && !self.is_ending(JournalEnding::Complete)
     }
 
-    /// A tile that waits, from some number on and around.
+    /// Takes a waiting tile, searching from some number on and wrapping around.
     fn next(&self, from: usize) -> Option<usize> {
         let mut words = self.tiles();
         let count = words.len();
@@ -138,24 +137,24 @@ impl Shared {
     }
 }
 
-/// The event loop's end of it.
-pub(crate) struct Keeper {
-    shared: Arc<Shared>,
+/// The event loop's handle of the journal writer.
+pub(crate) struct JournalWriter {
+    shared: Arc<WriterState>,
     thread: Thread,
     ended: oneshot::Receiver<Result<JournalFile, PrimaryError>>,
-    numbers: Numbers,
+    numbers: TileNumbers,
     reads_c: bool,
 }
 
-/// Tiles of all regions in one row.
+/// Numbers the tiles of all regions consecutively.
 #[derive(Clone)]
-struct Numbers {
+struct TileNumbers {
     plan: Arc<Plan>,
     /// The first number of each region, and the end of the last.
     firsts: Vec<u64>,
 }
 
-impl Numbers {
+impl TileNumbers {
     fn of(plan: Plan) -> Self {
         let mut firsts = vec![0];
         for region in &plan.regions {
@@ -173,7 +172,7 @@ impl Numbers {
         Some(self.firsts[region] + tile)
     }
 
-    /// Region, number there, and place.
+    /// Region, tile number in the region, and rectangle.
     fn tile(&self, number: u64) -> Option<(usize, u64, Rect)> {
         let region = self.firsts.partition_point(|first| *first <= number).checked_sub(1)?;
         let tile = number - self.firsts[region];
@@ -181,14 +180,14 @@ impl Numbers {
     }
 }
 
-impl Keeper {
-    /// Takes the space of the journal, and begins.
+impl JournalWriter {
+    /// Reserves the journal's space and starts the thread.
     pub(crate) fn start(
-        what: Journaling,
-        subject: Subject,
+        what: JournalOptions,
+        subject: JournalSubject,
         output: Arc<Output>,
     ) -> Result<Self, PrimaryError> {
-        let numbers = Numbers::of(subject.plan.clone());
+        let numbers = TileNumbers::of(subject.plan.clone());
         let tiles = usize::try_from(numbers.count().div_ceil(64)).ok();
         let mut bits: Vec<u64> = Vec::new();
         let room = tiles.is_some_and(|words| bits.try_reserve_exact(words).is_ok());
@@ -199,14 +198,14 @@ impl Keeper {
             )));
         };
         bits.resize(words, 0);
-        let Journaling { path, before, every, steps } = what;
-        // Each tile may have an end of its own, and a mark.
+        let JournalOptions { path, before, every, crash_points } = what;
+        // Each tile may need an end record and a watermark of its own.
         let records =
             numbers.count().saturating_mul(3).saturating_add(2).saturating_mul(to_u64(RECORD_BYTES));
         let head = before.as_ref().map_or_else(|| head_bytes(&subject), |_| 0);
         let valid = before.as_ref().map_or(0, |journal| journal.valid_bytes);
-        let file = JournalFile::open(&path, valid, head.saturating_add(records), steps)?;
-        let shared = Arc::new(Shared {
+        let file = JournalFile::open(&path, valid, head.saturating_add(records), crash_points)?;
+        let shared = Arc::new(WriterState {
             tiles: Mutex::new(bits),
             ending: AtomicU8::new(0),
             is_writing: AtomicBool::new(before.is_some()),
@@ -214,7 +213,7 @@ impl Keeper {
         });
         let reads_c = subject.old_c.is_some();
         let (says, ended) = oneshot::channel();
-        let mut work = Work {
+        let mut work = WriterThread {
             shared: shared.clone(),
             output,
             file,
@@ -225,40 +224,40 @@ impl Keeper {
         let work = move || {
             let result = work.run(&subject, before.as_deref());
             work.shared.failed.store(result.is_err(), Ordering::Relaxed);
-            // The output is given back before anybody hears of it.
-            let Work { file, output, .. } = work;
+            // The output is released before the event loop learns that the thread has ended.
+            let WriterThread { file, output, .. } = work;
             drop((output, subject));
             let _ = says.send(result.map(|()| file));
         };
-        let thread = std::thread::Builder::new().name("keeper".to_owned()).spawn(work);
+        let thread = std::thread::Builder::new().name("journal".to_owned()).spawn(work);
         let thread = thread.map_err(|e| PrimaryError::Failed(format!("cannot start a thread: {e}")))?;
         Ok(Self { shared, thread: thread.thread().clone(), ended, numbers, reads_c })
     }
 
-    /// A tile is complete, and nobody else has it.
+    /// A tile is committed, and no other lease of it exists.
     pub(crate) fn committed(&self, rect: Rect) {
         let number = self.numbers.number(rect).and_then(|number| usize::try_from(number).ok());
         let Some(number) = number else { unreachable!("{rect} is no tile of the plan") };
         self.shared.tiles()[number / 64] |= 1 << (number % 64);
     }
 
-    /// Whether what is complete could be kept.
+    /// Whether complete tiles can be recorded.
     pub(crate) fn is_writing(&self) -> bool {
         self.shared.is_writing.load(Ordering::Relaxed)
     }
 
-    /// Whether it has ended with an error.
+    /// Whether the thread has ended with an error.
     pub(crate) fn has_failed(&self) -> bool {
         self.shared.failed.load(Ordering::Relaxed)
     }
 
-    /// How it is to end when C is complete.
-    pub(crate) fn ending_with_c(&self) -> Ending {
-        if self.reads_c { Ending::Complete } else { Ending::Now }
+    /// How the writer has to end when C is complete.
+    pub(crate) fn ending_with_c(&self) -> JournalEnding {
+        if self.reads_c { JournalEnding::Complete } else { JournalEnding::Now }
     }
 
-    /// Ends it, and gives the file back.
-    pub(crate) async fn end(mut self, how: Ending) -> Result<JournalFile, PrimaryError> {
+    /// Ends the thread, and returns the file.
+    pub(crate) async fn end(mut self, how: JournalEnding) -> Result<JournalFile, PrimaryError> {
         self.tell(how);
         match (&mut self.ended).await {
             Ok(result) => result,
@@ -266,42 +265,42 @@ impl Keeper {
         }
     }
 
-    fn tell(&self, how: Ending) {
+    fn tell(&self, how: JournalEnding) {
         self.shared.ending.fetch_max(how as u8, Ordering::Relaxed);
         self.thread.unpark();
     }
 }
 
-impl Drop for Keeper {
+impl Drop for JournalWriter {
     fn drop(&mut self) {
-        self.tell(Ending::Now);
+        self.tell(JournalEnding::Now);
     }
 }
 
-/// Bytes of the head, whatever the digests will be.
-fn head_bytes(subject: &Subject) -> u64 {
+/// Bytes of the head, which do not depend on the digests.
+fn head_bytes(subject: &JournalSubject) -> u64 {
     let none = Digest128::default();
     to_u64(head(subject, none, none, subject.old_c.as_ref().map(|_| none)).encode().len())
 }
 
-fn head(subject: &Subject, a: Digest128, b: Digest128, old_c: Option<Digest128>) -> Head {
-    let Subject { alpha, beta, kernel, plan, .. } = subject;
+fn head(subject: &JournalSubject, a: Digest128, b: Digest128, old_c: Option<Digest128>) -> Head {
+    let JournalSubject { alpha, beta, kernel, plan, .. } = subject;
     let plan = plan.clone().unpredicted();
     Head { alpha: *alpha, beta: *beta, a, b, old_c, kernel: kernel.clone(), plan }
 }
 
-/// What the thread has.
-struct Work {
-    shared: Arc<Shared>,
+/// State of the writer's thread.
+struct WriterThread {
+    shared: Arc<WriterState>,
     output: Arc<Output>,
     file: JournalFile,
-    numbers: Numbers,
+    numbers: TileNumbers,
     every: Duration,
     began: Instant,
 }
 
-impl Work {
-    fn run(&mut self, subject: &Subject, before: Option<&Journal>) -> Result<(), PrimaryError> {
+impl WriterThread {
+    fn run(&mut self, subject: &JournalSubject, before: Option<&Journal>) -> Result<(), PrimaryError> {
         let log = match before {
             Some(journal) => Some(Log::resumed(journal, Duration::ZERO).every(self.every)),
             None => self.begin(subject)?,
@@ -309,18 +308,19 @@ impl Work {
         let Some(mut log) = log else { return Ok(()) };
         let mut at = 0;
         let shared = self.shared.clone();
-        while !shared.is_ending(Ending::Now) {
+        while !shared.is_ending(JournalEnding::Now) {
             let tile = shared.next(at);
             let event = match tile.and_then(|number| self.numbers.tile(to_u64(number))) {
                 Some((region, tile, rect)) => {
                     let digest = self.output.lend(rect).digest();
                     Event::Committed { region, tile, digest }
                 }
-                None if shared.is_ending(Ending::Last) && log.is_quiet() => return Ok(()),
-                None if shared.is_ending(Ending::Last) => Event::Stop,
+                None if shared.is_ending(JournalEnding::Last) && log.is_quiet() => return Ok(()),
+                None if shared.is_ending(JournalEnding::Last) => Event::Stop,
                 None => {
-                    let wait = log.wakes().map_or(LOOK, |next| next.saturating_sub(self.began.elapsed()));
-                    std::thread::park_timeout(wait.clamp(Duration::from_millis(1), LOOK));
+                    let wait =
+                        log.wakes().map_or(SLEEP_MAX, |next| next.saturating_sub(self.began.elapsed()));
+                    std::thread::park_timeout(wait.clamp(Duration::from_millis(1), SLEEP_MAX));
                     Event::Tick
                 }
             };
@@ -331,27 +331,27 @@ impl Work {
         Ok(())
     }
 
-    /// Digests the operands and writes the head; `None` where the product was over before.
-    fn begin(&mut self, subject: &Subject) -> Result<Option<Log>, PrimaryError> {
-        // A product that is over before an interval needs no journal, and pays nothing for one, unless it reads the old C. One
-        // that is expected to take longer has its journal as soon as it can be.
+    /// Digests the operands and writes the head; `None` if the product ended before.
+    fn begin(&mut self, subject: &JournalSubject) -> Result<Option<Log>, PrimaryError> {
+        // A product that ends before the first interval needs no journal, and should not pay for one, unless it reads the
+        // old C. One that is predicted to take longer gets its journal as early as possible.
         let is_long = subject.plan.predicted.seconds >= self.every.as_secs_f64();
         let wait = if is_long { Duration::ZERO } else { self.every / 2 };
-        while self.began.elapsed() < wait && !self.shared.is_ending(Ending::Complete) {
+        while self.began.elapsed() < wait && !self.shared.is_ending(JournalEnding::Complete) {
             std::thread::park_timeout(wait.saturating_sub(self.began.elapsed()));
             if self.shared.needs_no_head() {
                 return Ok(None);
             }
         }
         let stop = || self.shared.needs_no_head();
-        // When C is complete nobody else computes.
-        let threads = if self.shared.is_ending(Ending::Complete) { subject.threads } else { 1 };
+        // When C is complete, no thread computes any more.
+        let threads = if self.shared.is_ending(JournalEnding::Complete) { subject.threads } else { 1 };
         let digest = |matrix: &Matrix| matrix.digest(threads, &stop);
         let (a, b) = (digest(&subject.a)?, digest(&subject.b)?);
         let old_c = subject.old_c.as_ref().map(digest).transpose()?;
         let (Some(a), Some(b), false) = (a, b, old_c == Some(None)) else { return Ok(None) };
         let (log, bytes) = Log::new(&head(subject, a, b, old_c.flatten()), self.began.elapsed());
-        self.file.steps.one();
+        self.file.crash_points.pass();
         self.file.append(&bytes)?;
         self.file.sync()?;
         self.file.sync_folder()?;
@@ -365,14 +365,14 @@ impl Work {
             for action in actions {
                 let event = match action {
                     Action::SyncData => {
-                        self.file.steps.one();
+                        self.file.crash_points.pass();
                         self.output.sync().map_err(PrimaryError::Matrix)?;
-                        self.file.steps.one();
+                        self.file.crash_points.pass();
                         Event::DataSynced
                     }
                     Action::Append(bytes) => {
                         self.file.append(&bytes)?;
-                        self.file.is_of_use_now();
+                        self.file.mark_usable();
                         self.output.keep(true);
                         continue;
                     }
@@ -389,7 +389,7 @@ impl Work {
     }
 }
 
-/// Where the journal of a result is.
+/// The path of a result's journal.
 pub fn journal_of(target: &Path) -> PathBuf {
     let mut name = target.as_os_str().to_owned();
     name.push(".journal");

@@ -1,10 +1,10 @@
-//! Who is at the ends of each lane, what happens when something has left one, and when it is there.
+//! The two ends of each lane, and their reactions when a frame has left or arrived.
 //!
-//! Invariants: what arrives is taken in order, each thing whole, after its head was read: from then on its body lands. An end
+//! Invariants: frames are taken in order, each as a whole; its head is read before, when its body begins to land. An end
 //! that is gone takes nothing.
 
 use super::Trial;
-use super::links::{After, Body, Frame, Item};
+use super::lanes::{AfterSend, FrameBody, LaneItem, TrialFrame};
 use super::node::decoded;
 use bramble_schedule::message::{Kind, StoreHead};
 use bramble_schedule::primary::Event;
@@ -22,7 +22,7 @@ impl Trial {
         (2 + from) * self.nodes.len() + to
     }
 
-    /// Who sends on a lane; `None` is the primary.
+    /// The sender of a lane; `None` is the primary.
     pub(super) fn sender(&self, lane: usize) -> Option<usize> {
         let count = self.nodes.len();
         match lane / count {
@@ -32,7 +32,7 @@ impl Trial {
         }
     }
 
-    /// Who receives from it; `None` is the primary.
+    /// The receiver of a lane; `None` is the primary.
     pub(super) fn receiver(&self, lane: usize) -> Option<usize> {
         let count = self.nodes.len();
         if lane / count == 1 { None } else { Some(lane % count) }
@@ -47,30 +47,32 @@ impl Trial {
         (0..self.lanes.len()).filter(is_at).collect()
     }
 
-    pub(super) fn send(&mut self, lane: usize, kind: Kind, head: Vec<u8>, body: Body, after: After) {
-        let item = Item::Frame(Frame::new(kind, head, body, after));
-        self.lanes[lane].send(lane, item, &mut self.agenda);
+    pub(super) fn send(&mut self, lane: usize, kind: Kind, head: Vec<u8>, body: FrameBody, after: AfterSend) {
+        let item = LaneItem::Frame(TrialFrame::new(kind, head, body, after));
+        self.lanes[lane].send(lane, item, &mut self.event_queue);
     }
 
-    /// What was leaving a lane has left, if nothing holds it.
+    /// The frame at the head of a lane has left, unless a fault holds it.
     pub(super) fn left(&mut self, lane: usize) {
         let Some(item) = self.lanes[lane].left() else { return };
         let sender = self.sender(lane);
         let item = match (item, sender) {
-            (Item::Credit, Some(peer)) => Item::Frame(self.take_credit(peer)),
+            (LaneItem::Credit, Some(peer)) => LaneItem::Frame(self.take_credit(peer)),
             (item, _) => item,
         };
         let (kind, after) = match &item {
-            Item::Frame(frame) => (Some(frame.kind), frame.after),
-            Item::Credit | Item::End => (None, After::Nothing),
+            LaneItem::Frame(frame) => (Some(frame.kind), frame.after),
+            LaneItem::Credit | LaneItem::End => (None, AfterSend::Nothing),
         };
         if !matches!(kind, Some(Kind::Ping | Kind::Pong)) {
-            self.moved_last = self.agenda.now();
+            self.moved_last = self.event_queue.now();
         }
         let chance = self.random.between(0.0, 1.0);
-        self.lanes[lane].fly(lane, (item, chance), &mut self.agenda);
+        self.lanes[lane].fly(lane, (item, chance), &mut self.event_queue);
         match (sender, after) {
-            (None, After::Sent(bytes)) if !self.drains => self.tell(Event::Sent { peer: lane, bytes }),
+            (None, AfterSend::Sent(bytes)) if !self.drains => {
+                self.dispatch(Event::Sent { peer: lane, bytes })
+            }
             (None, _) => {}
             (Some(peer), after) if self.nodes[peer].lives => self.has_left(peer, after),
             (Some(_), _) => {}
@@ -78,14 +80,14 @@ impl Trial {
         self.pump(lane);
     }
 
-    /// Takes what is there off a lane, and has the next begin to land.
+    /// Takes arrived frames off a lane, and lets the next one begin to land.
     pub(super) fn pump(&mut self, lane: usize) {
         while !self.is_over() || self.drains {
             let Some(item) = self.lanes[lane].first() else { return };
             if !self.lanes[lane].lands {
                 let begun = match item {
-                    Item::Frame(frame) => Some((frame.kind, frame.head.clone(), has_body(frame))),
-                    Item::Credit | Item::End => None,
+                    LaneItem::Frame(frame) => Some((frame.kind, frame.head.clone(), has_body(frame))),
+                    LaneItem::Credit | LaneItem::End => None,
                 };
                 if let Some((kind, head, has_body)) = begun
                     && !self.begin_frame(lane, kind, &head, has_body)
@@ -97,13 +99,13 @@ impl Trial {
                 }
                 self.lanes[lane].lands = true;
             }
-            let now = self.agenda.now();
+            let now = self.event_queue.now();
             let Some(item) = self.lanes[lane].take(now) else { return };
             self.take(lane, item);
         }
     }
 
-    /// The head of a frame is read; false where its body has to wait.
+    /// Reads the head of a frame; false if its body has to wait.
     pub(super) fn begin_frame(&mut self, lane: usize, kind: Kind, head: &[u8], has_body: bool) -> bool {
         match (self.sender(lane), self.receiver(lane)) {
             (Some(peer), None) => {
@@ -126,35 +128,35 @@ impl Trial {
         }
     }
 
-    /// Something is there.
-    pub(super) fn take(&mut self, lane: usize, item: Item) {
+    /// A frame has arrived.
+    pub(super) fn take(&mut self, lane: usize, item: LaneItem) {
         self.moved_last = match &item {
-            Item::Frame(Frame { kind: Kind::Ping | Kind::Pong, .. }) => self.moved_last,
-            _ => self.agenda.now(),
+            LaneItem::Frame(TrialFrame { kind: Kind::Ping | Kind::Pong, .. }) => self.moved_last,
+            _ => self.event_queue.now(),
         };
         match (self.sender(lane), self.receiver(lane)) {
             (Some(_), None) if self.drains => {}
             (Some(peer), None) => self.take_at_primary(peer, item),
             (None, Some(peer)) => match item {
                 _ if !self.nodes[peer].lives => {}
-                Item::Frame(frame) if frame.is_whole => {
+                LaneItem::Frame(frame) if frame.is_whole => {
                     let was_announced = has_body(&frame);
                     self.hear(peer, frame, was_announced);
                 }
-                Item::Frame(_) | Item::End => self.stop(peer, None),
-                Item::Credit => unreachable!("the primary gives no credit"),
+                LaneItem::Frame(_) | LaneItem::End => self.stop(peer, None),
+                LaneItem::Credit => unreachable!("the primary gives no credit"),
             },
             (Some(from), Some(to)) => match item {
                 _ if !self.nodes[to].lives => {}
-                Item::Frame(frame) if frame.is_whole => self.take_of_a_neighbour((from, to), frame),
-                Item::Frame(_) | Item::End => self.part(to, from, true),
-                Item::Credit => unreachable!("workers give each other no credit"),
+                LaneItem::Frame(frame) if frame.is_whole => self.take_of_a_neighbour((from, to), frame),
+                LaneItem::Frame(_) | LaneItem::End => self.part(to, from, true),
+                LaneItem::Credit => unreachable!("workers give each other no credit"),
             },
             (None, None) => unreachable!("the primary has no link with itself"),
         }
     }
 
-    /// The receiver of a lane sees that its link is broken.
+    /// The receiver of a lane notices that its link is broken.
     pub(super) fn see_broken(&mut self, lane: usize) {
         match (self.sender(lane), self.receiver(lane)) {
             (Some(peer), None) => self.gone(peer, "the connection was reset"),
@@ -165,7 +167,7 @@ impl Trial {
     }
 }
 
-/// Whether a frame has bytes that land somewhere, which has to be named before.
-fn has_body(frame: &Frame) -> bool {
-    matches!(frame.body, Body::Elements(_))
+/// Whether a frame has elements, which need memory before they land.
+fn has_body(frame: &TrialFrame) -> bool {
+    matches!(frame.body, FrameBody::Elements(_))
 }

@@ -1,15 +1,15 @@
-//! The file `C.npy.journal`, beside the unfinished `C.npy.part`.
+//! The journal's file `C.npy.journal`, beside the unfinished `C.npy.part`.
 //!
-//! Place in the flow: a run looks for it before it begins (`find`); the keeper writes it; when C has its name it is
-//! removed, where an old C was read for it only when all has been told.
+//! Place in the flow: a run looks for it before it begins (`find`); the journal writer appends to it; it is removed when C
+//! has its final name, or, if an old C was read, when the result has been reported.
 //!
-//! Invariants: whoever writes it holds the lock of the unfinished result. Space for all that will be written is taken before
-//! the product begins. An error leaves what is valid in it valid: bytes are only appended, and what a torn write
-//! leaves at its end does not count.
+//! Invariants: the process that writes it holds the lock of the unfinished result. Disk space for all records is reserved before
+//! the product begins. An error leaves all valid records valid: bytes are only appended, and a torn write at the end of the file
+//! is ignored.
 //!
-//! Deliberately absent: what the bytes mean (`bramble_schedule::journal`).
+//! Deliberately absent: the format (`bramble_schedule::journal`).
 
-use super::Steps;
+use super::CrashPoints;
 use crate::PrimaryError;
 use bramble_matrix::Matrix;
 use bramble_matrix::number::to_u64;
@@ -22,65 +22,70 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What there is of a run before.
+/// State of the journal's file when a run begins.
 #[derive(Debug)]
-pub enum Found {
+pub enum FoundJournal {
     /// No such file.
     Missing,
-    /// A file without a byte: its space was taken, and the run ended before the operands had been digested.
+    /// An empty file: an earlier run reserved its space and ended before the operands had been digested.
     Empty,
-    /// A journal of a run that ended before any tile was complete.
+    /// A journal of a run that ended before any tile was recorded.
     NoTiles,
-    /// A file that cannot be read, and why.
+    /// A file that is not a valid journal, and why.
     Unreadable(String),
-    /// What it says.
+    /// A journal with tiles.
     Journal(Box<Journal>),
 }
 
-impl Found {
-    /// Whether another run could go on from it.
+impl FoundJournal {
+    /// Whether a run can resume from it.
     pub fn has_tiles(&self) -> bool {
         matches!(self, Self::Journal(_))
     }
 }
 
-/// Looks for a journal with tiles of a result.
-pub fn find(path: &Path) -> Result<Found, PrimaryError> {
-    Ok(match look(path)? {
-        Found::Journal(journal) if journal.tiles.is_empty() => Found::NoTiles,
+/// Reads the journal; one without tiles is `NoTiles`.
+pub fn find_journal(path: &Path) -> Result<FoundJournal, PrimaryError> {
+    Ok(match read_journal(path)? {
+        FoundJournal::Journal(journal) if journal.tiles.is_empty() => FoundJournal::NoTiles,
         found => found,
     })
 }
 
-/// Looks for the journal of a result, whatever is in it.
-pub fn look(path: &Path) -> Result<Found, PrimaryError> {
+/// Reads the journal, whether or not it has tiles.
+pub fn read_journal(path: &Path) -> Result<FoundJournal, PrimaryError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Missing),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(FoundJournal::Missing),
         Err(e) => return Err(error(path, "cannot read", &e)),
     };
     if bytes.is_empty() {
-        return Ok(Found::Empty);
+        return Ok(FoundJournal::Empty);
     }
     Ok(match read(&bytes) {
-        Ok(journal) => Found::Journal(Box::new(journal)),
-        Err(e) => Found::Unreadable(e.0),
+        Ok(journal) => FoundJournal::Journal(Box::new(journal)),
+        Err(e) => FoundJournal::Unreadable(e.0),
     })
 }
 
-/// The journal that is being written. Dropped without anything in it that another run could use, it is removed.
+/// The journal that is being written. It removes its file when dropped, unless a run could resume from it.
 #[derive(Debug)]
 pub struct JournalFile {
     file: File,
     path: PathBuf,
     len: u64,
-    is_of_use: Arc<AtomicBool>,
-    pub(super) steps: Steps,
+    is_usable: Arc<AtomicBool>,
+    pub(super) crash_points: CrashPoints,
 }
 
 impl JournalFile {
-    /// Takes the space for `bytes` more than the `valid` ones that stay.
-    pub(super) fn open(path: &Path, valid: u64, bytes: u64, steps: Steps) -> Result<Self, PrimaryError> {
+    /// Opens the file, cuts it to its `valid` bytes and reserves space for `bytes` more.
+    pub(super) fn open(
+        path: &Path,
+        valid: u64,
+        bytes: u64,
+        crash_points: CrashPoints,
+    ) -> Result<Self, PrimaryError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
@@ -90,22 +95,22 @@ impl JournalFile {
             let what = "is in the way and not a regular file; remove it or choose another name with -o";
             return Err(PrimaryError::Failed(format!("{}: {what}", path.display())));
         }
-        let is_of_use = Arc::new(AtomicBool::new(valid > 0));
-        let this = Self { file, path: path.to_owned(), len: valid, is_of_use, steps };
+        let is_usable = Arc::new(AtomicBool::new(valid > 0));
+        let this = Self { file, path: path.to_owned(), len: valid, is_usable, crash_points };
         this.file.set_len(valid).map_err(|e| this.error("cannot shorten", &e))?;
         if valid > 0 {
-            // A process that was killed may have left records that the disk does not have yet.
+            // The earlier process may have been killed before its last records were synced.
             this.file.sync_data().map_err(|e| this.error("cannot write", &e))?;
         }
         this.reserve(bytes)?;
         Ok(this)
     }
 
-    /// An empty one, whatever the file is.
+    /// An empty journal over any file.
     #[cfg(test)]
     pub(super) fn of(file: File, path: &Path) -> Self {
-        let (path, is_of_use) = (path.to_owned(), Arc::new(AtomicBool::new(true)));
-        Self { file, path, len: 0, is_of_use, steps: Steps::default() }
+        let (path, is_usable) = (path.to_owned(), Arc::new(AtomicBool::new(true)));
+        Self { file, path, len: 0, is_usable, crash_points: CrashPoints::default() }
     }
 
     #[cfg(target_os = "linux")]
@@ -116,36 +121,36 @@ impl JournalFile {
             Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::IO)) => {
                 Err(self.error("cannot take its space", &e.into()))
             }
-            // What cannot be taken in advance is taken as it is written.
+            // Filesystems without reservation allocate space as it is written.
             _ => Ok(()),
         }
     }
 
-    /// Space is taken as it is written.
+    /// Space is allocated as it is written.
     #[cfg(not(target_os = "linux"))]
     fn reserve(&self, _bytes: u64) -> Result<(), PrimaryError> {
         Ok(())
     }
 
-    /// Writes after all that is there. The middle of it is a point at which a run may end.
+    /// Appends bytes. The middle of the write is a crash point.
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), PrimaryError> {
         let (first, rest) = bytes.split_at(bytes.len() / 2);
         for part in [first, rest] {
             self.file.write_all_at(part, self.len).map_err(|e| self.error("cannot write", &e))?;
             self.len += to_u64(part.len());
-            self.steps.one();
+            self.crash_points.pass();
         }
         Ok(())
     }
 
-    /// Brings it to the disk.
+    /// Syncs the file's data to the disk.
     pub(super) fn sync(&self) -> Result<(), PrimaryError> {
         self.file.sync_data().map_err(|e| self.error("cannot write", &e))?;
-        self.steps.one();
+        self.crash_points.pass();
         Ok(())
     }
 
-    /// Brings its name to the disk.
+    /// Syncs the folder, so that the file's name is on the disk.
     pub(super) fn sync_folder(&self) -> Result<(), PrimaryError> {
         let folder =
             self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
@@ -158,13 +163,13 @@ impl JournalFile {
         }
     }
 
-    /// From now on another run could go on with it.
-    pub(super) fn is_of_use_now(&self) {
-        self.is_of_use.store(true, Ordering::Relaxed);
+    /// From now on a run could resume from it.
+    pub(super) fn mark_usable(&self) {
+        self.is_usable.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that C is complete and right: whoever finds it under its name knows it from the C that was read for it. Before
-    /// the disk has that, C must not get its name.
+    /// Records that C is complete and right, with its digest: a later run needs it to tell the new C from the old C that was read
+    /// for it. This record must be on the disk before C gets its final name.
     pub fn complete(&mut self, c: &Matrix, threads: usize) -> Result<(), PrimaryError> {
         let digest = c.digest(threads, &|| false)?;
         if let Some(digest) = digest.filter(|_| self.len > 0) {
@@ -174,19 +179,19 @@ impl JournalFile {
         Ok(())
     }
 
-    /// C has its name, and nobody has been told yet.
-    pub fn is_of_use_until_told(&self) {
-        self.is_of_use.store(self.len > 0, Ordering::Relaxed);
+    /// C has its final name; keeps the file until the result has been reported.
+    pub fn keep_until_reported(&self) {
+        self.is_usable.store(self.len > 0, Ordering::Relaxed);
     }
 
-    /// A point at which a run may end, for those who test that it may.
+    /// A crash point, for tests of resuming.
     pub fn step(&self) {
-        self.steps.one();
+        self.crash_points.pass();
     }
 
-    /// Removes it: C has its name and that was told, or it is wrong.
+    /// Removes the file: C has its final name and was reported, or C is wrong.
     pub fn remove(self) {
-        self.is_of_use.store(false, Ordering::Relaxed);
+        self.is_usable.store(false, Ordering::Relaxed);
     }
 
     fn error(&self, action: &str, e: &io::Error) -> PrimaryError {
@@ -196,8 +201,8 @@ impl JournalFile {
 
 impl Drop for JournalFile {
     fn drop(&mut self) {
-        if !self.is_of_use.load(Ordering::Relaxed) {
-            // Nothing is left to be told about a failure here; the next run looks at it again.
+        if !self.is_usable.load(Ordering::Relaxed) {
+            // No caller is left to get the error; the next run reads the file again.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -1,14 +1,14 @@
-//! One way of one link: what waits, what is leaving, what is on its way.
+//! One direction of one link: frames that wait, leave, and are in flight.
 //!
-//! Place in the flow: ends give a lane what they send and hear when it has left (`Left`), and when the next is there (`There`);
-//! faults slow it down, hold it up or end it.
+//! Place in the flow: senders pass frames to a lane; the lane signals when one has left (`Left`) and when the next has arrived
+//! (`There`); faults slow it, hold it or end it.
 //!
-//! Invariants: what arrives does so in the order in which it was sent; nothing is lost but by the lane's end. Signals say that
-//! something has left or is there, not what: held-up lanes remember that they came.
+//! Invariants: frames arrive in the order in which they were sent; only the lane's end loses any. Signals do not name
+//! frames: a lane that is held remembers pending signals.
 //!
-//! Deliberately absent: what frames mean, and cards that several links share (the timing mode has those).
+//! Deliberately absent: the meaning of frames, and network cards that several links share (the timing mode has those).
 
-use crate::clock::{Agenda, Time};
+use crate::clock::{EventQueue, VirtualTime};
 use crate::fault::FaultKind;
 use bramble_matrix::Rect;
 use bramble_schedule::message::{Forward, Kind};
@@ -17,58 +17,58 @@ use std::collections::{BTreeMap, VecDeque};
 /// Bytes of a frame's header.
 const HEADER_BYTES: usize = 16;
 
-/// What a frame carries beside its head.
+/// The body of a frame.
 #[derive(Clone, Debug)]
-pub(super) enum Body {
+pub(super) enum FrameBody {
     Empty,
-    /// Line by line.
+    /// Elements, line by line.
     Elements(Vec<f64>),
-    /// How a matrix is made.
+    /// The description of a generated matrix.
     Bytes(Vec<u8>),
-    /// A part of C, in the primary's own memory.
+    /// A lease of a part of C, in the primary's own memory.
     Lent(Rect),
 }
 
-/// What the sender does when a frame has left.
+/// The sender's action when a frame has left.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum After {
+pub(super) enum AfterSend {
     Nothing,
-    /// Counts a store of so many bytes.
+    /// Reports a sent store, with its bytes.
     Sent(usize),
-    /// Forgets a tile.
+    /// Frees a tile.
     Returned(u32),
-    /// An order has been carried out.
+    /// Reports that a relay order was carried out.
     Passed(Forward),
 }
 
 /// One message.
 #[derive(Clone, Debug)]
-pub(super) struct Frame {
+pub(super) struct TrialFrame {
     pub(super) kind: Kind,
     pub(super) head: Vec<u8>,
-    pub(super) body: Body,
-    pub(super) after: After,
-    /// False where the link ends in the middle of it.
+    pub(super) body: FrameBody,
+    pub(super) after: AfterSend,
+    /// False if the link ends in the middle of the frame.
     pub(super) is_whole: bool,
 }
 
-/// What a lane carries.
+/// An item on a lane.
 #[derive(Clone, Debug)]
-pub(super) enum Item {
-    Frame(Frame),
-    /// The credit that has gathered when it leaves.
+pub(super) enum LaneItem {
+    Frame(TrialFrame),
+    /// The credit accumulated until it leaves.
     Credit,
     /// The sender has closed the link.
     End,
 }
 
-impl Frame {
-    pub(super) fn new(kind: Kind, head: Vec<u8>, body: Body, after: After) -> Self {
+impl TrialFrame {
+    pub(super) fn new(kind: Kind, head: Vec<u8>, body: FrameBody, after: AfterSend) -> Self {
         Self { kind, head, body, after, is_whole: true }
     }
 }
 
-impl Item {
+impl LaneItem {
     fn wire_bytes(&self) -> usize {
         match self {
             Self::End => 0,
@@ -77,51 +77,51 @@ impl Item {
                 HEADER_BYTES
                     + frame.head.len()
                     + match &frame.body {
-                        Body::Empty | Body::Lent(_) => 0,
-                        Body::Elements(elements) => 8 * elements.len(),
-                        Body::Bytes(bytes) => bytes.len(),
+                        FrameBody::Empty | FrameBody::Lent(_) => 0,
+                        FrameBody::Elements(elements) => 8 * elements.len(),
+                        FrameBody::Bytes(bytes) => bytes.len(),
                     }
             }
         }
     }
 }
 
-/// What a lane has to be woken for.
+/// Events of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Signal {
-    /// What is leaving has left.
+pub(super) enum LaneSignal {
+    /// The leaving item has left.
     Left,
-    /// The oldest on its way is there.
+    /// The oldest item in flight has arrived.
     There,
 }
 
-/// One way of one link.
+/// One direction of one link.
 pub(super) struct Lane {
     bytes_per_s: f64,
     latency_s: f64,
-    waiting: VecDeque<Item>,
-    leaving: Option<Item>,
-    flying: VecDeque<Item>,
-    /// Signals that have come and could not be acted on.
+    waiting: VecDeque<LaneItem>,
+    leaving: Option<LaneItem>,
+    flying: VecDeque<LaneItem>,
+    /// Signals that came while the lane was held.
     left_due: bool,
     there_due: usize,
-    /// Faults that are on it.
+    /// Faults that affect it.
     effects: BTreeMap<usize, FaultKind>,
-    /// How many hold up the sender, and the receiver.
+    /// How many faults suspend the sender, and the receiver.
     sender_stands: u32,
     receiver_stands: u32,
-    /// The sender has sent its last.
+    /// Whether the sender has closed it.
     is_closed: bool,
-    /// Nothing arrives any more.
+    /// Whether nothing arrives any more.
     is_over: bool,
-    /// The first on its way has been looked at, and lands.
+    /// Whether the head of the first item in flight was read, so that its body lands.
     pub(super) lands: bool,
-    /// Since when it is the first; and when the lane was last held up.
-    pub(super) first_since: Time,
-    pub(super) held_last: Option<Time>,
-    /// Orders that will not be carried out.
+    /// Since when that item is the first; and when the lane was last held.
+    pub(super) first_since: VirtualTime,
+    pub(super) held_last: Option<VirtualTime>,
+    /// Relay orders that will not be carried out.
     undone: Vec<Forward>,
-    /// Bytes of what has left, and what of the one that is leaving had left when that was last looked at.
+    /// Bytes of items that have left, and the part of the leaving item that had left when last computed.
     gone: f64,
     going: f64,
 }
@@ -142,7 +142,7 @@ impl Lane {
             is_closed: false,
             is_over: false,
             lands: false,
-            first_since: Time::default(),
+            first_since: VirtualTime::default(),
             held_last: None,
             undone: Vec::new(),
             gone: 0.0,
@@ -154,7 +154,7 @@ impl Lane {
         self.is_over
     }
 
-    /// Whether nothing waits, and nothing leaves.
+    /// Whether nothing waits or leaves.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.leaving.is_none()
     }
@@ -172,7 +172,7 @@ impl Lane {
         self.sender_stands > 0 || self.is_stalled()
     }
 
-    /// Bytes that have left, after so many seconds more.
+    /// Bytes that have left, `seconds` after the last call.
     pub(super) fn gone_after(&mut self, seconds: f64) -> u64 {
         if let Some(item) = self.leaving.as_ref().filter(|_| !self.left_due && !self.is_held_at_sender()) {
             let some = seconds * self.bytes_per_s / self.slowness();
@@ -182,45 +182,47 @@ impl Lane {
         (self.gone + self.going) as u64
     }
 
-    /// Whether bytes of a frame are on their way now.
+    /// Whether bytes are moving now.
     pub(super) fn moves(&self) -> bool {
         let leaves = self.leaving.is_some() && !self.left_due;
         !self.is_over && !self.is_held() && (leaves && !self.is_held_at_sender() || !self.flying.is_empty())
     }
 
-    /// Whether the receiver's system takes a body that is leaving, bit by bit. The head of a store is as long here as a body is
-    /// on a real link, and as slow.
+    /// Whether the receiver is taking the bytes of a body that is leaving. The head of a store counts, too: here it is as
+    /// long, and as slow, as a body on a real link.
     pub(super) fn takes_a_body(&self) -> bool {
-        let is_body = |item: &Item| match item {
-            Item::Frame(frame) => frame.kind == Kind::Store || matches!(frame.body, Body::Elements(_)),
-            Item::Credit | Item::End => false,
+        let is_body = |item: &LaneItem| match item {
+            LaneItem::Frame(frame) => {
+                frame.kind == Kind::Store || matches!(frame.body, FrameBody::Elements(_))
+            }
+            LaneItem::Credit | LaneItem::End => false,
         };
         let stands = self.receiver_stands > 0 || self.is_held_at_sender();
         !self.is_over && !stands && !self.left_due && self.leaving.as_ref().is_some_and(is_body)
     }
 
-    /// Whether something is on its way, and has begun to land.
+    /// Whether an item is in flight and has begun to land.
     pub(super) fn is_in_a_frame(&self) -> bool {
         !self.is_over && self.lands && !self.flying.is_empty()
     }
 
-    /// Whether something is there that may not land yet.
+    /// Whether an item has arrived that may not land yet.
     pub(super) fn is_refused(&self) -> bool {
         !self.is_over && !self.lands && self.there_due > 0 && !self.is_held()
     }
 
-    /// So many times slower, for the faults that are on it.
+    /// By how much the faults slow it.
     fn slowness(&self) -> f64 {
         let slow = |kind: &FaultKind| if let FaultKind::Slow(times) = kind { *times } else { 1.0 };
         self.effects.values().map(slow).fold(1.0, f64::max)
     }
 
-    /// How long a ping takes to leave, in seconds.
+    /// Seconds that a ping takes to leave.
     pub(super) fn ping_s(&self) -> f64 {
         24.0 * self.slowness() / self.bytes_per_s
     }
 
-    /// What a frame takes longer; `chance` from 0 to 1.
+    /// Seconds by which the faults delay a frame; `chance` is from 0 to 1.
     fn extra_s(&self, chance: f64) -> f64 {
         let extra = |kind: &FaultKind| match kind {
             FaultKind::Delay(most) => most.as_secs_f64() * chance,
@@ -230,29 +232,34 @@ impl Lane {
         self.effects.values().map(extra).sum()
     }
 
-    /// Sends something. `me` is the lane's number.
-    pub(super) fn send<E: From<(usize, Signal)>>(&mut self, me: usize, item: Item, agenda: &mut Agenda<E>) {
+    /// Sends an item. `me` is the lane's index.
+    pub(super) fn send<E: From<(usize, LaneSignal)>>(
+        &mut self,
+        me: usize,
+        item: LaneItem,
+        event_queue: &mut EventQueue<E>,
+    ) {
         if !self.is_over && !self.is_closed {
             self.waiting.push_back(item);
-            self.start(me, agenda);
+            self.start(me, event_queue);
         } else if let Some(forward) = order(&item) {
             self.undone.push(forward);
         }
     }
 
-    fn start<E: From<(usize, Signal)>>(&mut self, me: usize, agenda: &mut Agenda<E>) {
+    fn start<E: From<(usize, LaneSignal)>>(&mut self, me: usize, event_queue: &mut EventQueue<E>) {
         if self.is_over || self.leaving.is_some() || self.is_held_at_sender() {
             return;
         }
         if let Some(item) = self.waiting.pop_front() {
             let seconds = item.wire_bytes() as f64 * self.slowness() / self.bytes_per_s;
             self.leaving = Some(item);
-            agenda.add(seconds, E::from((me, Signal::Left)));
+            event_queue.add(seconds, E::from((me, LaneSignal::Left)));
         }
     }
 
-    /// What has left, if it could: to be changed, and given back (`fly`).
-    pub(super) fn left(&mut self) -> Option<Item> {
+    /// Removes the item that has left, unless the lane is held; the caller completes it and passes it to `fly`.
+    pub(super) fn left(&mut self) -> Option<LaneItem> {
         if self.is_over {
             return None;
         }
@@ -265,33 +272,33 @@ impl Lane {
         self.leaving.take()
     }
 
-    /// Something is on its way.
-    pub(super) fn fly<E: From<(usize, Signal)>>(
+    /// Puts an item in flight.
+    pub(super) fn fly<E: From<(usize, LaneSignal)>>(
         &mut self,
         me: usize,
-        (item, chance): (Item, f64),
-        agenda: &mut Agenda<E>,
+        (item, chance): (LaneItem, f64),
+        event_queue: &mut EventQueue<E>,
     ) {
         if self.flying.is_empty() {
-            self.first_since = agenda.now();
+            self.first_since = event_queue.now();
         }
         self.flying.push_back(item);
-        agenda.add(self.latency_s + self.extra_s(chance), E::from((me, Signal::There)));
-        self.start(me, agenda);
+        event_queue.add(self.latency_s + self.extra_s(chance), E::from((me, LaneSignal::There)));
+        self.start(me, event_queue);
     }
 
-    /// One more is there.
+    /// An item has arrived.
     pub(super) fn there(&mut self) {
         self.there_due += 1;
     }
 
-    /// The first on its way, if it is to be looked at now.
-    pub(super) fn first(&self) -> Option<&Item> {
+    /// The first item in flight, if the receiver may look at it now.
+    pub(super) fn first(&self) -> Option<&LaneItem> {
         if self.is_over || self.is_held() { None } else { self.flying.front() }
     }
 
-    /// Takes the first if it is there.
-    pub(super) fn take(&mut self, now: Time) -> Option<Item> {
+    /// Takes the first item if it has arrived.
+    pub(super) fn take(&mut self, now: VirtualTime) -> Option<LaneItem> {
         if self.there_due == 0 || self.is_over || self.is_held() {
             return None;
         }
@@ -306,33 +313,33 @@ impl Lane {
         self.effects.insert(number, kind);
     }
 
-    /// A fault is over.
-    pub(super) fn recover<E: From<(usize, Signal)>>(
+    /// A fault ends.
+    pub(super) fn recover<E: From<(usize, LaneSignal)>>(
         &mut self,
         (me, number): (usize, usize),
-        agenda: &mut Agenda<E>,
+        event_queue: &mut EventQueue<E>,
     ) {
         self.effects.remove(&number);
-        self.go_on(me, agenda);
+        self.go_on(me, event_queue);
     }
 
-    /// An end of it stands still, or goes on.
-    pub(super) fn stand<E: From<(usize, Signal)>>(
+    /// Suspends or resumes one end.
+    pub(super) fn stand<E: From<(usize, LaneSignal)>>(
         &mut self,
         me: usize,
         (is_sender, stands): (bool, bool),
-        agenda: &mut Agenda<E>,
+        event_queue: &mut EventQueue<E>,
     ) {
         let count = if is_sender { &mut self.sender_stands } else { &mut self.receiver_stands };
         *count = if stands { *count + 1 } else { count.saturating_sub(1) };
-        self.go_on(me, agenda);
+        self.go_on(me, event_queue);
     }
 
-    fn go_on<E: From<(usize, Signal)>>(&mut self, me: usize, agenda: &mut Agenda<E>) {
+    fn go_on<E: From<(usize, LaneSignal)>>(&mut self, me: usize, event_queue: &mut EventQueue<E>) {
         if std::mem::take(&mut self.left_due) {
-            agenda.add(0.0, E::from((me, Signal::Left)));
+            event_queue.add(0.0, E::from((me, LaneSignal::Left)));
         }
-        self.start(me, agenda);
+        self.start(me, event_queue);
     }
 
     /// The link has ended for its receiver: nothing arrives any more.
@@ -344,12 +351,12 @@ impl Lane {
         self.flying.clear();
     }
 
-    /// The sender is gone: what is on its way arrives, of what is leaving a part, then the end; before it `last`.
-    pub(super) fn close<E: From<(usize, Signal)>>(
+    /// The sender is gone: items in flight arrive, the leaving one partly, then `last`, then the end.
+    pub(super) fn close<E: From<(usize, LaneSignal)>>(
         &mut self,
         me: usize,
-        last: Option<Frame>,
-        agenda: &mut Agenda<E>,
+        last: Option<TrialFrame>,
+        event_queue: &mut EventQueue<E>,
     ) {
         if self.is_over || std::mem::replace(&mut self.is_closed, true) {
             return;
@@ -358,15 +365,15 @@ impl Lane {
         self.waiting.clear();
         self.sender_stands = 0;
         if let Some(last) = last {
-            self.waiting.extend([Item::Frame(last), Item::End]);
+            self.waiting.extend([LaneItem::Frame(last), LaneItem::End]);
         } else {
-            if let Some(Item::Frame(frame)) = self.leaving.take() {
-                self.fly(me, (Item::Frame(Frame { is_whole: false, ..frame }), 0.0), agenda);
+            if let Some(LaneItem::Frame(frame)) = self.leaving.take() {
+                self.fly(me, (LaneItem::Frame(TrialFrame { is_whole: false, ..frame }), 0.0), event_queue);
             }
             self.leaving = None;
-            self.fly(me, (Item::End, 0.0), agenda);
+            self.fly(me, (LaneItem::End, 0.0), event_queue);
         }
-        self.go_on(me, agenda);
+        self.go_on(me, event_queue);
     }
 
     fn give_up(&mut self) {
@@ -374,16 +381,16 @@ impl Lane {
         self.undone.extend(orders);
     }
 
-    /// Orders to pass something on that will not be carried out.
+    /// Takes the relay orders that will not be carried out.
     pub(super) fn take_undone(&mut self) -> Vec<Forward> {
         std::mem::take(&mut self.undone)
     }
 }
 
-/// The order that something ends.
-fn order(item: &Item) -> Option<Forward> {
+/// The relay order that an item completes.
+fn order(item: &LaneItem) -> Option<Forward> {
     match item {
-        Item::Frame(Frame { after: After::Passed(forward), .. }) => Some(*forward),
-        Item::Frame(_) | Item::Credit | Item::End => None,
+        LaneItem::Frame(TrialFrame { after: AfterSend::Passed(forward), .. }) => Some(*forward),
+        LaneItem::Frame(_) | LaneItem::Credit | LaneItem::End => None,
     }
 }

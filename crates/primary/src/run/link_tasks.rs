@@ -1,7 +1,7 @@
-//! The two tasks of each link: what goes to a worker, and what comes from it.
+//! The two tasks of each link: one writes to the worker, one reads from it.
 //!
-//! Invariants: frames leave in the order in which the core gave them; what arrives goes through the core before
-//! the next is read.
+//! Invariants: frames leave in the order in which the core queued them; each frame that arrives is handled by the core
+//! before the next is read.
 
 use super::Core;
 use bramble_link::{Frame, HEADER_BYTES, Landing, Place, Receiver, Section, Sender};
@@ -12,10 +12,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// How long what a worker said last may take to be read, after nothing more can be sent to it.
+/// How long the reader may still read what the worker sent last, after sending to it has failed.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
-/// Sends what the core has for a worker, in order, and closes the link after the last of it.
+/// Sends the frames that the core queues for a worker, in order, and closes the link after the last of them.
 pub(super) async fn write(
     mut sender: Box<dyn Sender>,
     mut frames: mpsc::UnboundedReceiver<Frame>,
@@ -36,22 +36,22 @@ pub(super) async fn write(
         sent.set(sender.bytes_sent());
         core.borrow_mut().recorder.sent(peer, kind, bytes + HEADER_BYTES, began);
         match result {
-            Ok(()) if is_store => core.borrow_mut().happened(Event::Sent { peer, bytes }),
+            Ok(()) if is_store => core.borrow_mut().dispatch(Event::Sent { peer, bytes }),
             Ok(()) => {}
             Err(e) => {
-                // Why it left may be among what has come from it and was not read yet.
+                // The worker's own reason for leaving may have arrived and not been read yet.
                 tokio::time::sleep(LAST_WORDS).await;
                 let mut core = core.borrow_mut();
                 let why = core.describe(e);
-                return core.cut(peer, why);
+                return core.disconnect(peer, why);
             }
         }
     }
-    // Whoever is gone need not be told.
+    // An error does not matter here: the product is over.
     let _ = sender.close().await;
 }
 
-/// Takes what a worker sends until it ends.
+/// Reads what a worker sends until its link ends.
 pub(super) async fn read(
     mut receiver: Box<dyn Receiver>,
     core: Rc<RefCell<Core>>,
@@ -59,13 +59,13 @@ pub(super) async fn read(
     received: Rc<Cell<u64>>,
 ) {
     let mut placer = Placer { core: core.clone(), peer };
-    let (meter, cut) = (core.borrow().meter.clone(), core.borrow().peers[peer].cut.clone());
+    let (meter, disconnect) = (core.borrow().meter.clone(), core.borrow().peers[peer].disconnect.clone());
     loop {
         let before = receiver.bytes_received();
-        // What is landing goes with the receiving that is dropped.
+        // Dropping the receive drops the partly received tile with it.
         let arrived = tokio::select! {
             biased;
-            () = cut.notified() => return core.borrow_mut().gone(peer, String::new()),
+            () = disconnect.notified() => return core.borrow_mut().link_ended(peer, String::new()),
             arrived = meter.timed(Section::Receiving, receiver.receive(&mut placer)) => arrived,
         };
         received.set(receiver.bytes_received());
@@ -76,12 +76,12 @@ pub(super) async fn read(
         let result =
             arrived.map_err(|e| core.describe(e)).and_then(|a| core.arrived(peer, a).map_err(|e| e.0));
         if let Err(why) = result {
-            return core.gone(peer, why);
+            return core.link_ended(peer, why);
         }
     }
 }
 
-/// Says where the rows of results land: in the output.
+/// Places the rows of results: in the output.
 struct Placer {
     core: Rc<RefCell<Core>>,
     peer: usize,

@@ -1,18 +1,18 @@
-//! The elements of a trial's matrices, and the arithmetic of its machines.
+//! Trial data: the elements of a trial's matrices, and the arithmetic of its machines.
 //!
-//! Invariants: what a job computes is a function of its operands' bits and of the order of its jobs, as a real kernel's is. All
+//! Invariants: the result of a job is a function of its operands' bits and of the order of jobs, as with a real kernel. All
 //! numbers are doubles; whole ones stay exact.
 
 use super::scenario::{Scenario, Values};
-use crate::random::Random;
+use crate::random::SeededRandom;
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_plan::{Plan, Problem};
 
-/// What nobody has written, or half of a frame has overwritten: no sum of operands.
+/// The value of elements that were never written, or partly overwritten: no sum of operands has it.
 pub(super) const GARBAGE: f64 = -77_777.125;
 
-/// The operands, and what the product is.
-pub(super) struct Matter {
+/// The operands and factors of the product.
+pub(super) struct TrialData {
     pub(super) p: Problem,
     pub(super) a: Vec<f64>,
     pub(super) b: Vec<f64>,
@@ -21,21 +21,21 @@ pub(super) struct Matter {
     pub(super) beta: f64,
 }
 
-/// What a job starts from.
+/// The initial value of a job's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Before {
-    /// Nothing.
+pub(super) enum InitialValue {
+    /// Zero.
     Nothing,
-    /// What is there.
+    /// The present value.
     Sum,
-    /// What is there, scaled by β.
+    /// The present value times β.
     OldC,
 }
 
-impl Matter {
+impl TrialData {
     pub(super) fn of(scenario: &Scenario, plan: &Plan) -> Self {
         let p = plan.problem;
-        let mut random = Random::new(scenario.seed);
+        let mut random = SeededRandom::new(scenario.seed);
         let digits = scenario.values == Values::Digits;
         let mut some =
             |count: u64| -> Vec<f64> { (0..count).map(|_| element(scenario.values, &mut random)).collect() };
@@ -52,7 +52,7 @@ impl Matter {
         Self { p, a, b, old_c, alpha, beta }
     }
 
-    /// Whether C is what it should be, whatever the order of additions: exact for whole numbers.
+    /// How C differs from the product, whatever the order of additions; exact for whole numbers.
     pub(super) fn far_off(&self, c: &[f64]) -> Option<String> {
         let p = &self.p;
         for (i, j) in (0..p.m).flat_map(|i| (0..p.n).map(move |j| (i, j))) {
@@ -66,17 +66,17 @@ impl Matter {
         None
     }
 
-    /// What a sum of parts starts from.
-    pub(super) fn before(&self, before: Before, old: f64) -> f64 {
+    /// The initial value of an element.
+    pub(super) fn before(&self, before: InitialValue, old: f64) -> f64 {
         match before {
-            Before::Nothing => 0.0,
-            Before::Sum => old,
-            Before::OldC => self.beta * old,
+            InitialValue::Nothing => 0.0,
+            InitialValue::Sum => old,
+            InitialValue::OldC => self.beta * old,
         }
     }
 
-    /// α times a product, on what is there; all by rows.
-    pub(super) fn multiply(&self, a: &[f64], b: &[f64], depth: usize, before: Before, to: &mut [f64]) {
+    /// Adds α times a product to the initial value; all by rows.
+    pub(super) fn multiply(&self, a: &[f64], b: &[f64], depth: usize, before: InitialValue, to: &mut [f64]) {
         let cols = b.len() / depth.max(1);
         for (at, element) in to.iter_mut().enumerate() {
             let (i, j) = (at / cols, at % cols);
@@ -85,8 +85,15 @@ impl Matter {
         }
     }
 
-    /// A sum or a difference, on what is there.
-    pub(super) fn combine(&self, a: &[f64], b: &[f64], subtracts: bool, before: Before, to: &mut [f64]) {
+    /// Adds a sum or a difference to the initial value.
+    pub(super) fn combine(
+        &self,
+        a: &[f64],
+        b: &[f64],
+        subtracts: bool,
+        before: InitialValue,
+        to: &mut [f64],
+    ) {
         for (at, element) in to.iter_mut().enumerate() {
             let sum = if subtracts { a[at] - b[at] } else { a[at] + b[at] };
             *element = self.before(before, *element) + sum;
@@ -94,7 +101,7 @@ impl Matter {
     }
 }
 
-fn element(values: Values, random: &mut Random) -> f64 {
+fn element(values: Values, random: &mut SeededRandom) -> f64 {
     match values {
         Values::Rounded => random.between(-1.0, 1.0),
         Values::Whole => random.between(-20.0, 20.0).round() * 4.0,
@@ -102,15 +109,15 @@ fn element(values: Values, random: &mut Random) -> f64 {
     }
 }
 
-/// What a step adds to each element where each is a number of as many digits as there are steps.
+/// The contribution of a step to each element, if elements have one digit for each step.
 fn digit(step: u64) -> f64 {
     2f64.powi(2 * i32::try_from(step).unwrap_or(i32::MAX))
 }
 
-/// Most steps of which a double has a digit each.
+/// Most steps for which a double has a digit each.
 pub(super) const DIGITS_MAX: u64 = 26;
 
-/// How often each step was added to an element, where that is not once.
+/// Lists the steps that were not added exactly once to an element.
 pub(super) fn wrong_digits(element: f64, steps: u64) -> Option<String> {
     let mut rest = element;
     let mut wrong = Vec::new();
@@ -124,17 +131,17 @@ pub(super) fn wrong_digits(element: f64, steps: u64) -> Option<String> {
     (!wrong.is_empty() || rest != 0.0).then(|| wrong.join(", "))
 }
 
-/// Where an element lies in a matrix of so many columns, by rows.
+/// Index of an element in a matrix of `cols` columns, by rows.
 pub(super) fn at(row: u64, col: u64, cols: u64) -> usize {
     usize::try_from(row * cols + col).unwrap_or(usize::MAX)
 }
 
-/// Where the elements of a rectangle lie, by rows.
+/// Indices of the elements of a rectangle, by rows.
 pub(super) fn places(rect: Rect, cols: u64) -> impl Iterator<Item = usize> {
     rect.rows.iter().flat_map(move |i| rect.cols.iter().map(move |j| at(i, j, cols)))
 }
 
-/// Where the elements of some lines of a matrix lie in it, line by line, when it is stored by rows.
+/// Indices of the elements of some lines of a matrix, line by line, if it is stored by rows.
 pub(super) fn line_places(
     layout: Layout,
     (rows, cols): (u32, u32),

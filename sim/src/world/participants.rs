@@ -1,33 +1,33 @@
-//! Who takes part in a simulated product: what the primary knows of each machine, and what each is.
+//! Participants of a simulated product: the primary's knowledge of each machine, and the machine itself.
 //!
-//! Place in the flow: makes of a plan and its machines what the shells make of their sessions.
+//! Place in the flow: derives from a plan and its machines what the shells learn from their sessions.
 //!
 //! Invariant: the plan's members come first, in their order.
 
-use crate::machine::End;
-use crate::setting::{Pace, Setting};
+use crate::machine::SimWorker;
+use crate::setting::{Setting, SimRates};
 use bramble_plan::{Machine, Member, Plan};
 use bramble_schedule::limits::NEIGHBOURS_MAX;
 use bramble_schedule::primary::{PeerInfo, Referred};
 
-/// The members of a plan with the numbers of their machines; where the product recovers the primary's own threads, too.
+/// The members of a plan with their machines' indices; if the product recovers, also the primary's own threads.
 pub(super) fn of(plan: &Plan, machines: &[Machine], recovers: bool) -> Vec<(usize, PeerInfo)> {
     let neighbours = neighbours(plan, machines, recovers);
     let members = plan.members.iter().zip(neighbours);
-    let mut people: Vec<(usize, PeerInfo)> = members
+    let mut participants: Vec<(usize, PeerInfo)> = members
         .map(|(member, neighbours)| {
             let info = info(&machines[member.machine], member.memory_bytes);
             (member.machine, PeerInfo { neighbours, ..info })
         })
         .collect();
-    if recovers && people.iter().all(|(machine, _)| *machine != 0) {
+    if recovers && participants.iter().all(|(machine, _)| *machine != 0) {
         let info = info(&machines[0], machines[0].memory_bytes);
-        people.push((0, PeerInfo { is_reserve: true, ..info }));
+        participants.push((0, PeerInfo { is_reserve: true, ..info }));
     }
-    people
+    participants
 }
 
-/// A machine as the primary knows it, that may be given so much.
+/// A machine's `PeerInfo` with this credit.
 pub(super) fn info(machine: &Machine, credit_bytes: u64) -> PeerInfo {
     PeerInfo {
         name: machine.name.clone(),
@@ -41,23 +41,23 @@ pub(super) fn info(machine: &Machine, credit_bytes: u64) -> PeerInfo {
     }
 }
 
-/// A machine by its number, that may hold so much.
-pub(super) fn end((number, grant_bytes): (usize, u64), machines: &[Machine], setting: &Setting) -> End {
-    let pace = setting.paces.get(number).copied().unwrap_or(Pace::USUAL);
+/// A simulated machine by its index, with this grant.
+pub(super) fn end((number, grant_bytes): (usize, u64), machines: &[Machine], setting: &Setting) -> SimWorker {
+    let rates = setting.rates.get(number).copied().unwrap_or(SimRates::USUAL);
     let speed = setting.speeds.get(number).copied().unwrap_or(1.0);
     let said = &machines[number];
     let really = Machine { gflops: said.gflops * speed, ..said.clone() };
     let moves = setting.moves_s_per_byte.get(number).copied().unwrap_or(0.0);
-    End::new((number, grant_bytes), &really, pace, setting.additions_first).moving(moves)
+    SimWorker::new((number, grant_bytes), &really, rates, setting.additions_first).moving(moves)
 }
 
-/// Bytes a second of a machine's link, and seconds one way.
+/// Bandwidth of a machine's link in bytes a second, and latency in seconds.
 pub(super) fn link(machine: &Machine) -> (f64, f64) {
     machine.link.map_or((f64::INFINITY, 0.0), |link| (link.bytes_per_s, link.round_trip_s / 2.0))
 }
 
-/// With whom each member has a link. Where there are many, as the primary's shell introduces them
-/// (crates/primary/src/neighbours.rs): those who may have panels in common, and so many of them.
+/// The workers with which each member has a link. `as_introduced`: limited as by the primary's shell
+/// (crates/primary/src/neighbours.rs): pairs that may share panels, and at most `NEIGHBOURS_MAX` each.
 fn neighbours(plan: &Plan, machines: &[Machine], as_introduced: bool) -> Vec<Vec<usize>> {
     let members = &plan.members;
     let mut all = vec![Vec::new(); members.len()];

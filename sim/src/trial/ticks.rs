@@ -1,28 +1,28 @@
-//! What ends do because time has passed: the primary's tick, a worker's patience, frames that stand still.
+//! Effects of time on all ends: ticks, silence limits, stalled frames.
 //!
-//! Invariants: silences are those of `schedule/src/limits.rs`, and what the real ends hear counts here: any byte that moves.
+//! Invariants: the limits are those of `schedule/src/limits.rs`, and as in reality any byte that moves counts as heard.
 
-use super::{Happening, TICK_S, Trial};
+use super::{TICK_S, Trial, TrialEvent};
 use bramble_schedule::limits::{NEIGHBOUR_BEAT, PRIMARY_SILENCE_MAX, STALL_MAX};
 use bramble_schedule::primary::Event;
 
-/// How often ends look at the time before workers say something to each other.
+/// Ticks between signs of life that workers send each other.
 const TICKS_A_BEAT: u64 = (NEIGHBOUR_BEAT.as_millis() as f64 / 1e3 / TICK_S) as u64;
 
 impl Trial {
-    /// Time has passed, at all ends.
+    /// A tick at all ends.
     pub(super) fn tick(&mut self) {
-        self.agenda.add(TICK_S, Happening::Tick);
+        self.event_queue.add(TICK_S, TrialEvent::Tick);
         self.ticks += 1;
-        let now = self.agenda.now();
+        let now = self.event_queue.now();
         for peer in 0..self.nodes.len() {
-            // A worker whose bytes come, or that takes those of a body, is alive, also in the middle of a long frame.
+            // A worker whose bytes arrive, or that takes those of a body, is alive, even in a long frame.
             let is_heard = self.lanes[self.back(peer)].moves() || self.lanes[self.out(peer)].takes_a_body();
             if is_heard && !self.shell.sessions[peer].is_cut && self.stands == 0 {
                 let lanes = (self.back(peer), self.out(peer));
                 let (came, gone) =
                     (self.lanes[lanes.0].gone_after(TICK_S), self.lanes[lanes.1].gone_after(TICK_S));
-                self.tell(Event::Flow { peer, came, gone, held: 0 });
+                self.dispatch(Event::Flow { peer, came, gone, held: 0 });
             }
             let moves = self.lanes[self.out(peer)].moves();
             let node = &mut self.nodes[peer];
@@ -45,16 +45,16 @@ impl Trial {
             }
         }
         if self.stands == 0 {
-            self.tell(Event::Tick);
+            self.dispatch(Event::Tick);
             self.check_time();
         }
     }
 
-    /// Whether a frame has stood still for too long, in the middle or because nobody knows what it is for.
+    /// Whether a frame has stalled for too long, in transit or because it was not announced.
     fn has_stalled(&self, lane: usize) -> bool {
-        let (now, lane_is) = (self.agenda.now(), &self.lanes[lane]);
+        let (now, lane_is) = (self.event_queue.now(), &self.lanes[lane]);
         let told = self.receiver(lane).map_or(lane_is.first_since, |peer| self.nodes[peer].announced);
-        // Where an end is suspended it takes what has come before it looks at its clock.
+        // A suspended end takes arrived frames before it reads its clock.
         let stands = match self.receiver(lane) {
             None if self.stands > 0 => 0.0,
             end => {
