@@ -14,7 +14,7 @@ use crate::args::{BenchCommand, Command, LinkKind, TeamArgs};
 use crate::bench::{LinkName, follow};
 use crate::exit::{Exit, Failure};
 use crate::signals::Signals;
-use bramble_link::{Late, Launch, Link, LinkError, Order, World};
+use bramble_link::{Late, Launch, Link, LinkError, RankOrder, World};
 use bramble_primary::End;
 use bramble_worker::{Config, Ledger, available_memory, default_threads, host_name, serve_link};
 use std::rc::Rc;
@@ -208,7 +208,7 @@ impl Ranks {
     pub(crate) fn meet(world: &World, threads: Option<u16>) -> Result<Vec<End>, Failure> {
         let failed = |e: LinkError| Failure::failed(format!("--link mpi: {e}"));
         drive(world, threads)?;
-        world.tell(Order::Serve).map_err(failed)?;
+        world.tell(RankOrder::Serve).map_err(failed)?;
         let link = |rank| world.link(rank, &format!("rank {rank}")).map_err(failed);
         let end = |link: Link| End { link, threads_max: 0, was_dialled: false };
         (1..world.size()).map(|rank| link(rank).map(end)).collect()
@@ -218,7 +218,7 @@ impl Ranks {
     pub(crate) fn leave(&self, code: u8) {
         let Some(world) = &self.0 else { return };
         // Where others cannot be told any more, they are ended.
-        let _ = world.tell(Order::Done);
+        let _ = world.tell(RankOrder::Done);
         if let Err(e) = world.leave(code) {
             crate::say(&format!("bramble: --link mpi: {e}"));
         }
@@ -278,7 +278,7 @@ async fn sessions(world: &World, args: &TeamArgs) -> Option<Exit> {
     let config = Config { threads, memory_bytes, kernel: None, pin_from, gives_way: true, name: host_name() };
     let ledger = Ledger::new();
     let mut order = world.told().await.ok()?;
-    while order == Order::Serve {
+    while order == RankOrder::Serve {
         let link = world.link(0, "primary").ok()?;
         tokio::select! {
             // How it ended is seen at the other end.

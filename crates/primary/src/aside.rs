@@ -9,7 +9,7 @@
 //! (`Prediction::primary_memory_bytes`), staged tiles by what the workers hold. Of a machine that is lost only what was
 //! whole stays.
 
-use bramble_link::{Landing, Region};
+use bramble_link::{Landing, SharedRegion};
 use bramble_matrix::{Buffer, DType, Element, Lent, MatrixError, Rect, View};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -185,7 +185,7 @@ impl Landing for Nowhere {
 }
 
 /// Copies lines that came by reference.
-pub(crate) fn copy_lines(buffer: &mut Buffer, from: usize, region: &Region) -> bool {
+pub(crate) fn copy_lines(buffer: &mut Buffer, from: usize, region: &SharedRegion) -> bool {
     let mut at = from;
     for run in 0..region.runs {
         let bytes = region.run(run);

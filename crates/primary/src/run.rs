@@ -23,7 +23,7 @@ use crate::log::{Log, Phase, Recorder};
 use crate::neighbours::Met;
 use crate::product::Watch;
 use attend::{Attendants, ended, supervise};
-use bramble_link::{Arrived, Body, Frame, Leaving, LinkError, Meter, Section};
+use bramble_link::{Arrived, Body, Frame, LinkError, Section, SectionMeter, SendProgressProbe};
 use bramble_matrix::{Lent, Output, Rect};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::clock::{Clock, PRIMARY_STEP};
@@ -63,7 +63,7 @@ struct Peer {
     before: (u64, u64),
     /// Count bytes as they come and go, and what they said when they were last looked at.
     arriving: Rc<Cell<u64>>,
-    leaving: Leaving,
+    leaving: SendProgressProbe,
     moved_bytes: (u64, u64),
     goodbye: Option<Bye>,
     /// Tells its reader to end, and why.
@@ -121,7 +121,7 @@ struct Core {
     /// A tile that is to be looked at.
     look: Option<Look>,
     changed: Rc<Notify>,
-    meter: Rc<Meter>,
+    meter: Rc<SectionMeter>,
     recorder: Recorder,
 }
 
@@ -211,7 +211,7 @@ pub(crate) async fn run(
         keeper: None,
         look: None,
         changed: changed.clone(),
-        meter: Rc::new(Meter::new(terms.account)),
+        meter: Rc::new(SectionMeter::new(terms.account)),
         recorder: terms.recorder,
     }));
     let mut tasks = Tasks::default();
@@ -300,9 +300,9 @@ impl Core {
                 continue;
             }
             let (came, left) = (self.peers[peer].arriving.get(), (self.peers[peer].leaving)());
-            let moved = (came, left.there);
+            let moved = (came, left.acknowledged);
             if std::mem::replace(&mut self.peers[peer].moved_bytes, moved) != moved {
-                self.happened(Event::Flow { peer, came, gone: left.there, held: left.held });
+                self.happened(Event::Flow { peer, came, gone: left.acknowledged, held: left.buffered });
             }
         }
     }

@@ -68,7 +68,7 @@ impl Core {
         body: ArrivedBody,
     ) -> Result<(), ProtocolError> {
         let landing = match body {
-            ArrivedBody::Landed(landing) | ArrivedBody::Lent(landing) => landing.into_any(),
+            ArrivedBody::Landed(landing) | ArrivedBody::Leased(landing) => landing.into_any(),
             // A file of another process may be cut short while it is read.
             ArrivedBody::Shared(_) if !self.peers[peer].shares_memory => {
                 return Err(ProtocolError::new("it sent where a result lies instead of the result"));
@@ -102,7 +102,7 @@ impl Core {
         &mut self,
         peer: usize,
         head: &ResultHead,
-        region: &bramble_link::Region,
+        region: &bramble_link::SharedRegion,
     ) -> Result<(), ProtocolError> {
         let destination = self.state.expect(peer, head)?;
         match destination.place {

@@ -8,8 +8,8 @@
 //! Deliberately absent: time limits. Whoever conducts has them.
 
 use bramble_link::{
-    ArrivedBody, Body, CHUNK_BYTES_MAX, Frame, Landing, Limits, Link, LinkError, Place, Receiver, Region,
-    Sender,
+    ArrivedBody, Body, BodyPlacer, CHUNK_BYTES_MAX, Frame, FrameLimits, Landing, Link, LinkError, Receiver,
+    Sender, SharedRegion,
 };
 use std::cell::RefCell;
 use std::ops::Range;
@@ -38,7 +38,7 @@ impl End {
             let (sender, receiver) = link.map(|l| (l.sender, l.receiver)).unzip();
             senders.push(sender);
             receivers.push(receiver.map(|mut receiver| {
-                receiver.set_limits(Limits::SESSION);
+                receiver.set_limits(FrameLimits::SESSION);
                 receiver
             }));
         }
@@ -63,7 +63,7 @@ pub(crate) struct Out(Vec<Option<Box<dyn Sender>>>);
 
 impl Out {
     /// Sends bytes from where they lie, in one frame.
-    pub(crate) async fn region(&mut self, to: usize, region: Region) -> Result<(), LinkError> {
+    pub(crate) async fn region(&mut self, to: usize, region: SharedRegion) -> Result<(), LinkError> {
         self.to(to).send(Frame::new(DATA, Vec::new(), Body::Shared(region))).await
     }
 
@@ -165,13 +165,13 @@ pub(crate) fn chunks(part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     part.step_by(CHUNK_BYTES_MAX).map(move |from| from..end.min(from + CHUNK_BYTES_MAX))
 }
 
-fn region(source: &Arc<Vec<u8>>, range: Range<usize>) -> Region {
-    Region::new(source.clone(), range.start, range.len(), range.len(), 1)
+fn region(source: &Arc<Vec<u8>>, range: Range<usize>) -> SharedRegion {
+    SharedRegion::new(source.clone(), range.start, range.len(), range.len(), 1)
 }
 
 /// Some bytes of a message, in one run.
 pub(crate) struct Piece {
-    pub(crate) region: Region,
+    pub(crate) region: SharedRegion,
     /// The memory, where it is this end's.
     memory: Option<Arc<Vec<u8>>>,
 }
@@ -179,7 +179,7 @@ pub(crate) struct Piece {
 impl Piece {
     fn owned(memory: Vec<u8>) -> Self {
         let memory = Arc::new(memory);
-        Self { region: Region::whole(memory.clone()), memory: Some(memory) }
+        Self { region: SharedRegion::whole(memory.clone()), memory: Some(memory) }
     }
 
     /// A part of what an end has to give.
@@ -201,11 +201,11 @@ impl Piece {
     }
 
     /// Its memory; its bytes where it is not this end's alone.
-    fn into_memory(self) -> Result<Vec<u8>, Region> {
+    fn into_memory(self) -> Result<Vec<u8>, SharedRegion> {
         let Self { region, memory } = self;
         let Some(memory) = memory else { return Err(region) };
         drop(region);
-        Arc::try_unwrap(memory).map_err(|memory| Region::whole(memory))
+        Arc::try_unwrap(memory).map_err(|memory| SharedRegion::whole(memory))
     }
 }
 
@@ -232,7 +232,7 @@ impl Pool {
     }
 }
 
-impl Place for Pool {
+impl BodyPlacer for Pool {
     fn place(&mut self, _kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         let mut memory = self.0.borrow_mut().pop().unwrap_or_default();
         memory.resize(body_bytes, 0);
