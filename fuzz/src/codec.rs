@@ -4,7 +4,7 @@
 //! one encoding. A generator that decodes can also fill any part of its endless matrix.
 
 use crate::memory::within;
-use bramble_link::{HEADER_BYTES, Header, Limits};
+use bramble_link::{HEADER_BYTES, Header, FrameLimits};
 use bramble_matrix::{DType, Generator, Layout, Rect, Span};
 use bramble_schedule::message::{
     Bye, Forward, Generated, Hello, IoReport, Job, Join, Kind, LogHead, MatrixHeader, Missing, Neighbour,
@@ -20,8 +20,8 @@ const BOUND_BYTES: usize = 1 << 20;
 pub fn codec(data: &[u8]) {
     let Some((which, head)) = data.split_first() else { return };
     within(BOUND_BYTES, || match which % 18 {
-        0 => header(head, Limits::STRANGER),
-        1 => header(head, Limits::SESSION),
+        0 => header(head, FrameLimits::STRANGER),
+        1 => header(head, FrameLimits::SESSION),
         2 => same(Hello::decode(head).map(|m| m.encode()), head),
         3 => same(Welcome::decode(head).map(|m| m.encode()), head),
         4 => same(StoreHead::decode(head).map(|m| m.encode()), head),
@@ -48,7 +48,7 @@ fn same<E: std::fmt::Display>(encoded: Result<Vec<u8>, E>, head: &[u8]) {
     }
 }
 
-fn header(bytes: &[u8], limits: Limits) {
+fn header(bytes: &[u8], limits: FrameLimits) {
     let Some((bytes, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return };
     let Ok(header) = Header::decode(bytes, limits) else { return };
     assert_eq!(header.encode(), *bytes);

@@ -14,7 +14,7 @@ use crate::args::{BenchCommand, Command, LinkKind, TeamArgs};
 use crate::bench::{LinkName, follow};
 use crate::exit::{Exit, Failure};
 use crate::signals::StopSignals;
-use bramble_link::{Late, Launch, Link, LinkError, Order, World};
+use bramble_link::{Late, Launch, Link, LinkError, RankOrder, World};
 use bramble_primary::MachineLink;
 use bramble_worker::{Config, SessionLedger, available_memory, default_threads, host_name, serve_link};
 use std::rc::Rc;
@@ -212,7 +212,7 @@ impl Ranks {
     pub(crate) fn meet(world: &World, threads: Option<u16>) -> Result<Vec<MachineLink>, Failure> {
         let failed = |e: LinkError| Failure::failed(format!("--link mpi: {e}"));
         drive(world, threads)?;
-        world.tell(Order::Serve).map_err(failed)?;
+        world.tell(RankOrder::Serve).map_err(failed)?;
         let link = |rank| world.link(rank, &format!("rank {rank}")).map_err(failed);
         let end = |link: Link| MachineLink { link, threads_max: 0, was_dialled: false };
         (1..world.size()).map(|rank| link(rank).map(end)).collect()
@@ -222,7 +222,7 @@ impl Ranks {
     pub(crate) fn leave(&self, code: u8) {
         let Some(world) = &self.0 else { return };
         // Ranks that cannot be told are aborted by `leave`.
-        let _ = world.tell(Order::Done);
+        let _ = world.tell(RankOrder::Done);
         if let Err(e) = world.leave(code) {
             crate::say(&format!("bramble: --link mpi: {e}"));
         }
@@ -282,7 +282,7 @@ async fn sessions(world: &World, args: &TeamArgs) -> Option<Exit> {
     let config = Config { threads, memory_bytes, kernel: None, pin_from, gives_way: true, name: host_name() };
     let ledger = SessionLedger::new();
     let mut order = world.told().await.ok()?;
-    while order == Order::Serve {
+    while order == RankOrder::Serve {
         let link = world.link(0, "primary").ok()?;
         tokio::select! {
             // The primary's end of the link reports how the session ended.

@@ -1,21 +1,22 @@
-//! What goes in place of a body that lies in a file which both ends have mapped: where it lies.
+//! The reference that is sent in place of a body in a file which both ends have mapped: the body's position in the
+//! file.
 //!
-//! Place in the flow: the sender of frames asks its stream for one, the receiver has its stream say which bytes are meant.
+//! Place in the flow: the sender of frames has its stream make one, and the receiver has its stream resolve it.
 //!
-//! Invariants: 40 bytes, little-endian. One that names a byte outside of the map is refused, so a region that was made of one
+//! Invariants: 40 bytes, little-endian. A reference to a byte outside of the map is refused, so a resolved region
 //! is inside of its owner.
 //!
-//! Deliberately absent: the files, and how the other end comes by them (`shm::files`).
+//! Deliberately absent: the files, and how they are passed to the peer (`shm::files`).
 
 use crate::frame::REFERENCE_BYTES;
-use crate::{LinkError, Region, SharedBytes, to_u64};
+use crate::{BodyOwner, LinkError, SharedRegion, to_u64};
 
-/// Where a body lies.
+/// The position of a body in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileReference {
-    /// Number of the file, in the order in which they were handed over.
+    /// Number of the file, in the order in which the sender passed the files.
     pub(crate) file: u32,
-    /// Bytes before the first run.
+    /// Offset of the first run.
     start: u64,
     /// Bytes of a run.
     run_bytes: u64,
@@ -26,8 +27,8 @@ pub(crate) struct FileReference {
 }
 
 impl FileReference {
-    /// To a region of that file.
-    pub(crate) fn to(region: &Region, file: u32) -> Self {
+    /// A reference to a region of that file.
+    pub(crate) fn to(region: &SharedRegion, file: u32) -> Self {
         Self {
             file,
             start: to_u64(region.start),
@@ -48,7 +49,7 @@ impl FileReference {
         out
     }
 
-    /// Reads it.
+    /// Parses a reference.
     pub(crate) fn decode(bytes: &[u8; REFERENCE_BYTES]) -> Result<Self, LinkError> {
         let (words, _) = bytes.as_chunks::<8>();
         let [file, start, run_bytes, pitch_bytes, runs] =
@@ -59,8 +60,8 @@ impl FileReference {
         Ok(Self { file, start, run_bytes, pitch_bytes, runs })
     }
 
-    /// The bytes that are meant, of a map of that file.
-    pub(crate) fn region(&self, owner: SharedBytes) -> Result<Region, LinkError> {
+    /// The region that the reference names, in a map of that file.
+    pub(crate) fn region(&self, owner: BodyOwner) -> Result<SharedRegion, LinkError> {
         let bytes = to_u64((*owner).as_ref().len());
         let before_last = self.runs.checked_sub(1).and_then(|runs| runs.checked_mul(self.pitch_bytes));
         let end = before_last.and_then(|at| at.checked_add(self.start)?.checked_add(self.run_bytes));
@@ -70,7 +71,7 @@ impl FileReference {
         let numbers = [self.start, self.run_bytes, self.pitch_bytes, self.runs].map(usize::try_from);
         match numbers {
             [Ok(start), Ok(run_bytes), Ok(pitch_bytes), Ok(runs)] if is_inside => {
-                Ok(Region::new(owner, start, run_bytes, pitch_bytes, runs))
+                Ok(SharedRegion::new(owner, start, run_bytes, pitch_bytes, runs))
             }
             _ => {
                 let Self { start, run_bytes, pitch_bytes, runs, .. } = self;
@@ -105,15 +106,15 @@ mod tests {
         #[test]
         fn any_reference_is_inside_of_the_map_or_refused(numbers in [number(), number(), number(), number()]) {
             let [start, run_bytes, pitch_bytes, runs] = numbers;
-            let owner: SharedBytes = Arc::new(vec![7u8; 64]);
+            let owner: BodyOwner = Arc::new(vec![7u8; 64]);
             let reference = FileReference { file: 0, start, run_bytes, pitch_bytes, runs };
-            // By itself, in numbers that cannot overflow.
+            // Independent computation, in numbers that cannot overflow.
             let last = u128::from(start) + u128::from(runs.saturating_sub(1)) * u128::from(pitch_bytes);
             let fits = runs > 0 && run_bytes > 0 && last + u128::from(run_bytes) <= 64;
             match reference.region(owner) {
                 Ok(region) => {
                     prop_assert!(fits);
-                    // Panics where one is outside.
+                    // Panics if a run is outside.
                     prop_assert!((0..region.runs).all(|i| region.run(i).iter().all(|byte| *byte == 7)));
                 }
                 Err(e) => prop_assert!(!fits || runs > 1 && pitch_bytes < run_bytes, "{}", e),
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_reserved_byte_is_refused() {
-        let region = Region::whole(Arc::new(vec![1u8; 8]));
+        let region = SharedRegion::whole(Arc::new(vec![1u8; 8]));
         let mut bytes = FileReference::to(&region, 3).encode();
         bytes[5] = 1;
         assert!(matches!(FileReference::decode(&bytes), Err(LinkError::Foreign(_))));

@@ -1,10 +1,11 @@
-//! `local` where the system has neither memory files nor events that a descriptor tells: there are no such links.
+//! `local` for systems without memory files and event descriptors: there are no links within a machine.
 //!
-//! Place in the flow: in place of `local`, with its names. Whoever asks for an end gets an error that says what to use instead.
+//! Place in the flow: compiled in place of `local`, with the same names. Every function returns an error that says
+//! what to use.
 //!
-//! Invariant: nobody has an `Endpoint`.
+//! Invariant: no value of `Endpoint` exists.
 //!
-//! Deliberately absent: `pipe` alone. A link that half of the systems have would be one more to test on each.
+//! Deliberately absent: `pipe` alone. A link for half of the systems would have to be tested on each of them.
 
 use crate::{Link, LinkError, LocalKind};
 use std::io::{self, ErrorKind};
@@ -26,7 +27,7 @@ fn missing(what: &str) -> io::Error {
 }
 
 impl Endpoint {
-    /// What it is an end of.
+    /// The kind of the link.
     pub fn kind(&self) -> LocalKind {
         match *self {}
     }
@@ -41,7 +42,7 @@ impl Endpoint {
         match self {}
     }
 
-    /// The next endpoint that was put into that socket at its other side.
+    /// The next endpoint that was put into the other end of that socket.
     pub fn take(_: &impl AsFd) -> io::Result<Self> {
         Err(missing("pipe and shm"))
     }

@@ -1,5 +1,5 @@
-//! How long planning takes for many machines, and taking the first blocks of a plan: `cargo run --release -p bramble-plan
-//! --example plan_speed`.
+//! Measures the time to plan for many machines, and to take the first blocks of a plan: `cargo run --release -p
+//! bramble-plan --example plan_speed`.
 
 #![allow(clippy::print_stdout)] // It is what the example is for.
 

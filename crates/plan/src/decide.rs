@@ -1,54 +1,55 @@
-//! Which plan: the one with the least predicted time among all strategies and teams, the primary alone included, and
-//! one sentence that says why.
+//! The choice of a plan: the one with the least predicted time among all strategies and teams, including the
+//! primary alone, and one sentence that gives the reason.
 //!
-//! Invariants: every machine either has a share or is named in `left_out` with a reason. With equal predictions the
-//! simpler plan is taken: alone before a team, fewer machines before more, `reuse` before the others.
+//! Invariants: every machine either has a share or is named in `left_out` with a reason. Among equal predictions
+//! the simpler plan wins: alone before a team, fewer machines before more, `reuse` before the other strategies.
 
 use crate::early::with_early_tiles;
 use crate::search::{Found, Search, unusable};
 use crate::{Cut, Grid, GridError, Machine, Making, Order, Plan, Problem, Region, Share, Strategy, Sums};
 
-/// Who may be chosen.
+/// The machines that may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preference {
-    /// Whatever is predicted to be fastest.
+    /// The team with the least predicted time.
     Fastest,
-    /// The workers, all of them, because the user asked for them.
+    /// All workers, because the user asked for them.
     Workers,
 }
 
-/// Whether workers pass panels on to each other that several of them need.
+/// Whether workers relay panels that several of them need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Relay {
-    /// Where that is predicted to be faster, or as fast with less to send; never among workers on the primary's own cores.
+    /// Relay if that is predicted to be faster, or equally fast with fewer bytes sent; never among workers on the
+    /// primary's own cores.
     #[default]
     Auto,
-    /// Wherever two or more workers can.
+    /// Relay wherever two or more workers can.
     On,
-    /// Nowhere.
+    /// Never relay.
     Off,
 }
 
-/// What the user wants of a plan.
+/// The user's requirements on a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// The strategy; `None` leaves it to the prediction.
     pub strategy: Option<Strategy>,
-    /// Who may be chosen.
+    /// The machines that may be chosen.
     pub who: Preference,
-    /// The same bits whatever the strategy and the machines.
+    /// Require the same bits for every strategy and every set of machines.
     pub reproducible: bool,
-    /// No element less accurate than by the classical method.
+    /// Require the element-wise accuracy of the classical method.
     pub elementwise: bool,
     /// Whether workers relay.
     pub relay: Relay,
-    /// A journal is kept: tiles shall be complete early, where that costs next to nothing. Which panels have to be made anew
-    /// for each block is then known.
+    /// Set if a journal is kept: tiles shall be complete early, if that costs next to nothing. Says which operands'
+    /// panels have to be made anew for each block.
     pub tiles_early: Option<Making>,
 }
 
 impl Wish {
-    /// Whatever is fastest.
+    /// The least predicted time, without other requirements.
     pub const AUTO: Self = Self {
         strategy: None,
         who: Preference::Fastest,
@@ -58,7 +59,7 @@ impl Wish {
         tiles_early: None,
     };
 
-    /// How sums over parts of k come together.
+    /// How sums over parts of k are combined.
     pub(crate) fn sums(&self) -> Sums {
         if self.reproducible { Sums::Chained } else { Sums::Merged }
     }
@@ -69,88 +70,89 @@ impl Wish {
 pub struct LeftOut {
     /// Its name.
     pub name: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// A plan that was looked at.
+/// A plan that was considered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Considered {
     /// Its strategy.
     pub strategy: Strategy,
-    /// Machines that would take part.
+    /// Number of participating machines.
     pub machines: usize,
     /// Whether the primary is one of them.
     pub with_primary: bool,
     /// Predicted seconds.
     pub seconds: f64,
-    /// Predicted bytes that leave the primary.
+    /// Predicted bytes sent by the primary.
     pub bytes_sent: u64,
-    /// Predicted bytes that come back.
+    /// Predicted bytes received by the primary.
     pub bytes_received: u64,
-    /// Predicted bytes that workers pass on to each other.
+    /// Predicted bytes that workers relay.
     pub bytes_relayed: u64,
 }
 
-/// The chosen plan and why.
+/// The chosen plan, with the reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// The plan. Its members index the machines: 0 is the primary, then the workers in their order.
     pub plan: Plan,
     /// Whether the primary computes alone.
     pub alone: bool,
-    /// Workers that get nothing.
+    /// Workers without a share.
     pub left_out: Vec<LeftOut>,
     /// One sentence for the user.
     pub sentence: String,
-    /// The best plan of each strategy that was looked at, fastest first.
+    /// The best plan of each considered strategy, fastest first.
     pub considered: Vec<Considered>,
 }
 
 /// Errors of planning.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum PlanError {
-    /// `--tile`, `--panel`.
+    /// An unusable `--tile` or `--panel`.
     #[error(transparent)]
     Grid(#[from] GridError),
-    /// Not even one block fits anywhere.
+    /// No machine has room for one block.
     #[error(
         "no machine has room for one block of {strategy}: {need_bytes} bytes are needed, the most that one offers is \
          {have_bytes}; use a smaller --tile or --panel, or give the workers more --memory"
     )]
     NoRoom {
-        /// What was to be planned.
+        /// The strategy.
         strategy: Strategy,
-        /// Bytes of the least block.
+        /// Bytes of the smallest block.
         need_bytes: u64,
-        /// Bytes of the roomiest machine.
+        /// Bytes of the machine with the most memory.
         have_bytes: u64,
     },
-    /// Not even one block fits into what a worker may be sent at once.
+    /// One block exceeds the credit that the user allows per worker.
     #[error(
         "--credits: one block of {strategy} needs {need_bytes} bytes at a worker, and {credits} are allowed; use \
          --credits {}K or more, or leave it away", need_bytes.div_ceil(1024)
     )]
     Credits {
-        /// What was to be planned.
+        /// The strategy.
         strategy: Strategy,
-        /// Bytes of the least block.
+        /// Bytes of the smallest block.
         need_bytes: u64,
         /// Bytes that the user allows.
         credits: u64,
     },
-    /// The strategy cannot do what was asked.
+    /// The strategy cannot meet the requirements.
     #[error("--strategy {strategy}: {why}")]
     Refused {
-        /// Which.
+        /// The strategy.
         strategy: Strategy,
-        /// Why, and what to do instead.
+        /// The reason, and the next step.
         why: String,
     },
 }
 
 impl PlanError {
-    /// The same error, which names the user's limit of credits where that, and not a machine's memory, leaves no room.
+    /// The same error, but naming the user's limit of credits if that limit, and not a machine's memory, is too
+    /// small.
     pub fn with_credits(self, credits: Option<u64>) -> Self {
         match (self, credits) {
             (Self::NoRoom { strategy, need_bytes, have_bytes }, Some(credits)) if have_bytes == credits => {
@@ -161,19 +163,21 @@ impl PlanError {
     }
 }
 
-/// Machines with the same number of threads are of one kind if their peaks (measured in microseconds) and speeds (in
-/// milliseconds) differ from the slowest one's by no more than these parts of it.
+/// Machines with the same number of threads are of one kind if their peaks (measured in microseconds) and speeds
+/// (in milliseconds) exceed those of the slowest by at most these fractions.
 const PEAK_DOUBT: f64 = 0.08;
-/// See `PEAK_DOUBT`. Of four equal machines one was measured at half of what the others had, by something that ran beside it.
+/// See `PEAK_DOUBT`. One of four equal machines was once measured at half of the others' speed, because of a
+/// program that ran beside it.
 const SPEED_DOUBT: f64 = 1.5;
-/// Links of machines of one kind that differ from their mean by no more than this part of it are taken for equal.
+/// Links of machines of one kind that differ from their mean by at most this fraction are treated as equal.
 const LINK_DOUBT: f64 = 0.5;
-/// The least edge of tiles that are taken because others do not fit the memory: still smaller ones would be computed very slowly.
+/// The smallest edge of tiles that are chosen because larger ones do not fit the memory; still smaller tiles would
+/// be very slow.
 const SMALLER_EDGE_MIN: u64 = 32;
-/// What smaller tiles have to gain.
+/// The gain in time that smaller tiles must have.
 const FINER_GAIN: f64 = 0.98;
 
-/// Chooses. `primary` is this machine's own cores; `workers` may be empty.
+/// Chooses a plan. `primary` is this machine's own cores; `workers` may be empty.
 pub fn decide(
     problem: &Problem,
     cut: Cut,
@@ -195,13 +199,13 @@ pub fn decide(
         }
         _ => decision,
     };
-    // After the grid is known: it must not depend on whether a journal is kept.
+    // This follows the choice of the grid, which must not depend on whether a journal is kept.
     let Some(making) = wish.tiles_early else { return Ok(decision) };
     let plan = with_early_tiles(decision.plan, &machines_of(primary, workers), wish, making);
     Ok(Decision { plan, ..decision })
 }
 
-/// The decision with shallower steps, where those of a thin product fit no machine, or else with smaller tiles.
+/// The decision with shallower steps, if those of a thin product fit no machine, or else with smaller tiles.
 fn with_less_at_once(
     problem: &Problem,
     cut: Cut,
@@ -225,8 +229,8 @@ fn with_less_at_once(
     }
 }
 
-/// The decision with the largest tiles that some machine has room for, where those that are usual fit none, and the cut that says
-/// so. The depth of a step stays as it was: it is what sums depend on.
+/// If the default tiles fit no machine: the decision with the largest tiles for which some machine has room, and
+/// their tile size. The depth of a step stays the same, because sums depend on it.
 fn with_smaller_tiles(
     problem: &Problem,
     cut: Cut,
@@ -249,23 +253,24 @@ fn with_smaller_tiles(
             }
         }
     }
-    // What is missing for the tiles that are usual.
+    // The error names the need of the default tiles.
     with(cut).map(|decision| (decision, cut))
 }
 
-/// The primary, then the workers, as plans are made for them.
+/// The primary, then the workers, with the values that planning uses.
 fn machines_of(primary: &Machine, workers: &[Machine]) -> Vec<Machine> {
     let primary = Machine { link: None, ..primary.clone() };
-    // A primary whose speed is not known is taken for a very slow one.
+    // A primary with unknown speed is treated as a very slow one.
     let gflops = if unusable(&primary).is_some() { 1e-3 } else { primary.gflops };
     let mut machines = vec![Machine { gflops, ..primary }];
     machines.extend(with_even_speeds(workers));
     machines
 }
 
-/// Half the edge of the tiles, where nobody asked for another and it may pay: where tiles go home while panels come, those
-/// of the last panel end the product, and smaller panels have fewer. Never where bits shall not depend on the machines, nor
-/// where most of the product goes step by step: there computing binds, and small tiles take longer, which is not in the model.
+/// Half the edge of the tiles, if the user has not set it and it may pay. If tiles return while panels arrive, the
+/// tiles of the last panel end the product, and smaller panels have fewer of them. Never if the bits must not
+/// depend on the machines, nor if most of the product goes step by step: then computing is the limit, and small
+/// tiles are slower in a way that the model does not know.
 fn finer(cut: Cut, plan: &Plan, wish: &Wish) -> Option<Cut> {
     let grid = &plan.regions.first()?.grid;
     let go_home_early = shares(plan).any(|s| s.order != Order::Steps);
@@ -305,12 +310,12 @@ fn decide_with(
     Ok(Decision { alone, left_out, sentence, considered: found.considered(), plan: best })
 }
 
-/// The workers, where those of one kind have the same speed, and links: what was measured of each differs by what was in its
-/// way just then. Equal machines get equal parts, which share the most panels.
+/// The workers, with equal speeds, and equal links, for all workers of one kind: measurements of equal machines
+/// differ only by disturbances. Equal machines get equal parts, which share the most panels.
 ///
-/// The speed is the median: one machine that was disturbed does not move it. What disturbs makes slower, so the truth is above
-/// the middle rather than below; but the highest is that of the luckiest moment. Of an even number it is the mean of the
-/// middle two: where there are only two, nothing says which of them was disturbed.
+/// The speed is the median: one disturbed machine does not move it. A disturbance makes a machine slower, so the
+/// true speed is above the middle rather than below it; but the highest one is the luckiest measurement. Of an even
+/// number the median is the mean of the middle two: with only two, nothing tells which of them was disturbed.
 fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
     let mut even = workers.to_vec();
     let mut left: Vec<usize> = (0..workers.len()).collect();
@@ -324,7 +329,7 @@ fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
                     && apart <= first.peak_gflops * PEAK_DOUBT
                     && other.gflops <= first.gflops * (1.0 + SPEED_DOUBT)
         };
-        // Both stay in the order of their speeds.
+        // Both lists stay in the order of speeds.
         let (alike, rest): (Vec<usize>, Vec<usize>) = left.iter().partition(|at| is_alike(at));
         let middle = [(alike.len() - 1) / 2, alike.len() / 2].map(|at| workers[alike[at]].gflops);
         let speed = f64::midpoint(middle[0], middle[1]);
@@ -342,13 +347,13 @@ fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
     even
 }
 
-/// The most memory that any one worker could use, whichever plan is chosen.
+/// The most memory that any one worker could use under any plan.
 pub fn memory_to_ask(problem: &Problem, cut: Cut, wish: &Wish) -> Result<u64, PlanError> {
     let all = regions(problem, cut, wish)?;
     Ok(all.iter().map(|(_, r)| crate::memory_wanted(r, problem.element_bytes())).max().unwrap_or(0))
 }
 
-/// The regions of each number of levels that may be used.
+/// The regions for each allowed number of levels.
 fn regions(problem: &Problem, cut: Cut, wish: &Wish) -> Result<Vec<(u32, Vec<Region>)>, PlanError> {
     let levels: Vec<u32> = match wish.strategy {
         Some(strategy) => vec![strategy.levels],

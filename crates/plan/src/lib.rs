@@ -1,11 +1,11 @@
-//! How a product is cut: from shapes, machines and their memory to a `Plan` that is plain data.
+//! Planning: from shapes, machines and their memory to a `Plan` that is plain data.
 //!
-//! Place in the flow: after the operands are known and the workers have said what they are, before the
-//! first byte is sent. The schedule walks the plan; the cost model walks the same plan.
+//! Place in the flow: after the operands are known and the workers have described themselves, before the first byte
+//! is sent. The schedule walks the plan; the cost model walks the same plan.
 //!
-//! Invariants: the tile grid depends on m, n, k and the element type only, never on the machines, so C
-//! has the same bits however many workers there are. Every tile of C belongs to exactly one block. A
-//! block's memory need is known before anything is sent, and fits its machine.
+//! Invariants: the tile grid depends on m, n, k and the element type only, never on the machines, so C has the same
+//! bits for any number of workers. Every tile of C belongs to exactly one block. The memory that a block needs is
+//! known before anything is sent, and its machine has that much.
 //!
 //! Deliberately absent: sockets, files, threads, clocks, randomness. Speeds and memory are arguments.
 

@@ -1,4 +1,4 @@
-//! What is said of a decision: why this plan, why a machine has no share, what is missing where nothing fits.
+//! Explanations of a decision: the reason for a plan, for a machine without a share, and for the lack of room.
 
 use crate::search::{Found, Search, tries, unusable};
 use crate::team::least_memory;
@@ -6,7 +6,7 @@ use crate::{Base, LeftOut, Machine, Plan, PlanError, Preference, Strategy};
 use std::fmt::Write;
 
 impl Search<'_> {
-    /// Every worker without a share, and why.
+    /// Every worker without a share, with the reason.
     pub(crate) fn left_out(&self, best: &Plan, alone: bool) -> Vec<LeftOut> {
         let used: Vec<usize> = best.members.iter().map(|m| m.machine).collect();
         let explained = tries(used.len());
@@ -33,7 +33,7 @@ impl Search<'_> {
         left
     }
 
-    /// The decision in a sentence.
+    /// The decision in one sentence.
     pub(crate) fn sentence(&self, best: &Plan, found: &Found, alone: bool) -> String {
         let by = match best.strategy {
             Strategy { base: Base::Reuse, levels: 0 } => String::new(),
@@ -62,7 +62,7 @@ impl Search<'_> {
         format!("with {}{too}{by}: {predicted} predicted{against}", count(workers))
     }
 
-    /// Nothing fits anywhere: what would have been needed.
+    /// The error if nothing fits: the memory that would be needed.
     pub(crate) fn no_room(&self) -> PlanError {
         let strategy = self.wish.strategy.unwrap_or(Strategy::plain(Base::Reuse));
         let first = self.first_region();
@@ -77,7 +77,7 @@ impl Search<'_> {
     }
 }
 
-/// Why a machine is left out of a plan though it has room.
+/// Why a machine with enough memory has no share.
 fn without_gain(machine: &Machine, id: usize, with_it: &Plan, without: &Plan) -> String {
     if with_it.members.iter().all(|m| m.machine != id) {
         let link = machine.link.map_or(0.0, |l| l.bytes_per_s / 1e6);

@@ -4,7 +4,7 @@
 //! Converted and transposed pieces are cached for a short while, together with each body's checksum, so that several receivers
 //! share one encoding.
 
-use bramble_link::{Body, Landing, Link, Region};
+use bramble_link::{Body, Landing, Link, SharedRegion};
 use bramble_matrix::{Buffer, Layout, Lent, Matrix, MatrixError, Output, Rect};
 use bramble_schedule::message::{Generated, Source};
 use bramble_schedule::primary::{Outgoing, Piece, Referred, Which};
@@ -23,7 +23,7 @@ pub(crate) struct Bodies {
     a: Matrix,
     b: Matrix,
     old_c: Option<Matrix>,
-    recent: VecDeque<(Which, Rect, Region)>,
+    recent: VecDeque<(Which, Rect, SharedRegion)>,
 }
 
 impl Bodies {
@@ -47,7 +47,7 @@ impl Bodies {
             {
                 copy_old(old, &mut lent)?;
             }
-            return Ok(Body::Lent(Box::new(TileRows::new(lent))));
+            return Ok(Body::Leased(Box::new(TileRows::new(lent))));
         }
         if piece.which == Which::Sum {
             return sum_so_far(&piece, output);
@@ -62,7 +62,7 @@ impl Bodies {
         let region = self.region(&piece)?;
         self.recent.push_back((piece.which, piece.rect, region.clone()));
         let bytes =
-            |recent: &VecDeque<(Which, Rect, Region)>| recent.iter().map(|r| r.2.len()).sum::<usize>();
+            |recent: &VecDeque<(Which, Rect, SharedRegion)>| recent.iter().map(|r| r.2.len()).sum::<usize>();
         while self.recent.len() > REMEMBERED
             || (self.recent.len() > 1 && bytes(&self.recent) > REMEMBERED_BYTES)
         {
@@ -86,16 +86,16 @@ impl Bodies {
         let Some(generator) = generator else { unreachable!("the plan says generated") };
         let rect = piece.rect;
         let how = Generated { generator: generator.to_bytes(), row: rect.rows.start, col: rect.cols.start };
-        Body::Shared(Region::whole(Arc::new(how.encode())))
+        Body::Shared(SharedRegion::whole(Arc::new(how.encode())))
     }
 
-    fn region(&self, piece: &Piece) -> Result<Region, MatrixError> {
+    fn region(&self, piece: &Piece) -> Result<SharedRegion, MatrixError> {
         let matrix = self.operand(piece.which);
         // The old C is sent by rows, whatever the order of its file.
         let as_it_lies = piece.which != Which::C || matrix.layout() == Layout::RowMajor;
         if as_it_lies && let Some(lines) = matrix.lines(piece.rect) {
             let region =
-                Region::new(lines.owner, lines.start, lines.line_bytes, lines.pitch_bytes, lines.lines);
+                SharedRegion::new(lines.owner, lines.start, lines.line_bytes, lines.pitch_bytes, lines.lines);
             // Jobs write to this memory, so it must be a copy of the old C.
             let file = if piece.which == Which::C { None } else { matrix.file() };
             let region = region.merged();
@@ -113,7 +113,7 @@ impl Bodies {
         let (lines, _) = matrix.layout().lines(piece.rect.shape());
         let lines = here(if as_it_lies { lines } else { piece.rect.rows.len() });
         let line_bytes = piece.bytes / lines.max(1);
-        Ok(Region::new(Arc::new(buffer), 0, line_bytes, line_bytes, lines))
+        Ok(SharedRegion::new(Arc::new(buffer), 0, line_bytes, line_bytes, lines))
     }
 }
 
@@ -163,7 +163,7 @@ fn sum_so_far(piece: &Piece, output: &Output) -> Result<Body, MatrixError> {
     {
         row.copy_from_slice(line);
     }
-    Ok(Body::Shared(Region::whole(Arc::new(buffer))))
+    Ok(Body::Shared(SharedRegion::whole(Arc::new(buffer))))
 }
 
 /// Rows of a tile of the output, as the memory in which a link lands them.

@@ -12,7 +12,7 @@
 use crate::PrimaryError;
 use crate::log::ClockSample;
 use crate::opening::Session;
-use bramble_link::{Body, CHUNK_BYTES_MAX, Frame, Link, NoBodies, Region, clock_ns};
+use bramble_link::{Body, CHUNK_BYTES_MAX, Frame, Link, NoBodies, SharedRegion, clock_ns};
 use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::LinkRate;
 use bramble_schedule::message::{Kind, Pong, encode_number};
@@ -215,7 +215,7 @@ async fn asked(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Duration, C
 async fn ask(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Instant, u64), String> {
     let body = match bytes {
         0 => Body::Empty,
-        _ => Body::Shared(Region::whole(Arc::new(vec![0u8; bytes]))),
+        _ => Body::Shared(SharedRegion::whole(Arc::new(vec![0u8; bytes]))),
     };
     let began = (Instant::now(), clock_ns());
     let frame = Frame::new(Kind::Ping.code(), encode_number(nonce), body);

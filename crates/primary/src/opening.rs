@@ -5,7 +5,7 @@
 use crate::PrimaryError;
 use crate::log::ClockSample;
 use crate::product::MachineLink;
-use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven};
+use bramble_link::{Body, Frame, FrameLimits, Link, LinkError, NoBodies, Proven};
 use bramble_matrix::DType;
 use bramble_matrix::number::{nearest_f64, to_u64};
 use bramble_plan::{LinkRate, Machine};
@@ -146,7 +146,7 @@ async fn greet(end: MachineLink, opening: &Opening, session: u32) -> Result<(Lin
     };
     let frame = Frame::new(Kind::Hello.code(), hello.encode(), Body::Empty);
     link.sender.send(frame).await.map_err(explain)?;
-    link.receiver.set_limits(Limits::STRANGER);
+    link.receiver.set_limits(FrameLimits::STRANGER);
     let answer = link.receiver.receive(&mut NoBodies).await.map_err(explain)?;
     let welcome = match Kind::from_code(answer.kind).map_err(|e| e.0)? {
         Kind::Welcome => Welcome::decode(&answer.head).map_err(|e| e.0)?,
@@ -155,6 +155,6 @@ async fn greet(end: MachineLink, opening: &Opening, session: u32) -> Result<(Lin
     };
     link.sender.set_session(session);
     link.receiver.set_session(session);
-    link.receiver.set_limits(Limits::SESSION);
+    link.receiver.set_limits(FrameLimits::SESSION);
     Ok((link, welcome))
 }

@@ -8,7 +8,7 @@
 //! Invariants: a partial sum is added once and then freed. The plan bounds the bytes of partial sums that are here at once
 //! (`Prediction::primary_memory_bytes`), the workers' memory those of staged tiles. Only whole results outlive their machine.
 
-use bramble_link::{Landing, Region};
+use bramble_link::{Landing, SharedRegion};
 use bramble_matrix::{Buffer, DType, Element, Lent, MatrixError, Rect, View};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -184,7 +184,7 @@ impl Landing for DiscardedRows {
 }
 
 /// Copies rows that arrived by reference.
-pub(crate) fn copy_lines(buffer: &mut Buffer, from: usize, region: &Region) -> bool {
+pub(crate) fn copy_lines(buffer: &mut Buffer, from: usize, region: &SharedRegion) -> bool {
     let mut at = from;
     for run in 0..region.runs {
         let bytes = region.run(run);

@@ -22,7 +22,7 @@ use crate::log::{EventLog, EventRecorder, Phase};
 use crate::neighbours::ConnectedPeers;
 use crate::partial_sums::PartialSums;
 use crate::product::ProductObserver;
-use bramble_link::{Arrived, Body, Frame, Leaving, LinkError, Meter, Section};
+use bramble_link::{Arrived, Body, Frame, LinkError, Section, SectionMeter, SendProgressProbe};
 use bramble_matrix::{Lent, Output, Rect};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::clock::{Clock, PRIMARY_STEP};
@@ -63,7 +63,7 @@ struct Peer {
     before: (u64, u64),
     /// Counters of received and sent bytes, and their values at the last tick.
     arriving: Rc<Cell<u64>>,
-    leaving: Leaving,
+    leaving: SendProgressProbe,
     moved_bytes: (u64, u64),
     goodbye: Option<Bye>,
     /// Asks the reader of this link to end, and the reason.
@@ -121,7 +121,7 @@ struct Core {
     /// A tile that waits for its spot check.
     spot_check: Option<SpotCheck>,
     changed: Rc<Notify>,
-    meter: Rc<Meter>,
+    meter: Rc<SectionMeter>,
     recorder: EventRecorder,
 }
 
@@ -211,7 +211,7 @@ pub(crate) async fn run(
         journal_writer: None,
         spot_check: None,
         changed: changed.clone(),
-        meter: Rc::new(Meter::new(options.account)),
+        meter: Rc::new(SectionMeter::new(options.account)),
         recorder: options.recorder,
     }));
     let mut tasks = Tasks::default();
@@ -312,9 +312,9 @@ impl Core {
                 continue;
             }
             let (came, left) = (self.peers[peer].arriving.get(), (self.peers[peer].leaving)());
-            let moved = (came, left.there);
+            let moved = (came, left.acknowledged);
             if std::mem::replace(&mut self.peers[peer].moved_bytes, moved) != moved {
-                self.dispatch(Event::Flow { peer, came, gone: left.there, held: left.held });
+                self.dispatch(Event::Flow { peer, came, gone: left.acknowledged, held: left.buffered });
             }
         }
     }

@@ -5,7 +5,7 @@
 //! Invariants: at most `LOG_WAITING_MAX` records wait here and, before the goodbye, `IN_LINK_MAX` batches in the link; further
 //! records are only counted. A recorder that is off keeps nothing.
 
-use bramble_link::{Meter, Section, clock_ns};
+use bramble_link::{Section, SectionMeter, clock_ns};
 use bramble_schedule::limits::{CLOCK_NS_MAX, LOG_RECORDS_MAX, LOG_WAITING_MAX};
 use bramble_schedule::message::{IoReport, Kind, LogHead, WorkRecord};
 use std::collections::VecDeque;
@@ -81,7 +81,7 @@ pub(crate) fn ns(time: Duration) -> u64 {
 }
 
 /// A meter's account for the goodbye; zeros if the meter is off.
-pub(crate) fn io_report(meter: &Meter) -> IoReport {
+pub(crate) fn io_report(meter: &SectionMeter) -> IoReport {
     let Some(spent) = meter.spent() else { return IoReport::default() };
     let us = |section| spent.of(section) / 1000;
     IoReport {

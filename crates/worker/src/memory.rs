@@ -6,7 +6,7 @@
 //! one place at a time (in the store, at a compute thread, or in the link).
 
 use bramble_kernel::KernelElement;
-use bramble_link::{Landing, Region};
+use bramble_link::{Landing, SharedRegion};
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Buffer, Layout, Lent, Lines, MatrixError, Shape, View, ViewMut};
 use bramble_schedule::ProtocolError;
@@ -28,7 +28,7 @@ pub(crate) enum Operand {
 
 impl Operand {
     /// An operand in the memory that a link refers to. An error if that is not the whole operand, or misaligned.
-    pub(crate) fn borrowed(header: &MatrixHeader, region: Region) -> Result<Self, ProtocolError> {
+    pub(crate) fn borrowed(header: &MatrixHeader, region: SharedRegion) -> Result<Self, ProtocolError> {
         let (lines, line_bytes) = header.lines_total();
         let is_all = header.first_line == 0 && header.lines == lines;
         let (lines, size) = (to_usize(lines), header.dtype.size_bytes());
@@ -47,7 +47,7 @@ impl Operand {
             let what = format!("matrix {id} of {shape} is said to be where it cannot be ({region:?})");
             return Err(ProtocolError::new(what));
         };
-        let Region { owner, start, .. } = region;
+        let SharedRegion { owner, start, .. } = region;
         let (shape, layout, dtype) = (header.shape(), header.layout, header.dtype);
         Ok(Self::Borrowed(Lines { owner, start, line_bytes, pitch_bytes, lines, shape, layout, dtype }))
     }
@@ -116,7 +116,7 @@ impl TargetTile {
         while first < lines {
             let count = per_frame.min(lines - first);
             let (start, len) = (to_usize(first) * line_bytes, to_usize(count) * line_bytes);
-            let body = Region::new(buffer.clone(), start, len, len, 1);
+            let body = SharedRegion::new(buffer.clone(), start, len, len, 1);
             if with_checksums {
                 body.checksum();
             }
@@ -132,7 +132,7 @@ pub(crate) struct FinishedTile {
     pub(crate) header: MatrixHeader,
     pub(crate) buffer: Arc<Buffer>,
     /// The bodies in order: first row, number of rows, and bytes of each.
-    pub(crate) bodies: Vec<(u32, u32, Region)>,
+    pub(crate) bodies: Vec<(u32, u32, SharedRegion)>,
 }
 
 /// A lease on its way back to the primary.
@@ -417,10 +417,10 @@ mod tests {
         }
     }
 
-    fn region(start: usize, run_bytes: usize, pitch_bytes: usize, runs: usize) -> Region {
+    fn region(start: usize, run_bytes: usize, pitch_bytes: usize, runs: usize) -> SharedRegion {
         let mut buffer = Buffer::zeroed(256).unwrap();
         buffer.elements_mut::<f64>().iter_mut().enumerate().for_each(|(i, x)| *x = i as f64);
-        Region::new(Arc::new(buffer), start, run_bytes, pitch_bytes, runs)
+        SharedRegion::new(Arc::new(buffer), start, run_bytes, pitch_bytes, runs)
     }
 
     #[test]
@@ -456,7 +456,7 @@ mod tests {
         let bodies: Vec<&[u8]> = whole.bodies.iter().map(|(.., body)| body.run(0)).collect();
         assert_eq!(bodies.concat(), want);
         for (_, _, body) in &whole.bodies {
-            let sum_of = Region::whole(Arc::new(body.run(0).to_vec())).checksum();
+            let sum_of = SharedRegion::whole(Arc::new(body.run(0).to_vec())).checksum();
             assert_eq!(body.checksum(), sum_of);
         }
     }

@@ -11,7 +11,7 @@ use crate::ledger::SessionLedger;
 use crate::machine::Config;
 use crate::session::{Served, WorkerError, serve_arrival, serve_neighbour};
 use crate::tickets::NeighbourTickets;
-use bramble_link::{Arrival, Door, DoorLimits, Limits, Link, Security};
+use bramble_link::{Arrival, Door, DoorLimits, FrameLimits, Link, Security};
 use bramble_matrix::give_back_free_memory;
 use bramble_schedule::limits::{
     ACCEPTS_PER_ADDRESS_PER_S_MAX, ACCEPTS_PER_S_MAX, BYTES_PER_S_MIN, CHUNK_BYTES_MAX, HANDSHAKE_DEADLINE,
@@ -24,12 +24,17 @@ use tokio::net::TcpListener;
 
 // The link crate depends on no other; its limits must equal those of `schedule/src/limits.rs` all the same.
 const _: () = {
-    assert!(Limits::STRANGER.head_bytes == STRANGER_HEAD_BYTES_MAX && Limits::STRANGER.body_bytes == 0);
-    assert!(Limits::STRANGER.stall.as_secs() == HANDSHAKE_DEADLINE.as_secs());
-    assert!(Limits::SESSION.head_bytes == HEAD_BYTES_MAX && Limits::SESSION.body_bytes == CHUNK_BYTES_MAX);
-    assert!(Limits::SESSION.stall.as_secs() == STALL_MAX.as_secs());
-    assert!(Limits::SESSION.bytes_per_s_min == BYTES_PER_S_MIN);
-    assert!(Limits::SESSION.rate_window.as_secs() == RATE_WINDOW.as_secs());
+    assert!(
+        FrameLimits::STRANGER.head_bytes == STRANGER_HEAD_BYTES_MAX && FrameLimits::STRANGER.body_bytes == 0
+    );
+    assert!(FrameLimits::STRANGER.stall.as_secs() == HANDSHAKE_DEADLINE.as_secs());
+    assert!(
+        FrameLimits::SESSION.head_bytes == HEAD_BYTES_MAX
+            && FrameLimits::SESSION.body_bytes == CHUNK_BYTES_MAX
+    );
+    assert!(FrameLimits::SESSION.stall.as_secs() == STALL_MAX.as_secs());
+    assert!(FrameLimits::SESSION.bytes_per_s_min == BYTES_PER_S_MIN);
+    assert!(FrameLimits::SESSION.rate_window.as_secs() == RATE_WINDOW.as_secs());
 };
 
 /// Limits for connections that have not authenticated.

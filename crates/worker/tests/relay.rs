@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_link::{
-    Arrived, ArrivedBody, Body, ClusterKey, Frame, Landing, Limits, Link, NoBodies, Place, Reach, Region,
-    Security, tcp_connect,
+    Arrived, ArrivedBody, Body, BodyPlacer, ClusterKey, Frame, FrameLimits, Landing, Link, NoBodies, Reach,
+    Security, SharedRegion, tcp_connect,
 };
 use bramble_matrix::{DType, Layout};
 use bramble_schedule::limits::{NEIGHBOUR_SILENCE_MAX, PROTOCOL, lines_per_frame};
@@ -71,7 +71,7 @@ struct Session {
 /// Lands bodies in memory of their own.
 struct Anywhere;
 
-impl Place for Anywhere {
+impl BodyPlacer for Anywhere {
     fn place(&mut self, _kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         Ok(Box::new(vec![0u8; body_bytes]))
     }
@@ -101,7 +101,7 @@ impl Session {
         assert_eq!(welcome.port, address.port());
         link.sender.set_session(9);
         link.receiver.set_session(9);
-        link.receiver.set_limits(Limits::SESSION);
+        link.receiver.set_limits(FrameLimits::SESSION);
         Self { link, address }
     }
 
@@ -119,7 +119,7 @@ impl Session {
     async fn store(&mut self, matrices: Vec<MatrixHeader>, jobs: Vec<Job>, body: &[u8]) {
         let body = match body.is_empty() {
             true => Body::Empty,
-            false => Body::Shared(Region::whole(Arc::new(body.to_vec()))),
+            false => Body::Shared(SharedRegion::whole(Arc::new(body.to_vec()))),
         };
         self.send(Kind::Store, StoreHead { matrices, jobs }.encode(), body).await;
     }
@@ -298,7 +298,7 @@ fn piece(first_line: u32, lines: u32) -> Frame {
     let from = first_line as usize * LINE_BYTES;
     let body = elements()[from..from + lines as usize * LINE_BYTES].to_vec();
     let head = PieceHead { id: THERE, first_line, lines }.encode();
-    Frame::new(Kind::Piece.code(), head, Body::Shared(Region::whole(Arc::new(body))))
+    Frame::new(Kind::Piece.code(), head, Body::Shared(SharedRegion::whole(Arc::new(body))))
 }
 
 #[test]
@@ -428,7 +428,7 @@ fn a_neighbour_that_sends_what_is_not_due_loses_its_link_and_the_session_goes_on
         let join = || Frame::new(Kind::Join.code(), Join { ticket: TICKET }.encode(), Body::Empty);
         let empty = || Frame::new(Kind::Piece.code(), piece(0, 1).head, Body::Empty);
         let short = || {
-            let body = Body::Shared(Region::whole(Arc::new(vec![0; LINE_BYTES])));
+            let body = Body::Shared(SharedRegion::whole(Arc::new(vec![0; LINE_BYTES])));
             Frame::new(Kind::Piece.code(), PieceHead { id: THERE, first_line: 0, lines: 2 }.encode(), body)
         };
         let late = || piece(1, 1);

@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_link::{
-    Arrived, ArrivedBody, Body, Frame, Landing, Limits, Link, Place, Region, clock_ns, tcp_connect, tcp_link,
+    Arrived, ArrivedBody, Body, BodyPlacer, Frame, FrameLimits, Landing, Link, SharedRegion, clock_ns,
+    tcp_connect, tcp_link,
 };
 use bramble_matrix::{DType, Generator, Layout};
 use bramble_schedule::message::{
@@ -50,7 +51,7 @@ struct Client {
 /// Lands bodies in memory of their own.
 struct Anywhere;
 
-impl Place for Anywhere {
+impl BodyPlacer for Anywhere {
     fn place(&mut self, _kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         Ok(Box::new(vec![0u8; body_bytes]))
     }
@@ -88,12 +89,13 @@ impl Client {
         }
         self.link.sender.set_session(hello.session);
         self.link.receiver.set_session(hello.session);
-        self.link.receiver.set_limits(Limits::SESSION);
+        self.link.receiver.set_limits(FrameLimits::SESSION);
         Ok(Welcome::decode(&arrived.head).unwrap())
     }
 
     async fn store(&mut self, matrices: Vec<MatrixHeader>, jobs: Vec<Job>, body: Vec<u8>) {
-        let body = if body.is_empty() { Body::Empty } else { Body::Shared(Region::whole(Arc::new(body))) };
+        let body =
+            if body.is_empty() { Body::Empty } else { Body::Shared(SharedRegion::whole(Arc::new(body))) };
         self.send(Kind::Store, StoreHead { matrices, jobs }.encode(), body).await;
     }
 

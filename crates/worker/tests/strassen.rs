@@ -5,7 +5,8 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_link::{
-    ArrivedBody, Body, Frame, Landing, Limits, Link, Place, Region, tcp_connect, tcp_link, thread_pair,
+    ArrivedBody, Body, BodyPlacer, Frame, FrameLimits, Landing, Link, SharedRegion, tcp_connect, tcp_link,
+    thread_pair,
 };
 use bramble_matrix::{Element, Layout, Lent, Output, Rect, Shape, Span};
 use bramble_schedule::message::{
@@ -121,7 +122,7 @@ impl<T: Element> Work<T> {
         for (header, matrix) in self.matrices.values() {
             let lent = tiles.filter(|_| header.uses == 0).map(|tiles| tiles.lend(header.id, matrix.as_ref()));
             let body = match (lent, matrix) {
-                (Some(lent), _) => Body::Lent(Box::new(Returning(lent))),
+                (Some(lent), _) => Body::Leased(Box::new(Returning(lent))),
                 (None, Some(matrix)) => Body::Shared(lines(matrix, header.layout, tiles.is_some())),
                 (None, None) => {
                     last.matrices.push(*header);
@@ -137,10 +138,10 @@ impl<T: Element> Work<T> {
 }
 
 /// A matrix as a body: on links that share memory line by line, with a gap after each.
-fn lines<T: Element>(matrix: &Matrix<T>, layout: Layout, gaps: bool) -> Region {
+fn lines<T: Element>(matrix: &Matrix<T>, layout: Layout, gaps: bool) -> SharedRegion {
     let by_lines = if layout == Layout::RowMajor { matrix.clone() } else { matrix.transposed() };
     if !gaps {
-        return Region::whole(Arc::new(by_lines.bytes()));
+        return SharedRegion::whole(Arc::new(by_lines.bytes()));
     }
     let wide = Matrix::make(by_lines.rows, by_lines.cols + 3, |i, j| {
         if j < by_lines.cols { by_lines.at(i, j) } else { T::from_i64(77) }
@@ -151,7 +152,7 @@ fn lines<T: Element>(matrix: &Matrix<T>, layout: Layout, gaps: bool) -> Region {
         buffer
     };
     let size = size_of::<T>();
-    Region::new(Arc::new(buffer), 0, by_lines.cols * size, wide.cols * size, by_lines.rows)
+    SharedRegion::new(Arc::new(buffer), 0, by_lines.cols * size, wide.cols * size, by_lines.rows)
 }
 
 /// An output from which tiles are leased, one below the other.
@@ -193,7 +194,7 @@ impl Landing for Returning {
 
 struct Anywhere;
 
-impl Place for Anywhere {
+impl BodyPlacer for Anywhere {
     fn place(&mut self, _kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         Ok(Box::new(vec![0u8; body_bytes]))
     }
@@ -245,7 +246,7 @@ async fn computed<T: Element>(over: Over, work: &Work<T>, tiles: Option<&Tiles>)
     assert_eq!(Kind::from_code(welcome.kind).unwrap(), Kind::Welcome);
     link.sender.set_session(7);
     link.receiver.set_session(7);
-    link.receiver.set_limits(Limits::SESSION);
+    link.receiver.set_limits(FrameLimits::SESSION);
     for (head, body) in work.messages(tiles) {
         link.sender.send(Frame::new(Kind::Store.code(), head.encode(), body)).await.unwrap();
     }
@@ -279,7 +280,7 @@ fn elements<T: Element>(body: ArrivedBody) -> Vec<T> {
             let bytes = landing.into_any().downcast::<Vec<u8>>().unwrap();
             bytemuck::pod_collect_to_vec(&bytes)
         }
-        ArrivedBody::Lent(landing) => {
+        ArrivedBody::Leased(landing) => {
             let mut lent = landing.into_any().downcast::<Lent>().unwrap();
             let mut view = lent.view_mut::<T>();
             let (rows, cols) = (view.rows(), view.cols());

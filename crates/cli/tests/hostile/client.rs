@@ -5,7 +5,7 @@
 
 use crate::support::hello;
 use crate::worker::{KEY, Trust};
-use bramble_link::{Body, ClusterKey, Frame, HEADER_BYTES, Region};
+use bramble_link::{Body, ClusterKey, Frame, HEADER_BYTES, SharedRegion};
 use bramble_schedule::limits::{ACCEPTS_PER_ADDRESS_PER_S_MAX, PROTOCOL};
 use bramble_schedule::message::{Hello, Kind, Welcome, decode_error};
 use ring::hmac;
@@ -175,7 +175,7 @@ pub(crate) fn is_timeout(e: &io::Error) -> bool {
 pub(crate) fn frame(kind: u8, session: u32, head: &[u8], body: &[u8]) -> Vec<u8> {
     let shared = match body.is_empty() {
         true => Body::Empty,
-        false => Body::Shared(Region::whole(Arc::new(body.to_vec()))),
+        false => Body::Shared(SharedRegion::whole(Arc::new(body.to_vec()))),
     };
     let header = Frame::new(kind, head.to_vec(), shared).header(session);
     [&header.encode()[..], head, body].concat()

@@ -68,7 +68,7 @@ fn who_holds_connections_open_is_gone_after_five_seconds_and_keeps_nobody_out() 
         assert_eq!(still, 0, "strangers are still there after {:?}", began.elapsed());
         honest.join().unwrap();
     });
-    worker.says("it did not make itself known in time");
+    worker.says("it did not prove its key in time");
     worker.is_well();
 }
 

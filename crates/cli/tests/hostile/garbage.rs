@@ -123,7 +123,11 @@ fn frames_may_be_cut_damaged_or_of_another_session() {
             client.send_raw(&whole[..end]);
             drop(client);
         }
-        worker.says(if trust == Trust::Keyed { "it was cut off" } else { "in the middle of a frame" });
+        worker.says(if trust == Trust::Keyed {
+            "it ended without close_notify"
+        } else {
+            "in the middle of a frame"
+        });
         worker.is_well();
     }
 }

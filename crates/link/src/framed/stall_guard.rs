@@ -1,30 +1,31 @@
-//! How long a frame that has begun may take.
+//! Limits for the duration of a frame that has begun.
 //!
-//! Invariants: a frame that stands still, or creeps, ends its link with an error; so nobody can hold memory
-//! and a connection for ever with a byte now and then. What has not begun may be waited for without end: the
-//! schedule has limits for silence.
+//! Invariants: a frame that stalls, or is slower than the lowest accepted rate, ends its link with an error. So no
+//! peer can hold memory and a connection for ever by sending a byte now and then. The wait for the start of a frame
+//! has no limit here; the schedule limits silence.
 
 use super::broken;
-use crate::{Limits, LinkError, to_u64};
+use crate::{FrameLimits, LinkError, to_u64};
 use std::future::Future;
 use std::io;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Watches one frame.
+/// Measures the progress of one frame.
 pub(super) struct StallGuard {
-    limits: Limits,
+    limits: FrameLimits,
     since: Instant,
     bytes: u64,
 }
 
 impl StallGuard {
-    /// A frame begins.
-    pub(super) fn new(limits: Limits) -> Self {
+    /// Start of a frame.
+    pub(super) fn new(limits: FrameLimits) -> Self {
         Self { limits, since: Instant::now(), bytes: 0 }
     }
 
-    /// Bytes that some reading or writing moved, if that was soon enough.
+    /// Awaits one read or write and returns its number of bytes; an error if it is too late or the frame is too
+    /// slow.
     pub(super) async fn keep(
         &mut self,
         moving: impl Future<Output = io::Result<usize>>,
@@ -53,12 +54,12 @@ impl StallGuard {
 mod tests {
     use super::*;
 
-    fn limits() -> Limits {
-        Limits {
+    fn limits() -> FrameLimits {
+        FrameLimits {
             stall: Duration::from_secs(20),
             bytes_per_s_min: 4096,
             rate_window: Duration::from_secs(30),
-            ..Limits::SESSION
+            ..FrameLimits::SESSION
         }
     }
 

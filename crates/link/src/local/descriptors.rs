@@ -1,10 +1,11 @@
-//! Handing an endpoint to a process that is being started: a message over its standard input.
+//! Passing an endpoint to a new process: descriptors in a message over its standard input (`SCM_RIGHTS`).
 //!
-//! Invariants: the descriptors are in the message, not in the table that a new process inherits, so they need not be open
-//! across exec for a moment; only the socket is put in the place of standard input. The message is there before the process
-//! is, so taking it never waits. Once the process is started nobody else has what it was given.
+//! Invariants: the descriptors travel in the message and not in the inherited table, so they never need to be open
+//! across exec; only the socket becomes standard input. The message is in the socket before the process starts, so
+//! the process never waits for it. After the start no other process has these descriptors.
 //!
-//! Deliberately absent: other versions of this program. Both processes are the same one; a message of another is refused.
+//! Deliberately absent: other versions of this program. Both processes run the same program; a message of another
+//! one is refused.
 
 use super::{Endpoint, Parts};
 use crate::shm::{self, ShmSide};
@@ -16,23 +17,23 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The message but for its last byte, which says what the descriptors are.
+/// The message, except for its last byte, which tells what the descriptors are.
 const MESSAGE: [u8; 8] = *b"bramble1";
-/// Descriptors of one endpoint at most.
+/// Most descriptors of one endpoint.
 const DESCRIPTORS_MAX: usize = 5;
 
 const PIPE: u8 = 0;
 const SHM_LEFT: u8 = 1;
 const SHM_RIGHT: u8 = 2;
 
-/// A socket to be the standard input of a process, which finds the endpoint there.
+/// A socket that contains the endpoint, to become the standard input of a process.
 pub(super) fn give(endpoint: Endpoint) -> io::Result<OwnedFd> {
     let (here, there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     send(&endpoint, &here)?;
     Ok(there)
 }
 
-/// Puts an endpoint into a socket. Its descriptors are closed here once the caller lets go of it.
+/// Puts an endpoint into a socket. Its descriptors are closed in this process when the caller drops it.
 pub(super) fn send(endpoint: &Endpoint, socket: &impl AsFd) -> io::Result<()> {
     let (what, descriptors) = match &endpoint.parts {
         Parts::Pipe { read, write } => (PIPE, vec![read.as_fd(), write.as_fd()]),
@@ -45,17 +46,17 @@ pub(super) fn send(endpoint: &Endpoint, socket: &impl AsFd) -> io::Result<()> {
     put(socket, &message, &descriptors)
 }
 
-/// Puts a message of a few bytes, and descriptors, into a Unix socket.
+/// Sends a few bytes with descriptors over a Unix socket.
 pub(crate) fn put(socket: &impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)), "more descriptors than expected");
-    // Who is gone is an error here, and no signal.
+    // A closed socket gives an error, not a signal.
     let sent = sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL)?;
     if sent < message.len() { Err(ErrorKind::WriteZero.into()) } else { Ok(()) }
 }
 
-/// Takes the message that is waiting there: its bytes, and what came with it.
+/// Receives the waiting message: its length, and its descriptors.
 pub(crate) fn get(socket: &impl AsFd, message: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -70,7 +71,7 @@ pub(crate) fn get(socket: &impl AsFd, message: &mut [u8]) -> io::Result<(usize, 
     Ok((got.bytes, descriptors))
 }
 
-/// Takes the endpoint that is waiting in a socket.
+/// Receives the endpoint that waits in a socket.
 pub(super) fn take(socket: &impl AsFd) -> io::Result<Endpoint> {
     take_from(socket.as_fd()).map_err(|e| {
         let what = format!("standard input is not the socket of a bramble that started this process: {e}");
@@ -82,7 +83,8 @@ fn take_from(socket: BorrowedFd<'_>) -> io::Result<Endpoint> {
     let mut message = [0; MESSAGE.len() + 1];
     let (count, descriptors) = get(&socket, &mut message)?;
     let [front @ .., what] = message;
-    let refused = || io::Error::new(ErrorKind::InvalidData, "the message is another one's");
+    let refused =
+        || io::Error::new(ErrorKind::InvalidData, "the message is not from this version of bramble");
     if count != message.len() || front != MESSAGE {
         return Err(refused());
     }
@@ -100,7 +102,7 @@ fn take_from(socket: BorrowedFd<'_>) -> io::Result<Endpoint> {
     Ok(Endpoint { parts })
 }
 
-/// All of them, if they are so many.
+/// All descriptors, if their number is `N`.
 pub(crate) fn exactly<const N: usize>(descriptors: Vec<OwnedFd>) -> Option<[OwnedFd; N]> {
     descriptors.try_into().ok()
 }

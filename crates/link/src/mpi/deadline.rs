@@ -1,20 +1,20 @@
 //! A deadline for a call of the library that waits for other ranks.
 //!
-//! Place in the flow: around entering and ending MPI, and around ending the job. Those calls wait for every rank, for ever for
-//! one that is stopped, and no call of the library can end them. So a second thread waits for the deadline, and then ends this
-//! process; the launcher (mpirun) then ends the other ranks.
+//! Place in the flow: around entering and leaving MPI, and around aborting the job. Those calls wait for every
+//! rank, for ever if one is stopped, and no MPI function can end them. So a second thread waits for the deadline
+//! and then ends this process; the launcher (mpirun) ends the other ranks.
 //!
-//! Invariant: once the watch is dropped, nothing is done any more, unless it has begun.
+//! Invariant: after the watch is dropped, the handler does not start.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-/// Runs to the deadline, or until it is dropped.
+/// Runs until the deadline, or until it is dropped.
 pub(super) struct DeadlineWatch(Option<Sender<()>>);
 
 impl DeadlineWatch {
-    /// Calls `late` on another thread when `patience` is over. Where there can be no thread, there is no deadline.
+    /// Calls `late` on another thread after `patience`. If no thread can be started, there is no deadline.
     pub(super) fn start(patience: Duration, late: impl FnOnce() + Send + 'static) -> Self {
         let (over, is_over) = channel::<()>();
         let watch = move || {
@@ -28,7 +28,7 @@ impl DeadlineWatch {
 
 impl Drop for DeadlineWatch {
     fn drop(&mut self) {
-        // The channel is closed with its sender, which ends the thread.
+        // Dropping the sender closes the channel, which ends the thread.
         self.0.take();
     }
 }
@@ -42,7 +42,7 @@ mod tests {
         let (tell, told) = channel();
         let _watch =
             DeadlineWatch::start(Duration::from_millis(1), move || tell.send(()).unwrap_or_default());
-        // However long it takes until the thread has its turn.
+        // However late the thread is scheduled.
         assert_eq!(told.recv(), Ok(()));
     }
 

@@ -1,38 +1,38 @@
-//! The 64 bytes with which each end of a connection says who it is and proves a key.
+//! The introduction: the 64 bytes with which each end of a connection states its version and proves a key.
 //!
-//! Place in the flow: after TLS is set up and before the first frame. Bytes in, bytes out: nothing is waited
-//! for here (docs/wire-format.md, to the byte).
+//! Place in the flow: after TLS is set up and before the first frame. Pure functions from bytes to bytes
+//! (docs/wire-format.md, to the byte).
 //!
-//! Invariants: the key is in none of them. A proof is good for one connection, one end of it and one
-//! version text: it covers all other bytes, and a number that only the two ends of this connection know.
-//! Comparing takes the same time whatever is compared. Nothing has a length that the other end chooses.
+//! Invariants: an introduction does not contain the key. A proof is valid for one connection, one role and one
+//! version text: it covers all other bytes, and a number that only the two ends of this connection know. The
+//! comparison takes the same time for all inputs. No length is chosen by the peer.
 //!
-//! Deliberately absent: how that number comes about (`mod.rs`), and what the other end may do once it is
-//! known.
+//! Deliberately absent: the derivation of that number (`mod.rs`), and the rights of a proven peer.
 
 use crate::{ClusterKey, LinkError};
 use ring::hmac;
 
-/// Bytes of an introduction.
+/// Length of an introduction.
 pub(crate) const BYTES: usize = 64;
 const MAGIC: [u8; 4] = *b"BRMB";
-/// Bytes for the version text.
+/// Length of the version text.
 const VERSION_BYTES: usize = 20;
-/// Bytes that the proof covers: all before it.
+/// Bytes that the proof covers: all bytes before it.
 const COVERED_BYTES: usize = 32;
-/// What the proof is made over, before the number and the bytes.
+/// The prefix of the message that the proof authenticates; the number and the covered bytes follow.
 const LABEL: &[u8] = b"bramble proof 1";
 
-/// Which end somebody is. An end never accepts its own role, so nobody can be answered with his own proof.
+/// The role of an end in the handshake. An end never accepts its own role, so an introduction cannot be reflected
+/// to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandshakeRole {
-    /// It made the connection.
+    /// The end that made the connection.
     Dialler,
-    /// It took the connection.
+    /// The end that accepted the connection.
     Listener,
 }
 
-/// Numbers and names of this program.
+/// Protocol number and version of this program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
     pub(crate) protocol: u16,
@@ -54,7 +54,7 @@ impl Program {
         out
     }
 
-    /// Whether the other end runs the same protocol.
+    /// Checks that the peer runs the same protocol.
     pub(crate) fn check_version(&self, other: &UnprovenIntroduction<'_>) -> Result<(), LinkError> {
         if other.protocol == self.protocol {
             return Ok(());
@@ -69,17 +69,17 @@ impl Program {
     }
 }
 
-/// What the other end says, its form checked and its proof not.
+/// An introduction of the peer: its form is checked, its proof is not.
 #[derive(Debug)]
 pub(crate) struct UnprovenIntroduction<'a> {
     bytes: &'a [u8; BYTES],
     pub(crate) protocol: u16,
-    /// Which key it wants to prove.
+    /// The key that the peer claims to hold.
     pub(crate) key_id: [u8; 4],
 }
 
 impl<'a> UnprovenIntroduction<'a> {
-    /// Reads what an end of that role has sent.
+    /// Parses the introduction of an end with that role.
     pub(crate) fn read(bytes: &'a [u8; BYTES], from: HandshakeRole) -> Result<Self, LinkError> {
         if bytes[..4] != MAGIC || bytes[6] != code(from) || bytes[7] != 0 {
             let what = "it does not introduce itself as a bramble does";
@@ -89,13 +89,13 @@ impl<'a> UnprovenIntroduction<'a> {
         Ok(Self { bytes, protocol, key_id: [bytes[8], bytes[9], bytes[10], bytes[11]] })
     }
 
-    /// Whether it holds the key.
+    /// Whether the proof shows that the peer holds the key.
     pub(crate) fn proves(&self, key: &ClusterKey, binding: &[u8; 32]) -> bool {
         let tag = &self.bytes[COVERED_BYTES..];
         hmac::verify(&hmac_key(key), &covered(binding, self.bytes), tag).is_ok()
     }
 
-    /// The version text, without anything that a terminal could take for more than text.
+    /// The version text without characters that a terminal could interpret.
     fn version(&self) -> String {
         let raw = &self.bytes[12..12 + VERSION_BYTES];
         raw.iter().take_while(|b| b.is_ascii_graphic()).map(|b| char::from(*b)).collect()

@@ -1,15 +1,16 @@
-//! How long an end that finds nothing to do keeps looking before it sleeps.
+//! How long an end without work polls before it sleeps.
 //!
-//! To sleep and be woken costs some microseconds at each end, in a virtual machine twenty and more; to look on costs a core
-//! meanwhile. Where a core has nothing else to do and what is waited for comes soon, it pays; where others want to run, as
-//! compute threads do, the core is theirs.
+//! To sleep and be woken costs some microseconds at each end, twenty and more in a virtual machine; to poll costs a
+//! core meanwhile. Polling pays if the core has nothing else to do and the awaited bytes come soon; if other
+//! threads want to run, such as compute threads, they get the core.
 //!
-//! Invariants: nobody looks on for long while more threads want to run than there are cores, nor on a machine with one; other
-//! tasks of the event loop have their turns meanwhile, and so have others on this core. A wait that was shorter than
-//! `WINDOW_MAX`, wakings included, makes the next look longer; a longer one makes it shorter, so waits that are always long
-//! cost little. (The rule by which KVM polls before it halts a processor: `halt_poll_ns` in Linux's virt/kvm/kvm_main.c.)
+//! Invariants: no end polls for long while more threads want to run than there are cores, nor on a machine with one
+//! core. Between polls the other tasks of the event loop run, and other threads of this core may run. A wait that
+//! was shorter than `WINDOW_MAX`, wake-ups included, lengthens the next polling window; a longer wait shortens it,
+//! so waits that are always long cost little. (The rule by which KVM polls before it halts a processor:
+//! `halt_poll_ns` in Linux's virt/kvm/kvm_main.c.)
 //!
-//! Deliberately absent: knowing whose cores are wanted. What the system counts is of the whole machine.
+//! Deliberately absent: which cores are wanted. The system's count of runnable threads is of the whole machine.
 
 use crate::to_u64;
 use std::cell::Cell;
@@ -19,21 +20,21 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The longest look: more than two sleeping ends in a virtual machine take to wake each other.
+/// The longest polling window: longer than two sleeping ends in a virtual machine take to wake each other.
 const WINDOW_MAX: Duration = Duration::from_micros(250);
-/// The shortest.
+/// The shortest polling window.
 const WINDOW_LEAST: Duration = Duration::from_micros(10);
-/// Looks between two turns of the event loop: about a microsecond.
+/// Polls between two turns of the event loop: about a microsecond.
 const LOOKS: u32 = 64;
-/// YieldBudget before the system is asked how many threads want to run, which takes a microsecond, too.
+/// Turns before the system is asked for the number of runnable threads, which takes a microsecond, too.
 const TURNS_UNASKED: u32 = 2;
-/// So long holds what it said.
+/// How long the answer of the system is used.
 const COUNT_HOLDS: Duration = Duration::from_micros(20);
 
-/// The spin of one direction.
+/// The polling policy of one direction.
 pub(super) struct SpinPolicy {
     window: Cell<Duration>,
-    /// When the wait that is on now began.
+    /// Start of the current wait.
     began: Cell<Option<Instant>>,
 }
 
@@ -42,9 +43,9 @@ impl SpinPolicy {
         Self { window: Cell::new(WINDOW_LEAST), began: Cell::new(None) }
     }
 
-    /// Looks for something for a while; whether it came. If not, `slept` is to be told after the sleep.
+    /// Polls for a while; returns whether the condition became true. If not, call `slept` after the sleep.
     pub(super) async fn pays(&self, came: impl Fn() -> bool, has_spare_cores: impl Fn() -> bool) -> bool {
-        // A wait in which this end was woken in vain goes on: it has been looked on for.
+        // A wait continues after a spurious wake-up: its polling window has been used.
         let began = self.began.get().unwrap_or_else(Instant::now);
         self.began.set(Some(began));
         let mut asked: Option<Instant> = None;
@@ -70,7 +71,7 @@ impl SpinPolicy {
                 spin_loop();
             }
             if asked.is_some() {
-                // The other end may be waiting for this core, though another one is free.
+                // The peer may be waiting for this core, even if another one is free.
                 std::thread::yield_now();
             }
             tokio::task::yield_now().await;
@@ -79,7 +80,8 @@ impl SpinPolicy {
         true
     }
 
-    /// This end has slept; whether what it waited for is there now, or it was woken for something else.
+    /// Call after a sleep. `came`: whether the awaited condition is true now, or the wake-up was for something
+    /// else.
     pub(super) fn slept(&self, came: bool) {
         if came && let Some(began) = self.began.take() {
             self.learn(began.elapsed());
@@ -93,8 +95,8 @@ impl SpinPolicy {
     }
 }
 
-/// Whether no more threads of the machine want to run, this one among them, than there are cores for this process. Where
-/// others have cores of their own, as beside a container, the answer may be no though some are free.
+/// Whether at most as many threads of the machine are runnable, including this one, as this process has cores. If
+/// other processes have cores of their own, as beside a container, the answer may be no although cores are free.
 pub(super) fn has_spare_cores() -> bool {
     static LOADAVG: OnceLock<Option<(File, u64)>> = OnceLock::new();
     let loadavg = LOADAVG.get_or_init(|| {
@@ -105,7 +107,7 @@ pub(super) fn has_spare_cores() -> bool {
     wants_to_run(file).is_some_and(|threads| threads <= *cores)
 }
 
-/// Threads that run or could: the first number of the fourth field, as in `0.20 0.18 0.12 1/80 11206`.
+/// Runnable threads: the first number of the fourth field, as in `0.20 0.18 0.12 1/80 11206`.
 fn wants_to_run(loadavg: &File) -> Option<u64> {
     let mut text = [0; 128];
     let bytes = loadavg.read_at(&mut text, 0).ok()?;
@@ -121,7 +123,7 @@ mod tests {
     use std::io::{IoSlice, IoSliceMut};
 
     #[test]
-    fn patience_goes_when_it_does_not_pay_and_comes_back_when_it_would() {
+    fn the_polling_window_shrinks_when_it_does_not_pay_and_grows_when_it_would() {
         let spin = SpinPolicy::new();
         for _ in 0..20 {
             spin.learn(WINDOW_MAX);
@@ -140,7 +142,7 @@ mod tests {
     async fn what_is_there_is_seen_at_once() {
         let looks = Cell::new(0);
         let there = || looks.replace(looks.get() + 1) == 0;
-        assert!(SpinPolicy::new().pays(there, || unreachable!("nobody has to wait")).await);
+        assert!(SpinPolicy::new().pays(there, || unreachable!("no wait is necessary")).await);
         assert_eq!(looks.get(), 1);
     }
 
@@ -148,7 +150,7 @@ mod tests {
     async fn who_looks_in_vain_leaves_the_core_to_others_and_else_looks_for_all_of_its_window() {
         let spin = SpinPolicy::new();
         spin.window.set(Duration::from_secs(3600));
-        assert!(!spin.pays(|| false, || false).await, "others want the core");
+        assert!(!spin.pays(|| false, || false).await, "other threads want the core");
         let spin = SpinPolicy::new();
         spin.window.set(Duration::from_millis(2));
         let asked = Cell::new(0);
@@ -174,7 +176,7 @@ mod tests {
             false
         };
         assert!(!spin.pays(vain, || true).await);
-        assert_eq!(looks.get(), 1, "it was looked on for already");
+        assert_eq!(looks.get(), 1, "its polling window has been used");
         std::thread::sleep(WINDOW_MAX);
         spin.slept(true);
         assert_eq!(spin.window.get(), WINDOW_LEAST);

@@ -1,11 +1,11 @@
-//! When what arrives wakes the event loop: at the first bytes, or once the rest of a body is there.
+//! The receive low-water mark: whether the first bytes wake the event loop, or only the rest of a body.
 //!
-//! Place in the flow: below the pipe, while a body arrives. A network gives its bytes in trains of at most 64 KiB; to be
-//! woken for each of them takes more CPU time than to copy it. A virtual machine feels every waking: its host has to hear of it.
+//! Place in the flow: below the pipe, while a body arrives. A network delivers trains of at most 64 KiB; a wake-up
+//! for each train costs more CPU time than to copy it. In a virtual machine each wake-up also involves the host.
 //!
-//! Invariants: no more is waited for than is sure to come, and for more than one byte no longer than `GATHER`: whoever
-//! watches the pace of a frame sees its bytes hardly later. The mark is set anew before every wait. Where it cannot be set,
-//! waiting is as without it.
+//! Invariants: the mark never exceeds the bytes that are certain to come, and a wait for more than one byte lasts
+//! at most `GATHER`, so the stall guard of a frame sees its bytes with little delay. The mark is set anew before
+//! every wait. Where the system cannot set it, the wait is an ordinary one.
 //!
 //! Deliberately absent: reading.
 
@@ -17,46 +17,48 @@ use std::io;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// Bytes that are worth one waking: a whole body.
+/// Bytes that justify one wake-up: a whole body.
 const TOGETHER_BYTES: usize = CHUNK_BYTES_MAX;
-/// What the system is to have room for, so that more can come while a body waits and is read. By itself it makes room for
-/// little more than the mark at first, and the other end would stand still at each body's end.
+/// Receive buffer to ask for, so that more bytes can arrive while a body waits and is read. By default the system
+/// makes the buffer little larger than the mark at first, and the sender would stall at the end of each body.
 const ROOM_BYTES: usize = 2 * TOGETHER_BYTES;
-/// Fewer are not worth a call that says so.
+/// Below this many bytes the mark is not worth a system call.
 const LEAST_BYTES: usize = 16 << 10;
-/// The longest wait for more than one byte: a body over a link with 170 Mbit/s. Over slower ones parts of it are read.
+/// The longest wait for more than one byte: the duration of a body at 170 Mbit/s. Over a slower link parts of it
+/// are read.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// The mark of one socket.
+/// The low-water mark of one socket.
 pub(crate) struct LowWaterMark {
     bytes: Cell<usize>,
-    /// Whether room has been asked for.
+    /// Whether the larger buffer has been requested.
     has_room: Cell<bool>,
 }
 
 impl LowWaterMark {
-    /// A socket as the system makes it.
+    /// The mark of a new socket.
     pub(super) fn new() -> Self {
         Self { bytes: Cell::new(1), has_room: Cell::new(false) }
     }
 
-    /// Waits for bytes, of which `sure` or more are on their way.
+    /// Waits for bytes, of which at least `sure` are certain to come.
     pub(super) async fn readable(&self, stream: &TcpStream, sure: usize) -> io::Result<()> {
         let wanted = if sure < LEAST_BYTES { 1 } else { sure.min(TOGETHER_BYTES) };
         if self.set(stream, wanted) > 1 {
             if let Ok(result) = tokio::time::timeout(GATHER, stream.readable()).await {
                 return result;
             }
-            // If some are there already, this wakes at once.
+            // If some bytes are already there, this wakes the event loop at once.
             self.set(stream, 1);
         }
         stream.readable().await
     }
 
-    /// Sets the mark; gives the one that holds.
+    /// Sets the mark; returns the mark in effect.
     fn set(&self, stream: &TcpStream, bytes: usize) -> usize {
         if bytes > 1 && !self.has_room.replace(true) {
-            // A mark makes room for itself, which stays when the mark sinks. A smaller window is no error.
+            // A mark enlarges the buffer, which stays large when the mark is lowered. A refusal is no error: the
+            // window is smaller.
             if set_mark(stream, ROOM_BYTES).is_ok() {
                 self.bytes.set(ROOM_BYTES);
             }
@@ -68,7 +70,7 @@ impl LowWaterMark {
     }
 }
 
-/// Other systems wake as they do.
+/// Other systems keep their default.
 #[cfg(not(target_os = "linux"))]
 fn set_mark(_stream: &TcpStream, _bytes: usize) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
@@ -76,20 +78,20 @@ fn set_mark(_stream: &TcpStream, _bytes: usize) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Body, Frame, Limits, NoBodies, Place, Region, tcp_connect, tcp_link};
+    use crate::{Body, BodyPlacer, Frame, FrameLimits, NoBodies, SharedRegion, tcp_connect, tcp_link};
     use std::sync::Arc;
     use std::time::Duration;
     use tokio::io::AsyncWriteExt;
 
     struct Anywhere;
 
-    impl Place for Anywhere {
+    impl BodyPlacer for Anywhere {
         fn place(&mut self, _: u8, _: &[u8], bytes: usize) -> Result<Box<dyn crate::Landing>, String> {
             Ok(Box::new(vec![0; bytes]))
         }
     }
 
-    /// Longer than the read-ahead, much shorter than what is waited for together.
+    /// Longer than the read-ahead, much shorter than `TOGETHER_BYTES`.
     const PIECE: usize = 10_000;
 
     #[tokio::test]
@@ -98,9 +100,9 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (out, taken) = tokio::join!(tcp_connect(address, Duration::from_secs(5)), listener.accept());
         let (mut raw, mut link) = (out.unwrap(), tcp_link(taken.unwrap().0).unwrap());
-        link.receiver.set_limits(Limits::SESSION);
+        link.receiver.set_limits(FrameLimits::SESSION);
         let body = vec![7u8; 1 << 20];
-        let frame = Frame::new(3, vec![1; 8], Body::Shared(Region::whole(Arc::new(body.clone()))));
+        let frame = Frame::new(3, vec![1; 8], Body::Shared(SharedRegion::whole(Arc::new(body.clone()))));
         let bytes = [&frame.header(0).encode()[..], &frame.head, &body].concat();
         let arriving = link.receiver.arriving();
         let sending = async {
@@ -122,6 +124,6 @@ mod tests {
         let both = async { tokio::join!(sending, receiving) };
         tokio::time::timeout(Duration::from_secs(60), both)
             .await
-            .expect("bytes that had come were never seen");
+            .expect("the event loop did not notice bytes that had arrived");
     }
 }

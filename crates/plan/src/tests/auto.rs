@@ -1,4 +1,4 @@
-//! What is chosen where the choice is left to Bramble: never slower, as predicted, than anything else, but for the bits.
+//! The choice of Bramble: predicted to be no slower than any alternative, except for the sake of the bits.
 
 use super::*;
 
@@ -42,7 +42,7 @@ pub(super) const SHAPES: [(u64, u64, u64); 12] = [
     (1, 1, 10_000_000),
 ];
 
-/// Everything that may be typed, as far as it depends on a number of machines for one that fits them.
+/// All strategies that a user may type, with parameters that fit the number of machines.
 fn strategies(machines: usize) -> Vec<String> {
     let side = machines.isqrt().max(1);
     let cube = ((machines as f64 / 2.0).cbrt().floor() as usize).max(1);
@@ -64,7 +64,7 @@ fn what_is_chosen_is_predicted_to_be_the_fastest() {
             let seconds = auto.plan.predicted.seconds;
             let alone =
                 decide(&p, Cut::default(), &primary, &[], &Wish::AUTO).unwrap().plan.predicted.seconds;
-            // The fastest of all that was looked at, or one with the bits of one machine that is nearly as fast.
+            // The fastest of all considered plans, or one that keeps the bits of one machine and is nearly as fast.
             let fastest = auto.considered[0].seconds;
             assert!(seconds == fastest || (auto.plan.keeps_bits() && seconds <= 1.04 * fastest));
             assert!(fastest <= alone, "{name}, {m} x {n} x {k}: {fastest} s, {alone} s alone");
@@ -72,12 +72,12 @@ fn what_is_chosen_is_predicted_to_be_the_fastest() {
                 let Ok(other) = decide(&p, Cut::default(), &primary, &workers, &by(&strategy)) else {
                     continue;
                 };
-                // With smaller tiles, which are tried only where the usual ones fit nowhere, it is another grid.
+                // With smaller tiles, which are tried only if the default ones fit nowhere, the grid is different.
                 if other.sentence.contains("do not fit the memory") {
                     continue;
                 }
                 let other = other.plan.predicted;
-                // A plan whose sums do not fit the primary is no choice.
+                // A plan whose sums do not fit the primary cannot be chosen.
                 let fits = other.primary_memory_bytes <= primary.memory_bytes;
                 assert!(
                     !fits || fastest <= other.seconds,

@@ -1,16 +1,16 @@
-//! The cost model: bytes as the schedule sends them, seconds that answer to what they should.
+//! The cost model: bytes equal those of the schedule, and seconds depend on the right quantities.
 
 use super::*;
 use bramble_matrix::{Rect, Span};
 
-/// Bytes of frames that carry a matrix by rows, heads and all.
+/// Bytes of the frames of a matrix by rows, with heads.
 fn frames(rect: Rect) -> u64 {
     let (lines, line) = (rect.rows.len(), rect.cols.len() * 8);
     let frames = lines.div_ceil(((1 << 20) / line).max(1));
     lines * line + frames * (16 + 4 + 24)
 }
 
-/// What a block's stores and results have in bytes, panel by panel: (out, back without credits).
+/// Bytes of a block's stores and results, panel by panel: (out, back without credits).
 pub(super) fn block_bytes(plan: &Plan, recipe: &Recipe, block: &Block) -> (u64, u64) {
     let (p, region) = (&plan.problem, &plan.regions[block.region]);
     let (q, grid) = (region.q(), &region.grid);
@@ -82,7 +82,7 @@ proptest! {
             let bytes = member.blocks().map(|b| block_bytes(&plan, &recipes[b.region], &b));
             let (out, back) = bytes.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
             prop_assert_eq!(cost.bytes_out, out);
-            // Credits come on top: at most one a matrix.
+            // Credits come on top: at most one per matrix.
             prop_assert!(cost.bytes_back >= back && cost.bytes_back <= back + 24 * (cost.jobs * 4 + 4));
         }
         let flops: f64 = plan.predicted.machines.iter().map(|m| m.flops).sum();
@@ -91,12 +91,12 @@ proptest! {
     }
 }
 
-/// Seconds of a product on some workers by a strategy.
+/// The prediction for a product on some workers by a strategy.
 fn takes(p: &Problem, cut: Cut, workers: &[Machine], strategy: &str) -> Prediction {
     planned(p, cut, workers, strategy).predicted
 }
 
-/// A worker as fast as light on a link of 100 MB/s.
+/// A worker with practically unlimited speed on a link of 100 MB/s.
 fn fast(memory_bytes: u64) -> Machine {
     machine("w", 1e6, memory_bytes, 100.0)
 }
@@ -104,12 +104,12 @@ fn fast(memory_bytes: u64) -> Machine {
 #[test]
 fn c_comes_home_after_the_last_panel() {
     let p = problem(8192, 8192, 16_384);
-    // Room for C and two steps, of which the last go by columns.
+    // Room for C and two steps, the last ones by columns.
     let by_steps = takes(&p, Cut::default(), &[fast(720 << 20)], "reuse");
     let (out, back) = (by_steps.bytes_sent as f64 / 1e8, by_steps.bytes_received as f64 / 1e8);
     assert!(by_steps.seconds > out + 0.6 * back && by_steps.seconds < out + 0.9 * back, "{by_steps:?}");
     assert_eq!(by_steps.by, Limit::Ingress);
-    // With room for A most of C comes home before the last panel has gone.
+    // With room for A most of C returns before the last panel is sent.
     let by_columns = takes(&p, Cut::default(), &[fast(64 << 30)], "reuse");
     assert_eq!((by_columns.bytes_sent as f64 / 1e8, by_columns.bytes_received as f64 / 1e8), (out, back));
     assert!(by_columns.seconds < out + 0.2 * back, "{by_columns:?}");
@@ -234,7 +234,8 @@ fn spans_of_partial_cells_add_up() {
     assert_eq!(halves.iter().sum::<u64>(), 91);
 }
 
-/// A product of a row and a column has little work for each byte: what binds is memory, in the prediction and in the bound.
+/// A product of a row and a column has little work per byte: memory is the limit, in the prediction and in the
+/// bound.
 #[test]
 fn memory_binds_thin_products_and_no_square_ones() {
     let alone = |bytes_per_s: f64, p: &Problem| {
@@ -252,7 +253,8 @@ fn memory_binds_thin_products_and_no_square_ones() {
     assert_eq!((square.predicted.by, square.bound.by), (Limit::Compute("w".into()), Binding::Compute));
 }
 
-/// The parts of k that one machine's threads share depend on the shape alone, and `--reproducible` has none.
+/// The parts of k that one machine's threads share depend on the shape alone, and with `--reproducible` there are
+/// none.
 #[test]
 fn threads_share_k_where_c_is_small_and_their_number_changes_no_part() {
     let shares = |threads, reproducible, (m, n, k)| {
@@ -268,7 +270,7 @@ fn threads_share_k_where_c_is_small_and_their_number_changes_no_part() {
         [2, 3, 16].into_iter().for_each(|threads| assert_eq!(shares(threads, false, shape), one));
         assert!(shares(1, true, shape).2);
     }
-    // Enough tiles, or too little of k: whole.
+    // Enough tiles, or too shallow a k: not cut.
     for shape in [(4096, 4096, 4096), (8000, 1, 8000), (512, 512, 1024)] {
         assert_eq!(shares(2, false, shape).1, 1, "{shape:?}");
     }

@@ -1,10 +1,10 @@
-//! Tiles that are complete early, for hardly any time, and never for other bits.
+//! Tiles that are complete early: at hardly any cost in time, and with the same bits.
 
 use super::auto::{SHAPES, clusters};
 use super::form::{assert_covers, assert_fits};
 use super::*;
 
-/// What files of the right type need; panels that are made; and without a journal.
+/// Operands in files of the right type; operands whose panels are made; and no journal.
 const LYING: Making = Making { a: false, b: false };
 const MADE: Making = Making { a: true, b: true };
 
@@ -12,7 +12,7 @@ fn early(wish: Wish, making: Making) -> Wish {
     Wish { tiles_early: Some(making), ..wish }
 }
 
-/// A machine by itself, as a default local run has it.
+/// A machine alone, as in a default local run.
 fn alone(threads: u32, p: &Problem, wish: &Wish) -> Plan {
     let here = Machine { threads, link: None, ..machine("here", 30.0 * f64::from(threads), 16 << 30, 0.0) };
     decide(p, Cut::default(), &here, &[], wish).unwrap().plan
@@ -27,13 +27,13 @@ fn a_machine_by_itself_completes_tiles_all_the_time() {
         let plan = alone(threads, &p, &early(classical, LYING));
         assert!(plan.complete_together() <= most, "{threads} threads: {}", plan.complete_together());
         assert_covers(&plan);
-        // No thread has to wait for the next block, which is there before the last one ends.
+        // No thread has to wait for the next block, which arrives before the last one ends.
         let blocks: Vec<Block> = plan.members[0].blocks().collect();
         let wide = blocks.iter().filter(|b| b.count() >= u64::from(threads)).count();
         assert!(wide * 10 >= blocks.len() * 7, "{wide} of {}", blocks.len());
         assert!(plan.members[0].blocks_at_once >= 2);
     }
-    // A product of a fraction of a second is not cut into crumbs.
+    // A product of a fraction of a second is not cut.
     let short = alone(2, &problem(1200, 1200, 1200), &early(Wish::AUTO, LYING));
     assert_eq!(short.complete_together(), 1.0);
 }

@@ -1,8 +1,8 @@
-//! How even parts are where cells are few.
+//! How even parts are when cells are few.
 
 use super::*;
 
-/// The largest of the machines' parts of the work, each against what its speed asks for.
+/// The largest ratio of a machine's part of the work to the part for its speed.
 fn unevenness(plan: &Plan, speeds: &[f64]) -> f64 {
     let sum: f64 = speeds.iter().sum();
     let over = |at: usize| plan.part_of_work(at) * sum / speeds[plan.members[at].machine - 1];
@@ -15,7 +15,7 @@ fn parts_are_even_where_cells_are_few() {
     for (n, at_most) in [(8192u64, 1.02), (16384, 1.02), (4096, 22.0 / (64.0 / 3.0) + 1e-9)] {
         let p = problem(n, n, n);
         for speeds in &teams {
-            // Links that nobody waits for.
+            // Links that are never the limit.
             let workers: Vec<Machine> = speeds.iter().map(|s| machine("w", *s, 8 << 30, 1e5)).collect();
             for relay in [Relay::Off, Relay::On] {
                 let primary = machine("primary", 1.0, 1 << 40, 0.0);
@@ -31,7 +31,7 @@ fn parts_are_even_where_cells_are_few() {
 
 #[test]
 fn cells_are_not_moved_where_links_are_what_is_short() {
-    // Five on 8 × 8 cells: what a strip of cells needs of A and B would be sent again.
+    // Five machines on 8 × 8 cells: the panels for a strip of cells would be sent again.
     let p = problem(4096, 4096, 4096);
     let plan = |rate| planned(&p, Cut::default(), &vec![machine("w", 20.0, 8 << 30, rate); 5], "reuse");
     let shares = |plan: &Plan| plan.members.iter().map(|m| m.shares.len()).max().unwrap();
@@ -48,9 +48,9 @@ fn machines_of_one_kind_have_equal_parts_whatever_was_in_the_way_of_their_measur
         (0..plan.members.len()).map(|at| plan.part_of_work(at)).collect()
     };
     assert_eq!(parts(&[kind(46.0, 60.0), kind(52.0, 60.8), kind(50.0, 59.2), kind(47.0, 60.0)]), [0.25; 4]);
-    // What was measured of four equal ones while something ran beside the last.
+    // Measurements of four equal machines while another program ran beside the last.
     assert_eq!(parts(&[kind(47.3, 60.0), kind(47.0, 60.0), kind(48.7, 60.0), kind(24.6, 60.0)]), [0.25; 4]);
-    // Another kind, and one with something else to do.
+    // A machine of another kind, and one with other work.
     assert!(parts(&[kind(46.0, 60.0), kind(52.0, 70.0)]) != [0.5; 2]);
     assert!(parts(&[kind(20.0, 60.0), kind(52.0, 60.0)]) != [0.5; 2]);
 }
@@ -65,7 +65,7 @@ fn machines_of_one_kind_are_planned_with_the_speed_of_the_middle() {
     };
     assert_eq!(seconds(&[48.0, 24.0, 47.0]), seconds(&[47.0; 3]));
     assert_eq!(seconds(&[46.0, 24.0, 50.0, 48.0]), seconds(&[47.0; 4]));
-    // Of two, nothing says which was disturbed.
+    // Of two, nothing tells which was disturbed.
     assert_eq!(seconds(&[24.0, 48.0]), seconds(&[36.0; 2]));
 }
 

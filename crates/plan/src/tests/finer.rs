@@ -1,8 +1,8 @@
-//! Tiles of half the edge, where those of the last panel end a product.
+//! Tiles of half the edge, if the tiles of the last panel end a product.
 
 use super::*;
 
-/// 8192 × 8192 × 8192 in f32 by four workers of one thread, for whom the network is what is short.
+/// 8192 × 8192 × 8192 in f32 by four workers of one thread, limited by the network.
 fn decided(cut: Cut, wish: &Wish) -> Plan {
     let p = Problem { dtype: DType::F32, ..problem(8192, 8192, 8192) };
     let thread = |name| Machine { threads: 1, ..machine(name, 40.0, 8 << 30, 24.4) };
@@ -40,6 +40,6 @@ fn tiles_do_not_depend_on_the_machines_where_bits_shall_not() {
     let same_bits = decided(Cut::default(), &Wish { reproducible: true, ..Wish::AUTO });
     let (rows, cols, orders) = form(&same_bits);
     assert_eq!((rows, cols), (512, 512));
-    // It is not for the order that they stay whole.
+    // The order is not the reason that they stay whole.
     assert_eq!(orders, [Order::Corner]);
 }

@@ -19,7 +19,7 @@ fn coverage(plan: &Plan) -> BTreeMap<(usize, u64, u64, u64), u32> {
     seen
 }
 
-/// Every step of every cell is in one block, and no block is anywhere else.
+/// Every step of every cell is in one block, and no block has others.
 pub(super) fn assert_covers(plan: &Plan) {
     let seen = coverage(plan);
     assert!(seen.values().all(|count| *count == 1), "{seen:?}");
@@ -56,9 +56,9 @@ fn assert_regions(plan: &Plan) {
     let mut seen = BTreeSet::new();
     for tile in &tiles {
         assert!(tile.rows.end <= p.m && tile.cols.end <= p.n, "{tile:?}");
-        assert!(seen.insert((tile.rows.start, tile.cols.start)), "{tile:?} stands where another does");
+        assert!(seen.insert((tile.rows.start, tile.cols.start)), "{tile:?} has the corner of another tile");
     }
-    // Equal areas and no common corner are not enough: look at each row that a tile begins in.
+    // Equal areas and distinct corners are not enough: check each row in which a tile begins.
     for row in tiles.iter().map(|t| t.rows.start).collect::<BTreeSet<_>>() {
         let mut spans: Vec<Span> = tiles.iter().filter(|t| t.rows.contains(row)).map(|t| t.cols).collect();
         spans.sort_by_key(|s| s.start);
@@ -66,7 +66,7 @@ fn assert_regions(plan: &Plan) {
     }
 }
 
-/// Blocks fit what they are given, and that fits the machine.
+/// Blocks fit the memory that the member is given, and that fits the machine.
 pub(super) fn assert_fits(plan: &Plan, machines: &[Machine]) {
     let e = plan.problem.element_bytes();
     for member in &plan.members {
@@ -98,7 +98,8 @@ fn uses(region: &Region, edge: u64) -> u64 {
     rim.max(of(&recipe.left).unwrap_or(0)).max(of(&recipe.right).unwrap_or(0))
 }
 
-/// Carries out a chained plan: a block begins when the steps before it are in all its cells. True if all is done.
+/// Executes a chained plan: a block begins when the steps before it are complete in all its cells. True if all
+/// blocks complete.
 fn chain_ends(plan: &Plan) -> bool {
     let mut done: BTreeMap<(usize, u64, u64), u64> = BTreeMap::new();
     let mut queues: Vec<_> = plan.members.iter().map(|m| m.blocks().peekable()).collect();
@@ -278,12 +279,12 @@ fn who_is_asked_to_help_has_a_share_however_slow_it_is() {
 
 #[test]
 fn evening_out_leaves_everybody_a_share() {
-    // By speed both have one of two rows of tiles; by link, the second would have none.
+    // By speed each of the two has one of two rows of tiles; by link, the second would have none.
     let p = problem(300, 300, 5000);
     let near = machine("near", 20.0, 1 << 30, 900.0);
     let machines = [near.clone(), near, machine("far", 15.0, 1 << 30, 2.0)];
     let regions = [(0, vec![Region::whole(&p, Cut::default()).unwrap()])];
-    // Also where nobody has asked for all workers.
+    // Also if the user has not asked for all workers.
     let search = search::Search::new(&p, &machines, &Wish::AUTO, &regions);
     let plan = search.plan(Strategy::plain(Base::Reuse), &[1, 2], true).unwrap();
     assert_eq!(plan.members.len(), 2);
@@ -323,7 +324,7 @@ fn a_tile_that_fits_nowhere_is_refused_with_the_numbers() {
     let p = problem(4096, 4096, 4096);
     let small = [machine("tiny", 1.0, 1 << 20, 100.0)];
     for strategy in ["reuse", "naive", "row:4", "square:2", "cuboid", "summa:2x2", "strassen:1"] {
-        // A tile that was asked for is kept.
+        // A tile size of the user is kept.
         let asked = Cut { tile: Some(512), depth: None };
         let error = decide(&p, asked, &small[0], &small, &by(strategy)).unwrap_err();
         let PlanError::NoRoom { need_bytes, have_bytes, .. } = error else { panic!("{error}") };
@@ -343,18 +344,18 @@ fn smaller_tiles_are_taken_where_the_usual_ones_fit_nowhere() {
             assert!(grid.tile_rows < usual.tile_rows && grid.depth == usual.depth, "{grid:?}");
             assert!(decision.sentence.contains("do not fit the memory"), "{}", decision.sentence);
             assert_fits(&decision.plan, &[&small[..], workers].concat());
-            // The next larger ones do not fit.
+            // Twice the edge does not fit.
             let larger = Cut { tile: Some(grid.tile_rows * 2), depth: Some(grid.depth) };
             assert!(matches!(decide(&p, larger, &small[0], workers, &wish), Err(PlanError::NoRoom { .. })));
         }
     }
-    // Bits that shall not depend on the machines do not depend on their memory.
+    // Bits that must not depend on the machines do not depend on their memory.
     let same_bits = Wish { reproducible: true, ..Wish::AUTO };
     let small = machine("w", 10.0, 2 << 20, 100.0);
     assert!(matches!(decide(&p, Cut::default(), &small, &[], &same_bits), Err(PlanError::NoRoom { .. })));
 }
 
-/// Deep steps are for thin products only, and where they do not fit the memory, those of other products do.
+/// Only thin products have deep steps, and if these do not fit the memory, the steps of other products do.
 #[test]
 fn deeper_steps_change_no_square_grid_and_refuse_no_small_memory() {
     let depth = |m, n, tile| Grid::new(&problem(m, n, 1 << 24), Cut { tile, depth: None }).unwrap().depth;
@@ -410,14 +411,14 @@ fn tiny_matrices_and_many_jobs_count_for_what_they_really_cost() {
 
 #[test]
 fn a_plan_of_a_hundred_million_blocks_costs_no_more_than_its_first() {
-    // 100,000 × 100,000 in tiles of 10: 10^8 blocks a step.
+    // 100,000 × 100,000 in tiles of 10: 10^8 blocks per step.
     let p = problem(100_000, 100_000, 10);
     let cut = Cut { tile: Some(10), depth: None };
     let workers = vec![machine("w", 10.0, 1 << 30, 100.0); 3];
     let plan = planned(&p, cut, &workers, "naive");
     let blocks: u64 = plan.members.iter().flat_map(|m| &m.shares).map(Share::blocks).sum();
     assert_eq!(blocks, 100_000_000);
-    assert!(plan.members.iter().all(|m| m.shares.len() <= 1), "what is kept are boxes, not blocks");
+    assert!(plan.members.iter().all(|m| m.shares.len() <= 1), "a plan stores boxes, not blocks");
     let firsts: Vec<Block> = plan.members[0].blocks().take(3).collect();
     assert_eq!(firsts[1].cells.cols.start, firsts[0].cells.cols.end);
     let share = plan.members[0].shares[0];

@@ -1,4 +1,4 @@
-//! The worked example of docs/cost-model.md: its numbers are what the code says.
+//! The worked example of docs/cost-model.md: its numbers are those of the code.
 
 use super::*;
 
@@ -13,12 +13,12 @@ fn board(memory_bytes: u64) -> Machine {
     Machine { peak_gflops: 38.0, link, ..machine("pi", 20.0, memory_bytes, 0.0) }
 }
 
-/// A line that the page has to have.
+/// The page contains this text.
 fn has(line: &str) {
     assert!(PAGE.contains(line), "docs/cost-model.md has no line with\n{line}");
 }
 
-/// A line that its example has to have.
+/// The example contains this text.
 fn shows(line: &str) {
     let example = PAGE.split("\n## Example\n").nth(1).unwrap();
     assert!(example.contains(line), "the example of docs/cost-model.md has no line with\n{line}");

@@ -142,7 +142,7 @@ impl Tasks {
             bytes_received: received.clone(),
             before,
             arriving: session.link.receiver.arriving(),
-            leaving: session.link.sender.leaving(),
+            leaving: session.link.sender.send_progress(),
             moved_bytes: (0, 0),
             goodbye: None,
             disconnect: Rc::new(Notify::new()),

@@ -69,7 +69,7 @@ impl Core {
         body: ArrivedBody,
     ) -> Result<(), ProtocolError> {
         let landing = match body {
-            ArrivedBody::Landed(landing) | ArrivedBody::Lent(landing) => landing.into_any(),
+            ArrivedBody::Landed(landing) | ArrivedBody::Leased(landing) => landing.into_any(),
             // A mapped file of another process may be truncated while it is read.
             ArrivedBody::Shared(_) if !self.peers[peer].shares_memory => {
                 return Err(ProtocolError::new("it sent where a result lies instead of the result"));
@@ -103,7 +103,7 @@ impl Core {
         &mut self,
         peer: usize,
         head: &ResultHead,
-        region: &bramble_link::Region,
+        region: &bramble_link::SharedRegion,
     ) -> Result<(), ProtocolError> {
         let destination = self.state.expect(peer, head)?;
         match destination.place {

@@ -4,7 +4,7 @@
 //! before the next is read.
 
 use super::Core;
-use bramble_link::{Frame, HEADER_BYTES, Landing, Place, Receiver, Section, Sender};
+use bramble_link::{BodyPlacer, Frame, HEADER_BYTES, Landing, Receiver, Section, Sender};
 use bramble_schedule::message::{Kind, ResultHead};
 use bramble_schedule::primary::Event;
 use std::cell::{Cell, RefCell};
@@ -87,7 +87,7 @@ struct Placer {
     peer: usize,
 }
 
-impl Place for Placer {
+impl BodyPlacer for Placer {
     fn place(&mut self, kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         if Kind::from_code(kind).map_err(|e| e.0)? != Kind::Result {
             return Err(format!("a message of kind {kind} came with a body"));

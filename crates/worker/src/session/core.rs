@@ -11,7 +11,7 @@ use crate::ledger::Grant;
 use crate::memory::{Operand, ReturningLease, Store, StoreParts, TargetTile};
 use crate::pool::{ComputePool, ComputeTask, TaskLength};
 use bramble_kernel::{Kernel, KernelElement, Sign, factors};
-use bramble_link::{Arrived, ArrivedBody, Body, Frame, Meter, Section};
+use bramble_link::{Arrived, ArrivedBody, Body, Frame, Section, SectionMeter};
 use bramble_matrix::{Buffer, DType, Generator, Lent, Rect, Span};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{
@@ -64,7 +64,7 @@ pub(super) struct Core {
     pub(super) sums_bodies: bool,
     pub(super) neighbours: Neighbours,
     /// Processor time of this thread by section, if the primary asked for it.
-    pub(super) meter: Rc<Meter>,
+    pub(super) meter: Rc<SectionMeter>,
     /// Records of jobs, if the primary asked for them.
     pub(super) recorder: JobRecorder,
 }
@@ -178,10 +178,10 @@ impl Core {
             ArrivedBody::Shared(region) => {
                 self.store.put_operand(header.id, Operand::borrowed(header, region)?);
             }
-            ArrivedBody::Lent(_) if header.uses > 0 => {
+            ArrivedBody::Leased(_) if header.uses > 0 => {
                 return Err(ProtocolError::new("an operand in lent memory").into());
             }
-            ArrivedBody::Lent(landing) => {
+            ArrivedBody::Leased(landing) => {
                 let lent = landing.into_any().downcast::<Lent>();
                 let lent = lent.map_err(|_| ProtocolError::new("lent memory that is no part of C"))?;
                 self.store.put_tile(header.id, TargetTile::Lent(*lent));
@@ -319,7 +319,7 @@ impl Core {
                 let lines = u32::try_from(lent.lines());
                 let lines = lines.map_err(|_| WorkerError::Here(format!("tile {id} has 2^32 rows")))?;
                 let head = ResultHead { lines, ..head };
-                let frame = Frame::new(kind, head.encode(), Body::Lent(Box::new(ReturningLease(lent))));
+                let frame = Frame::new(kind, head.encode(), Body::Leased(Box::new(ReturningLease(lent))));
                 self.leave(OutgoingFrame { frame: Some(frame), last_of: Some((id, None)) });
                 return Ok(());
             }

@@ -8,7 +8,7 @@ use crate::ledger::{Grant, MemoryRequest, SessionLedger, SessionOwner};
 use crate::machine::{Config, probe, sustained};
 use crate::speeds::{ProbeEffort, Speed, Speeds};
 use bramble_kernel::{Choice, KernelError, KernelName, Pick};
-use bramble_link::{Body, Frame, Limits, Link, LinkError, NoBodies, Proven, Slot};
+use bramble_link::{Body, Frame, FrameLimits, Link, LinkError, NoBodies, Proven, Slot};
 use bramble_matrix::DType;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::{DIALLED_HELLO_PATIENCE, HANDSHAKE_DEADLINE};
@@ -40,7 +40,7 @@ pub(super) async fn greet(
     config: &Config,
     ledger: &SessionLedger,
 ) -> Result<GreetedPeer, WorkerError> {
-    link.receiver.set_limits(Limits::STRANGER);
+    link.receiver.set_limits(FrameLimits::STRANGER);
     let Some(slot) = slot else {
         // This worker has dialled, or the primary is in the same process.
         return match within(DIALLED_HELLO_PATIENCE, first(link)).await? {
@@ -171,7 +171,7 @@ pub(super) async fn welcome(
     link.sender.send(Frame::new(Kind::Welcome.code(), welcome.encode(), Body::Empty)).await?;
     link.sender.set_session(hello.session);
     link.receiver.set_session(hello.session);
-    link.receiver.set_limits(Limits::SESSION);
+    link.receiver.set_limits(FrameLimits::SESSION);
     Ok(())
 }
 

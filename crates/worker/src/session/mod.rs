@@ -26,7 +26,8 @@ use crate::pool::{ComputePool, EndedTask, ThreadPlacement};
 use crate::tickets::NeighbourTickets;
 use bramble_kernel::Pick;
 use bramble_link::{
-    Body, Frame, Landing, Link, LinkError, Meter, Place, Receiver, Section, Sender, Slot, Vacant, clock_ns,
+    Body, BodyPlacer, DiscardedBody, Frame, Landing, Link, LinkError, Receiver, Section, SectionMeter,
+    Sender, Slot, clock_ns,
 };
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
@@ -152,7 +153,7 @@ async fn run(
         // After the session the result is not needed.
         let _ = done_tx.send(result);
     });
-    let meter = Rc::new(Meter::new(wants.account));
+    let meter = Rc::new(SectionMeter::new(wants.account));
     let core = Rc::new(RefCell::new(Core {
         state: Worker::new(grant.bytes()),
         store: Store::new(),
@@ -359,11 +360,11 @@ async fn watch(core: Rc<RefCell<Core>>, arriving: Rc<Cell<u64>>) -> Result<(), W
 /// Places the bodies of store messages and pings.
 struct Placer(Rc<RefCell<Core>>);
 
-impl Place for Placer {
+impl BodyPlacer for Placer {
     fn place(&mut self, kind: u8, head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         match Kind::from_code(kind).map_err(|e| e.0)? {
             Kind::Store => {}
-            Kind::Ping => return Ok(Box::new(Vacant::new(body_bytes))),
+            Kind::Ping => return Ok(Box::new(DiscardedBody::new(body_bytes))),
             other => return Err(format!("a message of kind {other:?} has no body")),
         }
         let store = StoreHead::decode(head).map_err(|e| e.0)?;

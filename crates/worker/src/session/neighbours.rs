@@ -15,8 +15,8 @@ use super::relay::{LandedBuffer, LinkSignals, NeighbourIntroduction, RelayedLine
 use crate::memory::Operand;
 use crate::tickets::{NeighbourTickets, RegisteredTicket};
 use bramble_link::{
-    ArrivedBody, Body, ClusterKey, Frame, Landing, Limits, Link, LinkError, NoBodies, Place, Receiver,
-    Region, Section, Sender, Until,
+    ArrivedBody, Body, BodyPlacer, ClusterKey, Frame, FrameLimits, Landing, Link, LinkError, NoBodies,
+    Receiver, Section, Sender, SharedRegion, Until,
 };
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_schedule::limits::{NEIGHBOUR_BEAT, NEIGHBOURS_DEADLINE, PRIMARY_SILENCE_MAX, lines_per_frame};
@@ -104,7 +104,7 @@ async fn meet(
         Ok(link)
     };
     let mut link = timeout(patience, joining).await.map_err(|_| late(patience.as_secs()))??;
-    link.receiver.set_limits(Limits::SESSION);
+    link.receiver.set_limits(FrameLimits::SESSION);
     Ok(link)
 }
 
@@ -115,13 +115,13 @@ async fn dial(neighbour: &Neighbour, tickets: &NeighbourTickets) -> Result<Link,
     let key = ClusterKey::from_bytes(neighbour.key);
     let mut link = tickets.security().reach_introduced(address, NEIGHBOURS_DEADLINE, &key).await?;
     link.sender.send(join(neighbour)).await?;
-    link.receiver.set_limits(Limits::STRANGER);
+    link.receiver.set_limits(FrameLimits::STRANGER);
     let answer = link.receiver.receive(&mut NoBodies).await?;
     let is_join = Join::decode(&answer.head).is_ok_and(|join| join.ticket == neighbour.ticket);
     if answer.kind != Kind::Join.code() || !is_join {
         return Err(foreign("it did not answer as a worker of this product"));
     }
-    link.receiver.set_limits(Limits::SESSION);
+    link.receiver.set_limits(FrameLimits::SESSION);
     Ok(link)
 }
 
@@ -230,7 +230,7 @@ async fn send(
         let count = lines_per_frame(line_bytes).min(lines - first_line);
         let (start, len) = (to_usize(first_line) * line_bytes, to_usize(count) * line_bytes);
         let head = PieceHead { id: forward.id_there, first_line, lines: count };
-        let body = Body::Shared(Region::new(operand.clone(), start, len, len, 1));
+        let body = Body::Shared(SharedRegion::new(operand.clone(), start, len, len, 1));
         let frame = Frame::new(Kind::Piece.code(), head.encode(), body);
         let bytes = to_u64(frame.wire_bytes());
         meter.seal(&frame);
@@ -266,7 +266,7 @@ impl Drop for Waits<'_> {
     }
 }
 
-impl Place for Placer {
+impl BodyPlacer for Placer {
     fn until(&self, kind: u8, head: &[u8]) -> Option<Until<'_>> {
         let piece = PieceHead::decode(head).ok().filter(|_| kind == Kind::Piece.code())?;
         let is_due = move || !matches!(self.core.borrow().state.expects(self.peer, &piece), Ok(None));

@@ -13,7 +13,7 @@ use super::mesh::{LinkName, connected, hidden, reap};
 use super::pairs::LinkRun;
 use crate::exit::{Exit, Failure};
 use crate::ranks::Ranks;
-use bramble_link::{Exchange, LinkError, Order, Plain};
+use bramble_link::{Exchange, LinkError, PlainMessages, RankOrder};
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, Read, Write};
@@ -281,8 +281,8 @@ fn mpi(ranks: &Ranks, run: LinkRun) -> Result<Duration, LinkError> {
         _ => Exchange::OneWay,
     };
     let window = run.function.window(run.bytes);
-    let plain = Plain { exchange, bytes: run.bytes, window, repeats: run.repeats };
-    world.tell_one(1, Order::Plain(plain))?;
+    let plain = PlainMessages { exchange, bytes: run.bytes, window, repeats: run.repeats };
+    world.tell_one(1, RankOrder::Plain(plain))?;
     Ok(of_a_message(run, world.plain(1, plain, true)?, Duration::ZERO))
 }
 

@@ -9,8 +9,8 @@
 //! Deliberately absent: time limits; `measure` has one for each run.
 
 use bramble_link::{
-    ArrivedBody, Body, CHUNK_BYTES_MAX, Frame, Landing, Limits, Link, LinkError, Place, Receiver, Region,
-    Sender,
+    ArrivedBody, Body, BodyPlacer, CHUNK_BYTES_MAX, Frame, FrameLimits, Landing, Link, LinkError, Receiver,
+    Sender, SharedRegion,
 };
 use std::cell::RefCell;
 use std::ops::Range;
@@ -39,7 +39,7 @@ impl MeshEnd {
             let (sender, receiver) = link.map(|l| (l.sender, l.receiver)).unzip();
             senders.push(sender);
             receivers.push(receiver.map(|mut receiver| {
-                receiver.set_limits(Limits::SESSION);
+                receiver.set_limits(FrameLimits::SESSION);
                 receiver
             }));
         }
@@ -64,7 +64,7 @@ pub(crate) struct MeshSenders(Vec<Option<Box<dyn Sender>>>);
 
 impl MeshSenders {
     /// Sends a region in one frame, without a copy.
-    pub(crate) async fn region(&mut self, to: usize, region: Region) -> Result<(), LinkError> {
+    pub(crate) async fn region(&mut self, to: usize, region: SharedRegion) -> Result<(), LinkError> {
         self.to(to).send(Frame::new(DATA, Vec::new(), Body::Shared(region))).await
     }
 
@@ -167,13 +167,13 @@ pub(crate) fn chunks(part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     part.step_by(CHUNK_BYTES_MAX).map(move |from| from..end.min(from + CHUNK_BYTES_MAX))
 }
 
-fn region(source: &Arc<Vec<u8>>, range: Range<usize>) -> Region {
-    Region::new(source.clone(), range.start, range.len(), range.len(), 1)
+fn region(source: &Arc<Vec<u8>>, range: Range<usize>) -> SharedRegion {
+    SharedRegion::new(source.clone(), range.start, range.len(), range.len(), 1)
 }
 
 /// A contiguous chunk of a message.
 pub(crate) struct MessageChunk {
-    pub(crate) region: Region,
+    pub(crate) region: SharedRegion,
     /// The buffer, if this end owns it.
     memory: Option<Arc<Vec<u8>>>,
 }
@@ -181,7 +181,7 @@ pub(crate) struct MessageChunk {
 impl MessageChunk {
     fn owned(memory: Vec<u8>) -> Self {
         let memory = Arc::new(memory);
-        Self { region: Region::whole(memory.clone()), memory: Some(memory) }
+        Self { region: SharedRegion::whole(memory.clone()), memory: Some(memory) }
     }
 
     /// A chunk of this end's own data.
@@ -203,11 +203,11 @@ impl MessageChunk {
     }
 
     /// The buffer, if this end is its only owner; else the region.
-    fn into_memory(self) -> Result<Vec<u8>, Region> {
+    fn into_memory(self) -> Result<Vec<u8>, SharedRegion> {
         let Self { region, memory } = self;
         let Some(memory) = memory else { return Err(region) };
         drop(region);
-        Arc::try_unwrap(memory).map_err(|memory| Region::whole(memory))
+        Arc::try_unwrap(memory).map_err(|memory| SharedRegion::whole(memory))
     }
 }
 
@@ -234,7 +234,7 @@ impl BodyPool {
     }
 }
 
-impl Place for BodyPool {
+impl BodyPlacer for BodyPool {
     fn place(&mut self, _kind: u8, _head: &[u8], body_bytes: usize) -> Result<Box<dyn Landing>, String> {
         let mut memory = self.0.borrow_mut().pop().unwrap_or_default();
         memory.resize(body_bytes, 0);

@@ -1,4 +1,4 @@
-//! Tests of how a job ends, with a library of which it is known what the other ranks do.
+//! Tests of how a job ends, with a stub library that simulates the other ranks.
 #![allow(unsafe_code)] // The library that is stood in for has calls that are unsafe; these touch no memory.
 
 use super::super::table::{Calls, Complete, Message, MpiFault};
@@ -8,22 +8,22 @@ use std::ffi::c_int;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What was asked of the library.
+/// The calls that the library received.
 #[derive(Default)]
 struct Told {
     is_finalized: Cell<bool>,
     aborted: Cell<Option<c_int>>,
-    /// To whom, with which tag.
+    /// Target rank and tag of each send.
     sent: RefCell<Vec<(c_int, c_int)>>,
 }
 
-/// A library whose messages of those that stand still do not come; all that is sent is taken.
+/// A stub library: messages from the ranks that stand still never arrive; every send succeeds.
 struct Stub {
     told: Rc<Told>,
     stand_still: Vec<c_int>,
     /// Every call fails.
     fails: bool,
-    /// Of each request, whether it is complete.
+    /// For each request, whether it is complete.
     requests: RefCell<Vec<bool>>,
 }
 
@@ -91,7 +91,7 @@ impl Calls for Stub {
     }
 }
 
-/// That rank of four leaves; the library of it has been told that.
+/// Lets one rank of four leave; returns whether it returned, and the calls.
 fn left(rank: usize, stand_still: &[c_int]) -> (bool, Rc<Told>) {
     leaves(rank, stand_still, false)
 }
@@ -120,7 +120,8 @@ fn the_first_ends_with_all_others() {
     assert_eq!(told.aborted.get(), None);
 }
 
-/// To end MPI is to wait for all: the first rank would never come back, though it has nothing under way with that one.
+/// `MPI_Finalize` waits for all ranks: rank 0 would never return, although it has nothing in flight with the
+/// stopped rank.
 #[test]
 fn one_that_stands_still_is_not_waited_for() {
     let (is_left, told) = left(0, &[2]);
@@ -128,9 +129,9 @@ fn one_that_stands_still_is_not_waited_for() {
     assert_eq!(told.aborted.get(), Some(3));
 }
 
-/// Nothing is under way then, and the others know nothing of it.
+/// Nothing is in flight then, and the other ranks do not know of the failure.
 #[test]
-fn where_the_library_has_failed_nobody_is_waited_for() {
+fn where_the_library_has_failed_no_rank_is_waited_for() {
     for rank in [0, 1] {
         let (is_left, told) = leaves(rank, &[], true);
         assert!(!is_left && !told.is_finalized.get());
@@ -140,7 +141,7 @@ fn where_the_library_has_failed_nobody_is_waited_for() {
 
 #[test]
 fn each_tells_the_first_that_it_leaves() {
-    // Of the others it has heard nothing, and it waits for them in the library.
+    // It has heard nothing from the other ranks, and waits for them in the library.
     let (is_left, told) = left(2, &[0, 1, 3]);
     assert!(is_left && told.is_finalized.get());
     assert_eq!(*told.sent.borrow(), [(0, LEAVE_TAG)]);

@@ -7,7 +7,7 @@ use super::{Links, MeshEnd};
 use crate::bench::link::conduct::serve;
 use crate::exit::Failure;
 use crate::ranks::{Ranks, drive};
-use bramble_link::{LinkError, LinkFuture, Order, World};
+use bramble_link::{LinkError, LinkFuture, RankOrder, World};
 
 /// End 0. Has to run inside a `LocalSet`.
 pub(super) fn lead(ranks: &Ranks) -> Result<MeshEnd, Failure> {
@@ -18,7 +18,7 @@ pub(super) fn lead(ranks: &Ranks) -> Result<MeshEnd, Failure> {
     };
     let failed = |e: LinkError| Failure::failed(format!("bench link: mpi: {e}"));
     drive(&world, None)?;
-    world.tell(Order::Serve).map_err(failed)?;
+    world.tell(RankOrder::Serve).map_err(failed)?;
     end(&world).map_err(failed)
 }
 
@@ -46,9 +46,9 @@ pub(crate) async fn follow(world: &World) -> Result<(), LinkError> {
             },
         };
         match order {
-            Order::Serve => serving = Some(Box::pin(serve(end(world)?))),
-            Order::Plain(plain) => drop(world.plain(0, plain, false)?),
-            Order::Done => return Ok(()),
+            RankOrder::Serve => serving = Some(Box::pin(serve(end(world)?))),
+            RankOrder::Plain(plain) => drop(world.plain(0, plain, false)?),
+            RankOrder::Done => return Ok(()),
         }
     }
 }
