@@ -42,7 +42,7 @@ def share(found, all_):
 
 def table(head, outcomes, efforts, group):
     """Of the faults that are due, how many were found; what was kept as `partial` counts as not found, and is named.
-    The others change an element by less than 16 bounds, or one that is 0 because all its terms are."""
+    The others change an element by less than 16 bounds, or with fast effort one that is 0 because all its terms are."""
     groups = collections.defaultdict(list)
     for one in outcomes:
         groups[group(one)].append(one)
