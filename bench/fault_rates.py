@@ -42,7 +42,7 @@ def share(found, all_):
 
 def table(head, outcomes, efforts, group):
     """The number detected among the faults that must be; a C kept as `partial` counts as not detected, and is named.
-    The remaining faults change an element by less than 16 bounds, or one that is 0 because all its terms are."""
+    The remaining faults change an element by less than 16 bounds, or with fast effort one that is 0 because all its terms are."""
     groups = collections.defaultdict(list)
     for one in outcomes:
         groups[group(one)].append(one)

@@ -15,10 +15,6 @@ from helpers import assert_gone, assert_nothing_written, assert_product, bramble
 CASES = 1000
 RATES = {"full": 0.999, "fast": 0.98}
 """The detection rate for faults above 16 rounding bounds of an element."""
-UNEVEN = {"elements", "blocks"}
-"""Operands that no scaling of rows, columns and depth equalizes: docs/verification.md lists the misses of full effort."""
-OVERALL = 0.998
-"""The detection rate of full effort over all faults, including uneven operands."""
 
 
 @pytest.fixture(scope="session")
@@ -44,9 +40,7 @@ def test_faults_are_found_at_the_stated_rate(tmp_path, library, effort):
     by_class = collections.Counter(one.case.fault for one in missed)
     text = "\n\n".join(f"{one.verdict}: {one.repeat}" for one in missed)
     told = f"{len(missed)} of {len(due)} missed: {by_class}\n{text}"
-    assert len(missed) <= (1 - min(RATES[effort], OVERALL)) * len(due), told
-    even = [one for one in due if one.case.scaling not in UNEVEN]
-    assert sum(one.verdict != "found" for one in even) <= (1 - RATES[effort]) * len(even), told
+    assert len(missed) <= (1 - RATES[effort]) * len(due), told
     # Where partial sums may overflow, the report counts the elements that cannot be verified.
     untrue = [one for one in missed if one.verdict == "passed" and "overflow" in one.case.scaling]
     assert not untrue, "\n\n".join(one.repeat for one in untrue)

@@ -7,7 +7,7 @@
 
 use super::MatrixError;
 use super::float::Alarm;
-use super::judge::{Conviction, Judged, judge_rows};
+use super::judge::{Conviction, Judged, judge_all, judge_rows};
 use super::pass::Wild;
 use super::random::sample;
 use super::recompute::Problem;
@@ -179,14 +179,27 @@ impl Court<'_> {
 
     /// Judges all elements of some rows.
     pub(super) fn judge<T: Real>(&mut self, rows: &[u64]) -> Result<(), MatrixError> {
-        let Judged { conviction, worst, unsure } = judge_rows::<T>(self.problem, rows)?;
+        let judged = judge_rows::<T>(self.problem, rows)?;
+        self.keep(judged);
+        Ok(())
+    }
+
+    /// Judges all elements where that costs no more than random vectors; `false` where it cannot be done in that way.
+    pub(super) fn judge_cheaply<T: Real>(&mut self) -> Result<bool, MatrixError> {
+        let judged = judge_all::<T>(self.problem)?;
+        let is_done = judged.is_some();
+        judged.into_iter().for_each(|judged| self.keep(judged));
+        Ok(is_done)
+    }
+
+    fn keep(&mut self, judged: Judged) {
+        let Judged { conviction, worst, unsure } = judged;
         if let Some(conviction) = conviction {
             self.record.convict(conviction);
         } else {
             self.record.worst_ratio = self.record.worst_ratio.max(worst);
             self.record.skip(unsure, OVERFLOW);
         }
-        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@
 
 use super::columns::weights;
 use super::court::{Court, Record};
+use super::direct::is_cheap;
 use super::mixing::{Mixing, Side};
 use super::pass::{Pass, Rows, Size, Wild, wild};
 use super::random::{LARGEST_REAL, reals, sample};
@@ -39,6 +40,8 @@ const DEPTH_PER_COLUMN: u64 = 8;
 const COLUMNS_MIN: u64 = 32;
 /// Full effort recomputes everything up to this depth: rounding is then too little of an element for sums to show less.
 const DEPTH_RECOMPUTED: u64 = 48;
+/// What the verdict then says.
+const ALL: &str = "all elements recomputed";
 
 /// What is taken out of the statistical test, because NaN or infinities lie there.
 #[derive(Default)]
@@ -71,9 +74,13 @@ struct Look<'a> {
 pub(super) fn verify<T: Real>(problem: &Problem, effort: Effort, seed: u64) -> Result<Verdict, MatrixError> {
     let mut record = Record::default();
     let shape = problem.c.shape();
-    if effort == Effort::Full && problem.levels_most() == 0 && problem.depth <= DEPTH_RECOMPUTED {
+    if is_cheap(problem) && (Court { problem, seed, effort, record: &mut record }).judge_cheaply::<T>()? {
+        record.notes.push(ALL.to_owned());
+        return Ok(record.verdict(shape));
+    }
+    if effort == Effort::Full && problem.levels_most() == 0 && is_recomputed(problem) {
         let rows: Vec<u64> = (0..shape.rows).collect();
-        record.notes.push("all elements recomputed".to_owned());
+        record.notes.push(ALL.to_owned());
         Court { problem, seed, effort, record: &mut record }.judge::<T>(&rows)?;
         return Ok(record.verdict(shape));
     }
@@ -114,6 +121,13 @@ pub(super) fn verify<T: Real>(problem: &Problem, effort: Effort, seed: u64) -> R
         Court { problem, seed, effort, record: &mut record }.judge::<T>(&rows)?;
     }
     Ok(record.verdict(shape))
+}
+
+/// Whether full effort recomputes everything.
+fn is_recomputed(problem: &Problem) -> bool {
+    let shape = problem.c.shape();
+    let terms = shape.rows.saturating_mul(shape.cols).saturating_mul(problem.depth);
+    problem.depth <= DEPTH_RECOMPUTED || terms <= problem.recomputed_max
 }
 
 /// The columns that are looked at together.

@@ -7,12 +7,13 @@
 //! may overflow, what some order of summation gives is no fault; unless every order gives it, the element counts as unsure.
 //! Comparisons are written so that NaN convicts.
 
+use super::direct;
 use super::recompute::{Chunk, Problem, recompute};
 use super::scalar::{Real, add_scaled, two_sum, within};
 use super::strassen::appeal;
-use super::tile::{Loader, zeros};
+use super::tile::{Loader, parallel, zeros};
 use super::{Fault, MatrixError};
-use crate::DType;
+use crate::{DType, Rect, Span};
 
 /// Elements of a row that are looked at twice for each reason, where Strassen's bound decides.
 const APPEALS: usize = 4;
@@ -116,6 +117,60 @@ pub(super) fn judge_rows<T: Real>(problem: &Problem, rows: &[u64]) -> Result<Jud
     Ok(judged)
 }
 
+/// Lines of C that are judged together where all of it is.
+const LINES: u64 = 1 << 14;
+
+/// Judges every element of a C for which that is cheap. `None` where a sum is not finite, or near the largest number.
+pub(super) fn judge_all<T: Real>(problem: &Problem) -> Result<Option<Judged>, MatrixError> {
+    let sums = direct::sums::<T>(problem)?;
+    let law = Law::of::<T>(problem);
+    if !sums.mag.iter().all(|mag| within(mag * law.alpha.abs().max(1.0), law.largest / 4.0)) {
+        return Ok(None);
+    }
+    let shape = problem.c.shape();
+    let is_row = shape.rows == 1;
+    let (lines, width) = if is_row { (shape.cols, 1) } else { (shape.rows, shape.cols) };
+    let found = parallel(lines.div_ceil(LINES) as usize, problem.threads, |loader, part| {
+        let start = part as u64 * LINES;
+        let span = Span::new(start, (start + LINES).min(lines));
+        let rect =
+            if is_row { Rect::new(Span::new(0, 1), span) } else { Rect::new(span, Span::new(0, width)) };
+        let len = (span.len() * width) as usize;
+        let (mut got, mut base) = (zeros(len)?, zeros(len)?);
+        loader.gather::<T, f64>(&problem.c, rect, T::widen, &mut got)?;
+        if let Some(c0) = &problem.c0 {
+            loader.gather::<T, f64>(c0, rect, T::widen, &mut base)?;
+        }
+        let mut found = Found::default();
+        for (i, (got, base)) in got.into_iter().zip(base).enumerate() {
+            let at = (start * width) as usize + i;
+            let exact = Exact { sum: [sums.hi[at], sums.lo[at]], mag: sums.mag[at], scale: 1.0 };
+            let place = (at as u64 / shape.cols, at as u64 % shape.cols);
+            found.add(law.judge(&exact, 0.0, base, got), place);
+        }
+        found.convictions = Vec::from_iter(worst(found.convictions.into_iter().map(Some)));
+        Ok(found)
+    })?;
+    let mut judged = Judged::default();
+    for found in found {
+        judged.unsure += found.unsure;
+        judged.worst = judged.worst.max(found.worst);
+        judged.conviction = worst([judged.conviction.take(), found.convictions.into_iter().next()]);
+    }
+    Ok(Some(judged))
+}
+
+impl Found {
+    /// Notes what an element is.
+    fn add(&mut self, judgement: Judgement, (row, col): (u64, u64)) {
+        match judgement {
+            Judgement::Right(ratio) => self.worst = self.worst.max(ratio),
+            Judgement::Unsure => self.unsure += 1,
+            Judgement::Wrong(verdict) => self.convictions.push(Conviction { row, col, ..verdict }),
+        }
+    }
+}
+
 /// Whether an element has to be NaN or infinite, summed up without the finite values' size.
 struct Classes {
     /// Σ of products of signs and non-finite values: finite, or exactly what the sum must be.
@@ -214,14 +269,8 @@ fn judge_chunk<T: Real>(
             }
             _ => exact,
         };
-        match law.judge(&exact, kind, base[i], got) {
-            Judgement::Right(ratio) => found.worst = found.worst.max(ratio),
-            Judgement::Unsure => found.unsure += 1,
-            Judgement::Wrong(verdict) => {
-                let (row, col) = (chunk.rows[i / width], chunk.cols.start + (i % width) as u64);
-                found.convictions.push(Conviction { row, col, ..verdict });
-            }
-        }
+        let place = (chunk.rows[i / width], chunk.cols.start + (i % width) as u64);
+        found.add(law.judge(&exact, kind, base[i], got), place);
     }
     found.convictions = if problem.levels_most() > 0 {
         foremost(found.convictions)

@@ -10,6 +10,8 @@
 //! elements more exactly, so that no correct product fails. docs/verification.md has the formulas, what
 //! can slip through, and the cost.
 //!
+//! A C that is a vector or very small is recomputed instead, which costs no more.
+//!
 //! Invariants: nothing is written; memory is a few vectors as long as m, n and k, and a small buffer per
 //! thread; the verdict does not depend on the number of threads; threads end with the call.
 //!
@@ -17,6 +19,7 @@
 
 mod columns;
 mod court;
+mod direct;
 mod exact;
 mod float;
 mod judge;
@@ -42,7 +45,9 @@ use recompute::Problem;
 const LEVELS_MAX: u32 = 3;
 /// How many terms are recomputed where there is reason to recompute everything: a second's worth.
 const TERMS_MAX: u64 = 1 << 31;
-/// Rows that full effort recomputes.
+/// Up to how many terms full effort recomputes everything: some tenths of a second's worth on one thread.
+const RECOMPUTED_MAX: u64 = 1 << 27;
+/// Rows that full effort recomputes of larger products.
 const FULL_ROWS: u64 = 16;
 /// The seed's stream that chooses them.
 const SAMPLE_STREAM: u64 = 1 << 32;
@@ -55,8 +60,9 @@ pub enum Effort {
     /// One random vector.
     #[default]
     Fast,
-    /// Eight random vectors for each part of the columns, parts so narrow that a wrong element stands out from the
-    /// rounding of the others; and 16 random rows recomputed element by element. Little depth: everything recomputed.
+    /// Small products and those of little depth: everything recomputed. Others: eight random vectors for each part of the
+    /// columns, parts so narrow that a wrong element stands out from the rounding of the others; and 16 random rows
+    /// recomputed element by element.
     Full,
 }
 
@@ -283,6 +289,7 @@ fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
         tiles: check.tiles.iter().copied().filter(|t| t.most(c.shape(), depth) > 0).collect(),
         threads: check.threads.max(1),
         terms_max: TERMS_MAX,
+        recomputed_max: RECOMPUTED_MAX,
     })
 }
 

@@ -9,7 +9,7 @@
 //! It judges nothing.
 
 use super::TileLevels;
-use super::scalar::Scalar;
+use super::scalar::{Scalar, with_widest_vectors};
 use super::tile::{Loader, parallel, zeros};
 use crate::{Element, Matrix, MatrixError, Rect, Span};
 
@@ -41,6 +41,8 @@ pub(super) struct Problem {
     pub(super) threads: usize,
     /// How many terms may be recomputed where there is reason to recompute everything.
     pub(super) terms_max: u64,
+    /// Up to how many terms full effort recomputes everything, whatever there is reason to.
+    pub(super) recomputed_max: u64,
 }
 
 impl Problem {
@@ -191,7 +193,11 @@ pub(super) fn recompute<T: Scalar, R: Send>(
         let (mut hi, mut lo, mut mag) = (zeros(len)?, zeros(len)?, zeros(len)?);
         chunk.for_each_term::<T>(problem, loader, |row, a, b| {
             let at = row * width..(row + 1) * width;
-            T::axpy(a, b, &mut hi[at.clone()], &mut lo[at.clone()], &mut mag[at]);
+            let (hi, lo, mag) = (&mut hi[at.clone()], &mut lo[at.clone()], &mut mag[at]);
+            with_widest_vectors(
+                #[inline(always)]
+                || T::axpy(a, b, hi, lo, mag),
+            );
         })?;
         (chunk.hi, chunk.lo, chunk.mag) = (hi, lo, mag);
         judge(loader, &chunk)

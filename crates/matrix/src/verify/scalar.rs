@@ -19,9 +19,15 @@ pub(super) trait Scalar: Element {
     fn widen(self) -> Self::X;
     /// `s + c <- s + c + m * x`.
     fn step(s: &mut Self::X, c: &mut Self::X, m: Self::X, x: Self::X);
-    /// `hi + lo <- hi + lo + a * b` element by element, more exactly than the type's own arithmetic, and
-    /// `mag <- mag + |a * b|` for floats.
-    fn axpy(a: Self::X, b: &[Self::X], hi: &mut [Self::X], lo: &mut [Self::X], mag: &mut [Self::X]);
+    /// `hi + lo <- hi + lo + a * b`, more exactly than the type's own arithmetic, and `mag <- mag + |a * b|` for floats.
+    fn term(a: Self::X, b: Self::X, hi: &mut Self::X, lo: &mut Self::X, mag: &mut Self::X);
+    /// The same element by element.
+    #[inline(always)]
+    fn axpy(a: Self::X, b: &[Self::X], hi: &mut [Self::X], lo: &mut [Self::X], mag: &mut [Self::X]) {
+        for (((b, hi), lo), mag) in b.iter().zip(hi).zip(lo).zip(mag) {
+            Self::term(a, *b, hi, lo, mag);
+        }
+    }
     /// Folds lanes of pairs `s + c` into one pair.
     fn fold(s: &[Self::X], c: &[Self::X]) -> [Self::X; 2] {
         let mut sum = [Self::X::ZERO; 2];
@@ -67,12 +73,10 @@ impl Scalar for f32 {
         *s += m * x;
     }
     #[inline(always)]
-    fn axpy(a: f64, b: &[f64], hi: &mut [f64], _: &mut [f64], mag: &mut [f64]) {
-        for ((b, hi), mag) in b.iter().zip(hi).zip(mag) {
-            let p = a * b;
-            *hi += p;
-            *mag += p.abs();
-        }
+    fn term(a: f64, b: f64, hi: &mut f64, _: &mut f64, mag: &mut f64) {
+        let p = a * b;
+        *hi += p;
+        *mag += p.abs();
     }
 }
 
@@ -90,14 +94,12 @@ impl Scalar for f64 {
         *c += error;
     }
     #[inline(always)]
-    fn axpy(a: Self, b: &[Self], hi: &mut [Self], lo: &mut [Self], mag: &mut [Self]) {
-        for (((b, hi), lo), mag) in b.iter().zip(hi).zip(lo).zip(mag) {
-            let (p, e) = two_product(a, *b);
-            let (sum, d) = two_sum(*hi, p);
-            *hi = sum;
-            *lo += d + e;
-            *mag += p.abs();
-        }
+    fn term(a: Self, b: Self, hi: &mut Self, lo: &mut Self, mag: &mut Self) {
+        let (p, e) = two_product(a, b);
+        let (sum, d) = two_sum(*hi, p);
+        *hi = sum;
+        *lo += d + e;
+        *mag += p.abs();
     }
 }
 
@@ -114,10 +116,8 @@ macro_rules! integer {
                 *s = s.wrapping_add(m.wrapping_mul(x));
             }
             #[inline(always)]
-            fn axpy(a: i64, b: &[i64], hi: &mut [i64], _: &mut [i64], _: &mut [i64]) {
-                for (b, hi) in b.iter().zip(hi) {
-                    *hi = hi.wrapping_add(a.wrapping_mul(*b));
-                }
+            fn term(a: i64, b: i64, hi: &mut i64, _: &mut i64, _: &mut i64) {
+                *hi = hi.wrapping_add(a.wrapping_mul(b));
             }
         }
     };

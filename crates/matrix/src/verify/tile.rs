@@ -39,6 +39,22 @@ impl Tile<'_> {
             }
         }
     }
+
+    /// All `len` elements as one slice, where lines follow each other without gaps.
+    pub(super) fn whole<T: Element>(&self, len: usize) -> Option<&[T]> {
+        let bytes = len * size_of::<T>();
+        let all = match self {
+            Self::Lines(lines) => {
+                let has_gaps = lines.lines > 1 && lines.pitch_bytes != lines.line_bytes;
+                if has_gaps || lines.lines * lines.line_bytes != bytes {
+                    return None;
+                }
+                (*lines.owner).as_ref().get(lines.start..lines.start + bytes)?
+            }
+            Self::Copy { bytes: all, .. } => all.get(..bytes)?,
+        };
+        bytemuck::try_cast_slice(all).ok()
+    }
 }
 
 /// One thread's buffer for tiles that have to be copied.

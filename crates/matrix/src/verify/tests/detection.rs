@@ -159,11 +159,11 @@ fn wrong_factors_are_found() {
 #[test]
 fn a_fault_among_many_innocent_alarms_is_found() {
     let mut case = false_alarms::long_sum_of_tenths(80, 60_000);
-    let verdict = case.verify(Effort::Full, 1);
+    let verdict = case.verify_by_vectors(Effort::Full, 1);
     assert!(verdict.is_complete() && verdict.arbitrated_rows == 80, "{verdict:?}");
     assert_eq!(case.verify(Effort::Fast, 1).arbitrated_rows, 32);
     case.c[70 * 4 + 2] *= 1.1;
-    let fault = case.verify(Effort::Full, 1).fault.unwrap();
+    let fault = case.verify_by_vectors(Effort::Full, 1).fault.unwrap();
     assert_eq!((fault.row, fault.col), (70, 2));
 }
 
@@ -178,4 +178,41 @@ fn a_row_that_stands_out_is_looked_at() {
     assert!(verdict.arbitrated_rows == 1, "{verdict:?}");
     let fault = verdict.fault.unwrap();
     assert_eq!((fault.row, fault.col), (20, 99));
+}
+
+#[test]
+fn full_effort_finds_what_is_not_zero_where_all_terms_are() {
+    // Two blocks on the diagonal: elements beside them have terms of zero only.
+    let block = |i: usize, j: usize| (i < 47) == (j < 47);
+    let even = uniform::<f64>((94, 94, 94), 404);
+    let mut case = Case::<f64>::new(
+        (94, 94, 94),
+        |i, l| if block(i, l) { even.a[i * 94 + l] } else { 0.0 },
+        |l, j| if block(l, j) { even.b[l * 94 + j] } else { 0.0 },
+    )
+    .multiplied();
+    assert!(case.verify(Effort::Full, 1).is_complete());
+    // Far below the rounding of anything else in the row and the column.
+    case.c[3 * 94 + 50] = 1e-300;
+    let is_missed = |seed| case.verify_by_vectors(Effort::Full, seed).passed;
+    assert!((0..5).any(is_missed), "only recomputing it shows it, unless its row is chosen");
+    let fault = case.verify(Effort::Full, 1).fault.unwrap();
+    assert_eq!((fault.row, fault.col), (3, 50));
+}
+
+#[test]
+fn full_effort_recomputes_small_products_of_any_depth() {
+    let mut case = uniform::<f64>((90, 90, 90), 826);
+    let mut random = Random::new(826, 5);
+    for x in case.a.iter_mut().chain(&mut case.b) {
+        *x *= 2f64.powi(random.below(41) as i32 - 20);
+    }
+    let right = case.multiplied();
+    for seed in 0..20 {
+        let mut case = right.clone();
+        let at = (seed as usize * 401) % 8100;
+        let size: f64 = (0..90).map(|l| (case.a[at / 90 * 90 + l] * case.b[l * 90 + at % 90]).abs()).sum();
+        case.c[at] += 17.0 * 93.0 * 2f64.powi(-53) * size;
+        assert!(!case.verify(Effort::Full, seed).passed, "{seed}");
+    }
 }

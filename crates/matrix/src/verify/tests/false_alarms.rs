@@ -198,7 +198,7 @@ fn what_the_check_itself_rounds_is_below_a_third_of_the_tolerance() {
 #[test]
 fn long_sums_of_constants_are_acquitted() {
     for k in [60_000, 200_000] {
-        let verdict = long_sum_of_tenths(34, k).verify(Effort::Full, 1);
+        let verdict = long_sum_of_tenths(34, k).verify_by_vectors(Effort::Full, 1);
         assert!(verdict.is_complete() && verdict.arbitrated_rows == 34, "{verdict:?}");
         // What is acquitted is told in units of what acquits it.
         assert!(verdict.worst_ratio > 0.1 && verdict.worst_ratio <= 1.0, "{verdict:?}");

@@ -84,7 +84,7 @@ fn flipped<T: Element>(x: T, random: &mut Random) -> T {
 }
 
 /// How many faults of at least 16 bounds there were, and how many of them were found.
-fn rates<T: Element>(
+fn rates<T: Real>(
     size: (usize, usize, usize),
     scaling: &str,
     class: &str,
@@ -92,14 +92,14 @@ fn rates<T: Element>(
     count: u64,
 ) -> (u32, u32) {
     let right = scaled::<T>(size, scaling, count);
-    assert!(right.verify(effort, 1).is_complete(), "{scaling}");
+    assert!(right.verify_by_vectors(effort, 1).is_complete(), "{scaling}");
     let (mut all, mut found) = (0, 0);
     for seed in 0..count {
         let mut case = right.clone();
         let off = spoil(&mut case, class, &mut Random::new(seed, 80), 17.0);
         if off >= 16.0 {
             all += 1;
-            found += u32::from(!case.verify(effort, seed).passed);
+            found += u32::from(!case.verify_by_vectors(effort, seed).passed);
         }
     }
     (all, found)

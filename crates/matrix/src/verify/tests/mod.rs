@@ -1,6 +1,7 @@
 //! Tests of the check as a whole: products made in several ways, right and wrong.
 
 mod detection;
+mod direct;
 mod false_alarms;
 mod faults;
 mod integers;
@@ -119,6 +120,21 @@ impl<T: Element> Case<T> {
     where
         T: Real,
     {
+        self.verify_with(effort, 7, |problem| problem.terms_max = terms_max)
+    }
+
+    /// The check by random vectors, however small the product is.
+    fn verify_by_vectors(&self, effort: Effort, seed: u64) -> Verdict
+    where
+        T: Real,
+    {
+        self.verify_with(effort, seed, |problem| problem.recomputed_max = 0)
+    }
+
+    fn verify_with(&self, effort: Effort, seed: u64, change: impl Fn(&mut Problem)) -> Verdict
+    where
+        T: Real,
+    {
         let of = |rows, cols, data: &[T]| matrix(rows, cols, data, Layout::RowMajor);
         let (a, b) = (of(self.m, self.k, &self.a), of(self.k, self.n, &self.b));
         let c = of(self.m, self.n, &self.c);
@@ -132,11 +148,12 @@ impl<T: Element> Case<T> {
             levels: self.levels,
             tiles: &self.tiles,
             effort,
-            seed: 7,
+            seed,
             threads: 1,
         };
-        let problem = Problem { terms_max, ..problem(&check).unwrap() };
-        float::verify::<T>(&problem, effort, 7).unwrap()
+        let mut problem = problem(&check).unwrap();
+        change(&mut problem);
+        float::verify::<T>(&problem, effort, seed).unwrap()
     }
 
     fn verify(&self, effort: Effort, seed: u64) -> Verdict {

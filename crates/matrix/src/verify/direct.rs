@@ -1,0 +1,222 @@
+//! All elements of a small or narrow C, recomputed in one pass over the operands.
+//!
+//! Place: in place of random vectors where recomputing costs no more than they do: C is a vector, or both its sides are
+//! at most `EDGE`. Each element of A and B is then used for a few elements of C only, and the pass is bound by memory.
+//!
+//! Invariants: sums are as exact as those of `recompute`. They depend on the matrices and their layouts alone, not on the
+//! number of threads. Nothing as long as the depth is held: the factor that each tile meets is read beside the tile.
+//!
+//! It judges nothing, and knows no levels of Strassen–Winograd.
+
+use super::recompute::Problem;
+use super::scalar::{Scalar, with_widest_vectors};
+use super::tile::{Cut, Loader, Tile, parallel, zeros};
+use crate::{Element, Layout, Matrix, MatrixError, Rect, Span};
+
+/// Longest side of a C that is no vector; as many columns fill one or two vector registers.
+const EDGE: usize = 8;
+/// Below this depth other checks cost as little.
+const DEPTH_MIN: u64 = 64;
+/// Terms of each element between two looks at memory, where C is no vector.
+const STEP: u64 = 2048;
+/// Independent sums of an inner product.
+const LANES: usize = 16;
+
+/// Sums of all elements of C, row after row.
+pub(super) struct Sums<X> {
+    /// Σ a b as `hi + lo`.
+    pub(super) hi: Vec<X>,
+    /// See `hi`.
+    pub(super) lo: Vec<X>,
+    /// Σ |a| |b| (floats only).
+    pub(super) mag: Vec<X>,
+}
+
+/// Whether recomputing everything costs no more than random vectors.
+pub(super) fn is_cheap(problem: &Problem) -> bool {
+    let shape = problem.c.shape();
+    let is_vector = shape.rows == 1 || shape.cols == 1;
+    let is_small = shape.rows.max(shape.cols) <= EDGE as u64;
+    problem.levels_most() == 0 && problem.depth >= DEPTH_MIN && (is_vector || is_small)
+}
+
+/// All sums. Only where `is_cheap`.
+pub(super) fn sums<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixError> {
+    let shape = problem.c.shape();
+    if shape.cols == 1 {
+        times_vector::<T>(&problem.a, &problem.b, problem.threads)
+    } else if shape.rows == 1 {
+        let [a, b] = [&problem.a, &problem.b].map(|matrix| matrix.clone().transposed());
+        times_vector::<T>(&b, &a, problem.threads)
+    } else {
+        small::<T>(problem)
+    }
+}
+
+impl<X: Element> Sums<X> {
+    fn new(len: usize) -> Result<Self, MatrixError> {
+        Ok(Self { hi: zeros(len)?, lo: zeros(len)?, mag: zeros(len)? })
+    }
+
+    /// Adds sums of other terms of the elements from `start` on.
+    fn add<T: Scalar<X = X>>(&mut self, start: usize, other: &Self) {
+        for (i, ((x, rest), size)) in (start..).zip(other.hi.iter().zip(&other.lo).zip(&other.mag)) {
+            T::step(&mut self.hi[i], &mut self.lo[i], *x, X::ONE);
+            self.lo[i] = self.lo[i].plus(*rest);
+            self.mag[i] = self.mag[i].plus(*size);
+        }
+    }
+}
+
+/// A matrix times a matrix of one column.
+fn times_vector<T: Scalar>(a: &Matrix, x: &Matrix, threads: usize) -> Result<Sums<T::X>, MatrixError> {
+    let cut = Cut::of(a);
+    let blocks = parallel(cut.blocks(), threads, |loader, block| {
+        let rows = cut.rows(block).len() as usize;
+        let mut sums = Sums::new(rows)?;
+        let (mut beside, mut factors) = (Loader::default(), Vec::new());
+        for rect in cut.tiles(block) {
+            line::<T>(&mut beside, x, Rect::new(rect.cols, Span::new(0, 1)), &mut factors)?;
+            let tile = loader.load::<T>(a, rect, None)?;
+            let whole = if rows == 1 { tile.whole::<T>(rect.cols.len() as usize) } else { None };
+            let by_rows = whole.is_some() || a.layout() == Layout::RowMajor;
+            let (sums, factors) = (&mut sums, &factors);
+            with_widest_vectors(
+                #[inline(always)]
+                || {
+                    if by_rows {
+                        for row in 0..rows {
+                            let line = whole.unwrap_or_else(|| tile.line::<T>(row));
+                            inner::<T>(line, factors, sums, row);
+                        }
+                    } else {
+                        for (col, x) in factors.iter().enumerate() {
+                            column::<T>(tile.line::<T>(col), *x, sums);
+                        }
+                    }
+                },
+            );
+        }
+        Ok(sums)
+    })?;
+    let mut all = Sums::new(a.shape().rows as usize)?;
+    // The blocks of a band are added from left to right, whoever made them.
+    for (block, sums) in blocks.iter().enumerate() {
+        all.add::<T>(cut.rows(block).start as usize, sums);
+    }
+    Ok(all)
+}
+
+/// The elements of a part of a matrix of one column.
+fn line<T: Scalar>(
+    loader: &mut Loader,
+    x: &Matrix,
+    rect: Rect,
+    out: &mut Vec<T::X>,
+) -> Result<(), MatrixError> {
+    let len = rect.rows.len() as usize;
+    let tile = loader.load::<T>(x, rect, None)?;
+    out.clear();
+    match tile.whole::<T>(len) {
+        Some(whole) => out.extend(whole.iter().map(|x| x.widen())),
+        None => out.extend((0..len).map(|i| tile.line::<T>(i)[0].widen())),
+    }
+    Ok(())
+}
+
+/// Adds the terms of a piece of one row.
+#[inline(always)]
+fn inner<T: Scalar>(line: &[T], x: &[T::X], sums: &mut Sums<T::X>, row: usize) {
+    let (mut hi, mut lo, mut mag) = ([T::X::ZERO; LANES], [T::X::ZERO; LANES], [T::X::ZERO; LANES]);
+    let ((a, a_rest), (x, x_rest)) = (line.as_chunks::<LANES>(), x.as_chunks::<LANES>());
+    for (a, x) in a.iter().zip(x) {
+        for i in 0..LANES {
+            T::term(a[i].widen(), x[i], &mut hi[i], &mut lo[i], &mut mag[i]);
+        }
+    }
+    for (i, (a, x)) in a_rest.iter().zip(x_rest).enumerate() {
+        T::term(a.widen(), *x, &mut hi[i], &mut lo[i], &mut mag[i]);
+    }
+    for i in 0..LANES {
+        T::step(&mut sums.hi[row], &mut sums.lo[row], hi[i], T::X::ONE);
+        sums.lo[row] = sums.lo[row].plus(lo[i]);
+        sums.mag[row] = sums.mag[row].plus(mag[i]);
+    }
+}
+
+/// Adds one term of each row.
+#[inline(always)]
+fn column<T: Scalar>(line: &[T], x: T::X, sums: &mut Sums<T::X>) {
+    let (hi, lo, mag) = (&mut sums.hi[..line.len()], &mut sums.lo[..line.len()], &mut sums.mag[..line.len()]);
+    for (((a, hi), lo), mag) in line.iter().zip(hi).zip(lo).zip(mag) {
+        T::term(a.widen(), x, hi, lo, mag);
+    }
+}
+
+/// A C with short sides: each thread takes steps of the depth.
+fn small<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixError> {
+    let shape = problem.c.shape();
+    let (rows, cols) = (shape.rows as usize, shape.cols as usize);
+    let steps = problem.depth.div_ceil(STEP) as usize;
+    let blocks = parallel(steps, problem.threads, |loader, step| {
+        let start = step as u64 * STEP;
+        let terms = Span::new(start, (start + STEP).min(problem.depth));
+        let len = terms.len() as usize;
+        // Lines of B are filled up with zeros, so that all have the same length.
+        let mut b: Vec<[T::X; EDGE]> = zeros(len)?;
+        let tile = loader.load::<T>(&problem.b, Rect::new(terms, Span::new(0, cols as u64)), None)?;
+        spread::<T, EDGE>(&tile, problem.b.layout() == Layout::RowMajor, 0..cols, &mut b);
+        let mut a: Vec<[T::X; 1]> = zeros(len)?;
+        let tile = loader.load::<T>(&problem.a, Rect::new(Span::new(0, rows as u64), terms), None)?;
+        let mut sums = Sums::new(rows * cols)?;
+        for row in 0..rows {
+            spread::<T, 1>(&tile, problem.a.layout() == Layout::ColMajor, row..row + 1, &mut a);
+            let mut line = [[T::X::ZERO; EDGE]; 3];
+            let (a, b, line_of) = (&a, &b, &mut line);
+            with_widest_vectors(
+                #[inline(always)]
+                || outer::<T>(a, b, line_of),
+            );
+            let at = row * cols..(row + 1) * cols;
+            let [hi, lo, mag] = &line;
+            sums.hi[at.clone()].copy_from_slice(&hi[..cols]);
+            sums.lo[at.clone()].copy_from_slice(&lo[..cols]);
+            sums.mag[at].copy_from_slice(&mag[..cols]);
+        }
+        Ok(sums)
+    })?;
+    let mut all = Sums::new(rows * cols)?;
+    blocks.iter().for_each(|sums| all.add::<T>(0, sums));
+    Ok(all)
+}
+
+/// Some elements of each step of the depth. `is_across`: a line of the tile is a step.
+fn spread<T: Scalar, const N: usize>(
+    tile: &Tile<'_>,
+    is_across: bool,
+    some: std::ops::Range<usize>,
+    out: &mut [[T::X; N]],
+) {
+    if is_across {
+        for (i, out) in out.iter_mut().enumerate() {
+            let line = &tile.line::<T>(i)[some.clone()];
+            out.iter_mut().zip(line).for_each(|(to, from)| *to = from.widen());
+        }
+    } else {
+        for (i, line) in some.enumerate() {
+            out.iter_mut().zip(tile.line::<T>(line)).for_each(|(to, from)| to[i] = from.widen());
+        }
+    }
+}
+
+/// Adds the products of one row with all columns at each step.
+#[inline(always)]
+fn outer<T: Scalar>(a: &[[T::X; 1]], b: &[[T::X; EDGE]], line: &mut [[T::X; EDGE]; 3]) {
+    let [mut hi, mut lo, mut mag] = *line;
+    for ([a], b) in a.iter().zip(b) {
+        for i in 0..EDGE {
+            T::term(*a, b[i], &mut hi[i], &mut lo[i], &mut mag[i]);
+        }
+    }
+    *line = [hi, lo, mag];
+}
