@@ -191,7 +191,7 @@ def scaling(args):
     record(args, "lab_products", f"scaling: {about}", taken, n=n, dtype=dtype, worker_cores=cores, mbit=mbit)
     table(f"scaling: {about}", ["strategy", *(f"seconds, {count}" for count in counts),
                                 *(f"{count} workers: times as fast" for count in counts[1:]),
-                                f"{counts[-1]}: of what they do by themselves"], rows)
+                                f"{counts[-1]}: of their rate alone"], rows)
     if own:
         print(f"\nWith nothing else to do they do {spread(own)} Gflop/s together.")
     print("\n" + lab.said(taken.values()))
@@ -219,7 +219,7 @@ def main():
     parser.add_argument("--case", choices=[*CASES, "all"], default="all")
     parser.add_argument("--strategies", default="", help="of Bramble, as in reuse,cuboid (reuse; in scaling five)")
     parser.add_argument("--jobs", default=ROOT / "target" / "release" / "examples" / "jobs", help="the program that does jobs alone: "
-                        "cargo build --release -p bramble-kernel --example jobs (without it that is left out)")
+                        "cargo build --release -p bramble-kernel --example jobs (without it that case is skipped)")
     parser.add_argument("--words", default="", help="more options of bramble multiply, as in '--tile 512'")
     args = parse(parser)
     args.named, args.words = bool(args.strategies), args.words.split()

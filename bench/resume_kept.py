@@ -106,7 +106,7 @@ def main():
         side.ask(do="make", n=n, dtype="f64", folder=folder)
         words = ["multiply", folder / "A.npy", folder / "B.npy", "-o", folder / "C.npy"]
         rows = killed(args, folder, words)
-        table(f"Killed and gone on with, f64 n={n}", ["killed at", "work done", "kept", "kept of done", "digest"], rows)
+        table(f"Killed and resumed, f64 n={n}", ["killed at", "work done", "kept", "kept of done", "digest"], rows)
         if args.other:
             rows = undisturbed(args, folder, words, "in process")
             rows += undisturbed(args, folder, [*words, "--local", "2"], "--local 2")

@@ -388,10 +388,10 @@ def main():
             soak.fail(f"left in /dev/shm: {left}")
     minutes = (time.monotonic() - began) / 60
     figures = {"minutes": round(minutes), "products": products.done, **soak.counts, "machines lost in a product": products.lost,
-               "products gone on with from a journal": products.resumed,
+               "products resumed from a journal": products.resumed,
                "most descriptors of the worker that was never killed, idle": max(count for count, _ in soak.idle),
                "of a new one": soak.base,
-               "what it held, idle, by quarters of the time, MiB": " ".join(f"{mib:.1f}" for mib in soak.quarters) or "–",
+               "its idle memory, by quarters of the time, MiB": " ".join(f"{mib:.1f}" for mib in soak.quarters) or "–",
                "largest resident set of a worker, MiB": round(max(soak.peaks) / MIB),
                "failures": len(soak.failures)}
     table(f"A soak, seed {args.seed}", ["what", "how many"], figures.items())

@@ -67,7 +67,7 @@ def test_a_worker_gives_back_what_a_lost_primary_made_it_take_while_others_go_on
                 wait_until(lambda: status(pid, "Threads") > threads, "the second product never begins")
                 second.process.send_signal(signal.SIGSTOP)
                 first.process.kill()
-                wait_until(lambda: held_kib() < 20 << 10, "the worker keeps what it took for a primary that is gone", 5)
+                wait_until(lambda: held_kib() < 20 << 10, "the worker keeps memory of a primary that is gone", 5)
                 second.process.send_signal(signal.SIGCONT)
                 assert second.finish().code == 0
             finally:

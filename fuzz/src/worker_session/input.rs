@@ -93,7 +93,7 @@ pub(super) fn product(bytes: &mut Bytes<'_>) -> StoreHead {
     store
 }
 
-/// Two operands, and up to six matrices, each of which one to four jobs make out of earlier ones; a matrix that no job reads
+/// Two operands, and up to six matrices, each made by one to four jobs out of earlier ones; a matrix that no job reads
 /// is a tile. A job may precede the jobs that make its operands.
 pub(super) fn sums(bytes: &mut Bytes<'_>) -> StoreHead {
     let (shape, order) = (bytes.u8(), bytes.u8());

@@ -1,6 +1,6 @@
 //! One name, one thing: no public type name is defined in more than one file of the workspace.
 //!
-//! Tests may define what they like. The list of exceptions may only shrink: the check fails where a name on it is
+//! Tests are exempt. The list of exceptions may only shrink: the check fails where a name on it is
 //! defined in fewer files than the list says.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -151,7 +151,7 @@ fn is_test(path: &str) -> bool {
     path.split('/').any(|part| matches!(part, "test" | "tests" | "test.rs" | "tests.rs"))
 }
 
-/// What is wrong with the names of these files, by the rule and its exceptions.
+/// The violations of the rule in these files, given its exceptions.
 fn findings(files: &[(String, String)], shared: &[(&str, &[(&str, usize)])]) -> Vec<String> {
     let found = defined_twice(files);
     let allowed: BTreeMap<&str, usize> = shared.iter().flat_map(|(_, names)| names.iter().copied()).collect();
