@@ -8,7 +8,7 @@ fn jobs<T: AtomicElement>(count: usize, [m, k, n]: [usize; 3]) -> Vec<Job<T>> {
     (0..count).map(|job| Job { a: fill(m * k, 5 + job), b: fill(k * n, 7 + job) }).collect()
 }
 
-/// Small whole numbers: floats are exact, too.
+/// Small integers: floats are exact, too.
 fn every_way_is_right<T: AtomicElement>() {
     let (sides, count, blocks) = ([300, 20, 270], 5, 3);
     let [m, k, n] = sides;
@@ -25,7 +25,7 @@ fn every_way_is_right<T: AtomicElement>() {
     for way in Way::ALL {
         for threads in [1, 3] {
             let mut all = Accumulator::new(way, &*kernel, &jobs, sides, blocks);
-            // Twice: what was there before does not count.
+            // Twice: the first run's contents must not count.
             all.run(threads);
             let run = all.run(threads);
             let done: f64 = run.threads.iter().map(|share| share.jobs).sum();

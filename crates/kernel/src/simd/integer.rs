@@ -2,8 +2,8 @@
 //!
 //! Place in the flow: called by [`super::Simd`]; the register tiles are in [`super::tile`].
 //!
-//! Invariants: integers wrap, so every order of summation gives the same bits; edges of packed panels are
-//! padded with zeros, so a tile is always whole and only what is inside C is added to it.
+//! Invariants: integers wrap, so every order of summation gives the same bits; edges of packed panels are padded
+//! with zeros, so a tile is always whole, and only its part inside C is added to C.
 //!
 //! Deliberately absent: products of mixed types, saturation.
 #![allow(unsafe_code)] // Rows of C are written through pointers, and scratch memory is shared by types.
@@ -35,11 +35,11 @@ struct Line {
 }
 
 thread_local! {
-    /// Packed blocks. Kept, because taking and returning 1 MiB a tile costs page faults.
+    /// Packed blocks. They are kept, because allocating and freeing 1 MiB per tile costs page faults.
     static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Does a product of `i32`.
+/// Computes a product of `i32`.
 pub(super) fn multiply_i32(product: Product<'_, i32>) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -54,7 +54,7 @@ pub(super) fn multiply_i32(product: Product<'_, i32>) {
     blocked::<tile::Plain<i32>>(product);
 }
 
-/// Does a product of `i64`.
+/// Computes a product of `i64`.
 pub(super) fn multiply_i64(product: Product<'_, i64>) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -72,7 +72,7 @@ pub(super) fn multiply_i64(product: Product<'_, i64>) {
     blocked::<tile::Halves>(product);
 }
 
-/// Does a product with one kind of register tile. The caller has checked that the machine can run it.
+/// Computes a product with one kind of register tile. The caller has checked that the machine has its instructions.
 pub(super) fn blocked<K: Tile>(product: Product<'_, K::T>) {
     const { assert!(ROWS.is_multiple_of(K::MR) && COLS.is_multiple_of(K::NR) && size_of::<K::T>() <= 8) };
     let Some(p) = product.settle() else { return };
@@ -145,7 +145,7 @@ fn sweep<K: Tile>(
     }
 }
 
-/// Asks for the rows of C while the tile is computed: they lie far apart, so nothing else foresees them.
+/// Prefetches the rows of C while the tile is computed: they are far apart, so the hardware does not predict them.
 #[inline(always)]
 fn fetch<T>(c: &mut ViewMut<'_, T>) {
     #[cfg(target_arch = "x86_64")]

@@ -19,7 +19,7 @@ pub(super) mod x86;
 pub(super) trait Tile {
     /// Element of the product.
     type T: Element;
-    /// What panels are made of.
+    /// Element of a packed panel.
     type Word: Copy;
     /// The sums of a tile.
     type Sums: AsMut<[Self::T]>;
@@ -30,7 +30,7 @@ pub(super) trait Tile {
     /// Columns.
     const NR: usize;
 
-    /// Room for the sums.
+    /// Memory for the sums.
     fn sums() -> Self::Sums;
 
     /// Stores `x` as element `i` of a group of `width` elements.
@@ -44,7 +44,7 @@ pub(super) trait Tile {
     unsafe fn multiply(k: usize, a: *const Self::Word, b: *const Self::Word, sums: *mut Self::T);
 }
 
-/// A tile for any machine; the compiler makes what it can of the fixed sizes.
+/// A tile for any machine; the compiler vectorises it, since its sizes are constants.
 pub(super) struct Plain<T>(PhantomData<T>);
 
 impl<T: Element> Tile for Plain<T> {

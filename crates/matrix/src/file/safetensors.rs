@@ -1,9 +1,9 @@
 //! Tensors of `.safetensors` files, named as `FILE.safetensors:TENSOR`.
 //!
-//! Place in the flow: the header says where a tensor lies in the file; its elements are used there.
+//! Place in the flow: the header gives the position of a tensor in the file; its elements are not copied.
 //!
-//! Invariants: only the header is parsed; offsets are checked against the file before they are used; no
-//! bytes whatever make the reader panic.
+//! Invariants: only the header is parsed; offsets are checked against the file before they are used; no input makes
+//! the reader panic.
 //!
 //! Deliberately absent: 8-bit and smaller floats, complex and unsigned 64-bit elements (refused by name),
 //! and tensors of no or more than two dimensions.
@@ -17,7 +17,7 @@ use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::path::Path;
 
-/// Bytes of the number that says how long the header is.
+/// Bytes of the length of the header.
 const LENGTH_BYTES: usize = 8;
 
 /// The longest header that is parsed; the format's own limit.
@@ -26,7 +26,7 @@ const MAX_HEADER: usize = 100_000_000;
 /// How many tensor names a message lists.
 const LISTED: usize = 10;
 
-/// Whether a file without a telling name seems to be of this format, which has no magic number.
+/// Whether the bytes of a file without a known ending seem to have this format, which has no magic number.
 pub(crate) fn looks_like(bytes: &[u8]) -> bool {
     header(bytes).is_some_and(|(text, _)| text.first() == Some(&b'{'))
 }
@@ -46,7 +46,8 @@ pub(crate) fn open(path: &Path, tensor: Option<&str>, contents: Contents) -> Res
     Matrix::from_found(name, found, contents.mapped)
 }
 
-/// All tensors of a file in the order of their names, or the one that is named, whether they can be multiplied or not.
+/// Describes all tensors of a file in the order of their names, or the named one, whether they can be multiplied or
+/// not.
 pub(crate) fn describe(file: &str, tensor: Option<&str>, bytes: &[u8]) -> Result<Vec<Described>, String> {
     let (metadata, _) = metadata(bytes)?;
     let names = match tensor {
@@ -70,7 +71,7 @@ pub(crate) fn describe(file: &str, tensor: Option<&str>, bytes: &[u8]) -> Result
     Ok(names.into_iter().filter_map(described).collect())
 }
 
-/// What the header says, and where the data start.
+/// The parsed header, and the position of the data.
 fn metadata(bytes: &[u8]) -> Result<(Metadata, usize), String> {
     let (text, data) =
         header(bytes).ok_or("is not a .safetensors file (no header); copy or write it again")?;
@@ -108,7 +109,7 @@ fn sorted(metadata: &Metadata) -> Vec<String> {
     names
 }
 
-/// That there is no such tensor, with the names that are most like it.
+/// The message that there is no such tensor, with the most similar names.
 fn absent(file: &str, tensor: &str, metadata: &Metadata) -> String {
     let names = sorted(metadata);
     let like = similar(tensor, &names);
@@ -142,7 +143,7 @@ fn present(file: &str, metadata: &Metadata) -> String {
     format!("Its tensors of one or two dimensions: {listed}{rest}")
 }
 
-/// Those that a list leaves out: `more` of its own kind, and others.
+/// The tensors that a list omits: `more` of its own kind, and `others` of other dimensions.
 fn counted(more: usize, others: usize) -> String {
     match (more, others) {
         (more, 0) => format!("{more} more"),
@@ -151,7 +152,7 @@ fn counted(more: usize, others: usize) -> String {
     }
 }
 
-/// Rows and columns, and whether that is a vector: n elements of one dimension are 1 x n.
+/// Rows and columns, and whether it is a vector: n elements of one dimension are 1 x n.
 fn sides(info: &TensorInfo) -> Result<(Shape, bool), String> {
     match *info.shape.as_slice() {
         [rows, cols] => Ok((Shape::new(rows as u64, cols as u64), false)),

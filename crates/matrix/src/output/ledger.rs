@@ -1,26 +1,26 @@
-//! Which rectangles of the output are lent.
+//! The table of leased rectangles of the output.
 //!
-//! Place in the flow: `lent` asks it before it gives out access to memory; its answer is what makes that
-//! access exclusive.
+//! Place in the flow: `lease` asks it before it gives access to memory; the table is what makes that access
+//! exclusive.
 //!
 //! Invariants: no two rectangles in it overlap. A rectangle without elements is never in it.
 //!
-//! How: the matrix is divided into at most 64 × 64 cells, and each lent rectangle is listed in every cell that
-//! it touches. Two rectangles that overlap have a cell in common, so only the lists of the new
-//! rectangle's cells are looked through: a few entries each even with thousands of tiles lent.
+//! Method: the matrix is divided into at most 64 × 64 cells, and each leased rectangle is listed in every cell that
+//! it touches. Two overlapping rectangles have a cell in common, so only the lists of the new rectangle's cells are
+//! searched: a few entries each, even with thousands of leases.
 
 use crate::{Rect, Shape, Span};
 use std::ops::RangeInclusive;
 
-/// Cells in each direction, at most.
+/// Most cells in each direction.
 const CELLS: u64 = 64;
 
-/// The rectangles that are lent now.
+/// The leased rectangles.
 pub(super) struct Ledger {
     shape: Shape,
     /// Rows and columns of a cell.
     cell: (u64, u64),
-    /// Lists of lent rectangles, row of cells by row of cells.
+    /// Lists of leased rectangles, row of cells by row of cells.
     cells: Vec<Vec<Rect>>,
     count: usize,
 }
@@ -35,7 +35,7 @@ impl Ledger {
         self.count
     }
 
-    /// Enters a rectangle, or gives the one in the way of it. Panics where it is outside the matrix.
+    /// Enters a rectangle, or returns the conflicting one. Panics if it is outside the matrix.
     pub(super) fn take(&mut self, rect: Rect) -> Result<(), Rect> {
         assert!(rect.fits(self.shape), "{rect} is outside the output of {}", self.shape);
         for cell in self.touched(rect) {
@@ -48,7 +48,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Strikes out a rectangle that was entered.
+    /// Removes a rectangle.
     pub(super) fn give_back(&mut self, rect: Rect) {
         for cell in self.touched(rect) {
             if let Some(at) = self.cells[cell].iter().position(|other| *other == rect) {

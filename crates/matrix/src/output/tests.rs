@@ -1,4 +1,4 @@
-//! The output: there whole or not at all, lent to one at a time.
+//! The output: complete or absent, and leased to one holder at a time.
 
 use super::*;
 use std::fs;

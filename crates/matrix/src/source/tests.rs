@@ -1,4 +1,4 @@
-//! The reading of blocks: every store gives what a plain loop over the elements gives.
+//! Reading blocks: every store returns the elements that a plain loop returns.
 
 use super::*;
 use proptest::prelude::*;
