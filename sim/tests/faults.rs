@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
+use bramble_plan::{LinkRate, Machine, Plan, Preference, Problem, Relay, Strategy, TileSize, Wish, decide};
 use bramble_schedule::limits::SILENCE_MAX;
 use bramble_sim::{Faults, Report, Setting, simulate_with};
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn planned(machines: &[Machine], strategy: &str, relay: Relay, reproducible: boo
     };
     let strategy = Some(strategy.parse::<Strategy>().unwrap());
     let wish = Wish { strategy, who: Preference::Workers, reproducible, relay, ..Wish::AUTO };
-    let cut = Cut { tile: Some(100), depth: Some(100) };
+    let cut = TileSize { tile: Some(100), depth: Some(100) };
     decide(&p, cut, &machines[0], &machines[1..], &wish).unwrap().plan
 }
 

@@ -18,7 +18,7 @@ use crate::levels;
 use crate::operands;
 use crate::team::{Gathered, Purpose, Team, check_kernel};
 use crate::until::{Ended, done_or_signal};
-use bramble_plan::{Cut, Machine, Making, Problem, Wish, decide, memory_to_ask};
+use bramble_plan::{Machine, MadeOperands, Problem, TileSize, Wish, decide, memory_to_ask};
 use bramble_primary::{PrimaryError, Survey, Surveyed, survey};
 use bramble_worker::host_name;
 use picture::Look;
@@ -143,7 +143,7 @@ pub(crate) fn problem(verb: &str, args: &PlanArgs) -> Result<Problem, Failure> {
 }
 
 /// Tiles and steps as they are asked for, or as the kernel wants them.
-fn cut_of(args: &PlanArgs, problem: &Problem) -> Cut {
+fn cut_of(args: &PlanArgs, problem: &Problem) -> TileSize {
     args.cut.cut([problem.m, problem.n, problem.k], problem.dtype)
 }
 
@@ -152,7 +152,7 @@ fn wish_of(args: &PlanArgs, problem: &Problem, workers_only: bool) -> Wish {
     let wish = args.cut.wish(workers_only);
     let elementwise = wish.elementwise || levels::is_norm_wise(args.cut.kernel(), problem.dtype);
     // As for a product with -o, which keeps a journal.
-    let tiles_early = Some(Making { a: !problem.sends_a, b: !problem.sends_b });
+    let tiles_early = Some(MadeOperands { a: !problem.sends_a, b: !problem.sends_b });
     Wish { elementwise, tiles_early, ..wish }
 }
 

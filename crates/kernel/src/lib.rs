@@ -28,7 +28,9 @@ mod simd;
 mod strassen;
 mod threads;
 
-pub use accumulate::{Accumulated, Accumulator, AtomicElement, Job, Share, Way};
+pub use accumulate::{
+    AccumulateJob, AccumulateMethod, Accumulated, Accumulator, AtomicElement, ThreadTotals,
+};
 pub use blas::{leave, quiet_blas_threads};
 pub use combine::{Sign, combine};
 pub use contract::{AnyProduct, Kernel, KernelElement, Product};
@@ -36,6 +38,6 @@ pub use error::KernelError;
 pub use name::{Choice, KernelName};
 pub use peak::peak;
 pub use pick::{Pick, open, open_on, pick};
-pub use rate::{Clock, job_rate, rate};
+pub use rate::{KernelClock, job_rate, rate};
 pub use simd::bits_class;
 pub use strassen::{cutoff, workspace_bytes};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bramble_matrix::DType;
 
 use crate::blocked::{self, Blocked};
-use crate::reference::Reference;
+use crate::reference::ReferenceKernel;
 use crate::simd::Simd;
 use crate::strassen::Strassen;
 use crate::{Choice, Kernel, KernelError, KernelName, blas, rate};
@@ -47,7 +47,7 @@ impl fmt::Debug for Pick {
 /// The kernel of that name. A library is opened and checked by the first call, then kept.
 pub fn open(name: KernelName) -> Result<Arc<dyn Kernel>, KernelError> {
     Ok(match name {
-        KernelName::Reference => Arc::new(Reference),
+        KernelName::Reference => Arc::new(ReferenceKernel),
         KernelName::Simd => Arc::new(Simd),
         KernelName::OpenBlas | KernelName::Blis => blas::open(name)?,
     })

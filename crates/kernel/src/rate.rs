@@ -18,7 +18,7 @@ use crate::{Kernel, KernelElement, Product};
 const EDGES: [usize; 6] = [512, 384, 256, 192, 128, 64];
 
 /// Returns the time since some fixed moment.
-pub type Clock<'a> = &'a dyn Fn() -> Duration;
+pub type KernelClock<'a> = &'a dyn Fn() -> Duration;
 
 /// Operands of one trial product, small numbers that stay finite and normal.
 struct Trial<T> {
@@ -40,7 +40,7 @@ impl<T: KernelElement> Trial<T> {
     }
 
     /// Seconds of one product.
-    fn seconds(&mut self, kernel: &dyn Kernel, clock: Clock<'_>) -> f64 {
+    fn seconds(&mut self, kernel: &dyn Kernel, clock: KernelClock<'_>) -> f64 {
         let edge = self.edge;
         let (a, b) = (View::row_major(&self.a, edge, edge), View::row_major(&self.b, edge, edge));
         let c = ViewMut::row_major(&mut self.c, edge, edge);
@@ -63,7 +63,7 @@ fn fitting_edge<T: KernelElement>(kernel: &dyn Kernel, seconds: f64) -> usize {
 
 /// Gflop/s (2 m n k operations; Gop/s for integers) of one thread, warm, over about `seconds_budget`
 /// seconds (at least one product). Panics for a type that the kernel does not support.
-pub fn rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64, clock: Clock<'_>) -> f64 {
+pub fn rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64, clock: KernelClock<'_>) -> f64 {
     match dtype {
         DType::F32 => rate_of::<f32>(kernel, seconds_budget, clock),
         DType::F64 => rate_of::<f64>(kernel, seconds_budget, clock),
@@ -72,7 +72,7 @@ pub fn rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64, clock: Clock
     }
 }
 
-fn rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock: Clock<'_>) -> f64 {
+fn rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock: KernelClock<'_>) -> f64 {
     let start = Instant::now();
     let edge = fitting_edge::<T>(kernel, seconds_budget / 8.0);
     let mut trial = Trial::<T>::new(edge);
@@ -93,7 +93,7 @@ const JOB_SETS: usize = 4;
 
 /// Gflop/s of one thread for the jobs of a large product: tiles that are added to, and operands that come from
 /// memory. Takes about `seconds_budget` and 10 MiB. Panics for an unsupported type.
-pub fn job_rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64, clock: Clock<'_>) -> f64 {
+pub fn job_rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64, clock: KernelClock<'_>) -> f64 {
     match dtype {
         DType::F32 => job_rate_of::<f32>(kernel, seconds_budget, clock),
         DType::F64 => job_rate_of::<f64>(kernel, seconds_budget, clock),
@@ -102,7 +102,7 @@ pub fn job_rate(kernel: &dyn Kernel, dtype: DType, seconds_budget: f64, clock: C
     }
 }
 
-fn job_rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock: Clock<'_>) -> f64 {
+fn job_rate_of<T: KernelElement>(kernel: &dyn Kernel, seconds_budget: f64, clock: KernelClock<'_>) -> f64 {
     let (edge, depth) = JOB;
     let sets = |elements: usize, by: usize| -> Vec<Vec<T>> {
         let one = |set: usize| (0..elements).map(|i| T::from_f64((i * by % 17 + set) as f64 - 8.0)).collect();

@@ -11,9 +11,9 @@ use crate::{AnyProduct, Kernel, KernelName, Product};
 
 /// The kernel of plain loops.
 #[derive(Debug)]
-pub(crate) struct Reference;
+pub(crate) struct ReferenceKernel;
 
-impl Kernel for Reference {
+impl Kernel for ReferenceKernel {
     fn name(&self) -> &str {
         KernelName::Reference.as_str()
     }

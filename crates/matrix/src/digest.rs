@@ -8,7 +8,7 @@
 //! Deliberately absent: authentication. A program that can write the file can also write its digest.
 
 use crate::memory::Buffer;
-use crate::{DType, Layout, Lent, Matrix, MatrixError, Rect, Shape, Span};
+use crate::{DType, Layout, Matrix, MatrixError, Rect, Shape, Span, TileLease};
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -79,7 +79,7 @@ impl fmt::Debug for Digester {
     }
 }
 
-impl Lent {
+impl TileLease {
     /// The digest of the view's rows.
     pub fn digest(&self) -> Digest128 {
         Digest128::of(self.rect().shape(), (0..self.lines()).map(|i| self.line(i)))

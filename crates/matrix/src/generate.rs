@@ -201,10 +201,10 @@ fn random_col<const N: usize>(
 }
 
 /// A generator, the shape and the type of its matrix.
-pub(crate) type Generated = (Generator, Shape, DType);
+pub(crate) type GeneratedMatrix = (Generator, Shape, DType);
 
 /// Parses a `random:` or `identity:` text; `None` if it is neither.
-pub(crate) fn parse(spec: &str) -> Option<Result<Generated, MatrixError>> {
+pub(crate) fn parse(spec: &str) -> Option<Result<GeneratedMatrix, MatrixError>> {
     let wrong = |usage: &'static str| {
         move |what: String| MatrixError::Description {
             name: printable(spec),
@@ -221,7 +221,7 @@ pub(crate) fn parse(spec: &str) -> Option<Result<Generated, MatrixError>> {
     Some(parse_identity(rest).map_err(wrong(usage)))
 }
 
-fn parse_random(rest: &str) -> Result<Generated, String> {
+fn parse_random(rest: &str) -> Result<GeneratedMatrix, String> {
     let mut parts = rest.split(':');
     let size = parts.next().unwrap_or_default();
     let (rows, cols) = size.split_once('x').ok_or_else(|| format!("'{size}' is not ROWSxCOLS"))?;
@@ -233,7 +233,7 @@ fn parse_random(rest: &str) -> Result<Generated, String> {
     Ok((Generator::random(seed), shape, dtype))
 }
 
-fn parse_identity(rest: &str) -> Result<Generated, String> {
+fn parse_identity(rest: &str) -> Result<GeneratedMatrix, String> {
     let mut parts = rest.split(':');
     let n = parse_number(parts.next().unwrap_or_default(), "a number of rows")?;
     let dtype = parse_dtype(parts.next())?;

@@ -34,12 +34,12 @@ mod winograd;
 pub use digest::{Digest128, Digester};
 pub use dtype::{DType, Element};
 pub use error::MatrixError;
-pub use file::{Change, Described, Order, describe, npy_header};
+pub use file::{Change, MatrixDescription, StorageOrder, describe, npy_header};
 pub use generate::Generator;
 pub use heap::give_back_free_memory;
 pub use memory::{Buffer, Lines, SharedBytes};
-pub use output::{Lent, Output, Sealed, Unfinished};
-pub use replace::{Destination, Place, Replacement};
+pub use output::{Output, Sealed, TileLease, Unfinished};
+pub use replace::{FilePlace, OutputTarget, Replacement};
 pub use shape::{Layout, Rect, Shape, Span};
 pub use source::Matrix;
 pub use verify::{

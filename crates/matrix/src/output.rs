@@ -10,15 +10,15 @@
 //!
 //! Deliberately absent: other formats and storage orders, and reading while rectangles are leased.
 
-mod ledger;
-mod lent;
+mod lease;
+mod lease_table;
 mod part;
 
-pub use lent::Lent;
+pub use lease::TileLease;
 
 use crate::file::npy;
 use crate::{DType, Layout, Matrix, MatrixError, Rect, Shape, Span};
-use lent::{Frozen, Reading, Shared};
+use lease::{Frozen, Reading, Shared};
 use memmap2::{MmapMut, MmapRaw};
 use part::PartFile;
 use std::path::Path;
@@ -134,8 +134,8 @@ impl Output {
 
     /// Exclusive access to a rectangle until the lease is dropped. All elements are zero at first. Panics if the
     /// rectangle is outside or overlaps another lease: a bug of the caller.
-    pub fn lend(&self, rect: Rect) -> Lent {
-        Lent::new(&self.shared, rect)
+    pub fn lease(&self, rect: Rect) -> TileLease {
+        TileLease::new(&self.shared, rect)
     }
 
     /// Number of leases.

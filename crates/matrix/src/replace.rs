@@ -30,21 +30,21 @@ const WRITE_BITS: u32 = 0o222;
 
 /// What exists at a path that is to be written.
 #[derive(Debug)]
-pub enum Destination {
+pub enum OutputTarget {
     /// A regular file, or a free name.
-    File(Place),
+    File(FilePlace),
     /// A device or a pipe, which takes bytes in order and must never be replaced.
     Stream,
 }
 
 /// A regular file that will be replaced, or a free name.
 #[derive(Debug)]
-pub struct Place {
+pub struct FilePlace {
     target: PathBuf,
     old: Option<Metadata>,
 }
 
-impl Destination {
+impl OutputTarget {
     /// Checks `path`, with symbolic links followed; an error if nothing may be written there.
     pub fn of(path: &Path) -> Result<Self, MatrixError> {
         let refuse = |what: &str| Err(MatrixError::format(path.display().to_string(), what));
@@ -83,19 +83,19 @@ impl Destination {
             return refuse("is where standard output or standard error goes; choose another name");
         }
         let target = fs::canonicalize(path).map_err(|e| MatrixError::io(path, "cannot examine", e))?;
-        Ok(Self::File(Place { target, old: Some(meta) }))
+        Ok(Self::File(FilePlace { target, old: Some(meta) }))
     }
 }
 
 /// A free name in an existing folder.
-fn free(path: &Path) -> Result<Destination, MatrixError> {
+fn free(path: &Path) -> Result<OutputTarget, MatrixError> {
     let refuse = |what: &str| Err(MatrixError::format(path.display().to_string(), what));
     if fs::symlink_metadata(path).is_ok() {
         return refuse("is a link that leads nowhere; remove it or choose another name");
     }
     let folder = folder_of(path);
     match fs::metadata(folder) {
-        Ok(meta) if meta.is_dir() => Ok(Destination::File(Place { target: path.to_owned(), old: None })),
+        Ok(meta) if meta.is_dir() => Ok(OutputTarget::File(FilePlace { target: path.to_owned(), old: None })),
         Ok(_) => refuse("cannot be written: the part before the last / is not a folder"),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             refuse(&format!("cannot be written: there is no folder {}; make it first", folder.display()))
@@ -114,7 +114,7 @@ fn is_standard_stream(meta: &Metadata) -> bool {
     is_it(rustix::fs::fstat(io::stdout())) || is_it(rustix::fs::fstat(io::stderr()))
 }
 
-impl Place {
+impl FilePlace {
     /// The name with symbolic links followed.
     pub fn target(&self) -> &Path {
         &self.target
@@ -180,7 +180,7 @@ impl Place {
 pub struct Replacement {
     file: File,
     part: PathBuf,
-    place: Place,
+    place: FilePlace,
     renamed: bool,
     /// It is kept on drop, for a resumed run.
     kept: AtomicBool,
@@ -274,10 +274,10 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    fn place(path: &Path) -> Result<Place, String> {
-        match Destination::of(path) {
-            Ok(Destination::File(place)) => Ok(place),
-            Ok(Destination::Stream) => Err("a stream".to_owned()),
+    fn place(path: &Path) -> Result<FilePlace, String> {
+        match OutputTarget::of(path) {
+            Ok(OutputTarget::File(place)) => Ok(place),
+            Ok(OutputTarget::Stream) => Err("a stream".to_owned()),
             Err(e) => Err(e.to_string()),
         }
     }

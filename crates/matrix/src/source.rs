@@ -56,7 +56,7 @@ enum Store {
 }
 
 /// A matrix in a file: `shape` elements from byte `start` of `owner` on, without gaps.
-pub(crate) struct Found {
+pub(crate) struct FoundMatrix {
     pub(crate) owner: SharedBytes,
     pub(crate) start: usize,
     pub(crate) shape: Shape,
@@ -85,7 +85,7 @@ impl Matrix {
             DType::I64 => FileElement::I64,
         };
         let found =
-            Found { owner, start, shape, is_vector: false, layout, element, order: ByteOrder::Little };
+            FoundMatrix { owner, start, shape, is_vector: false, layout, element, order: ByteOrder::Little };
         let matrix = Self::from_found(name, found, Mapped::default())?;
         if matches!(matrix.store, Store::Foreign { .. }) {
             let what =
@@ -98,11 +98,11 @@ impl Matrix {
     /// A matrix in a file. Native, aligned elements are not copied; all others are decoded when they are read.
     pub(crate) fn from_found(
         name: impl Into<String>,
-        found: Found,
+        found: FoundMatrix,
         mapped: Mapped,
     ) -> Result<Self, MatrixError> {
         let name = name.into();
-        let Found { owner, start, shape, is_vector, layout, element, order } = found;
+        let FoundMatrix { owner, start, shape, is_vector, layout, element, order } = found;
         let (dtype, size) = (element.dtype(), element.size_bytes());
         // Also `Shape::bytes` of the dtype: a block is read in that size, which may be larger.
         let bytes = shape.elements().and_then(|n| n.checked_mul(size as u64));

@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout)] // It is what the example is for.
 
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Preference, Problem, Wish, decide};
+use bramble_plan::{LinkRate, Machine, Preference, Problem, TileSize, Wish, decide};
 use std::time::Instant;
 
 fn machines(count: usize, alike: bool) -> Vec<Machine> {
@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         for (name, wish) in wishes {
             let began = Instant::now();
-            let decision = decide(&p, Cut::default(), &primary, &workers, &wish)?;
+            let decision = decide(&p, TileSize::default(), &primary, &workers, &wish)?;
             let planned_ms = began.elapsed().as_secs_f64() * 1e3;
             let began = Instant::now();
             let first = decision.plan.members.iter().map(|m| m.blocks().take(1).count()).sum::<usize>();

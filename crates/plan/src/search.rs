@@ -8,7 +8,7 @@
 
 use crate::cost::Costs;
 use crate::memory::CellCharges;
-use crate::team::{Team, plan_team};
+use crate::team::{TeamInput, plan_team};
 use crate::winograd::Recipe;
 use crate::{Base, Considered, Machine, Plan, Preference, Problem, Region, Strategy, Wish};
 use std::collections::BTreeMap;
@@ -35,11 +35,11 @@ const WORTH_OTHER_BITS: f64 = 1.04;
 
 /// The plans that were found.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct SearchOutcome {
     plans: Vec<Plan>,
 }
 
-impl Found {
+impl SearchOutcome {
     fn push(&mut self, plan: Option<Plan>) {
         self.plans.extend(plan);
     }
@@ -155,7 +155,7 @@ impl<'a> Search<'a> {
             machines: self.machines,
             relay: self.wish.relay,
         };
-        let team = Team { costs: &costs, strategy, everyone: self.uses_all() };
+        let team = TeamInput { costs: &costs, strategy, everyone: self.uses_all() };
         let mut ids = ids.to_vec();
         while !ids.is_empty() {
             match plan_team(&team, &ids) {
@@ -168,7 +168,7 @@ impl<'a> Search<'a> {
     }
 
     /// All plans of the primary alone.
-    pub(crate) fn alone(&self, found: &mut Found) {
+    pub(crate) fn alone(&self, found: &mut SearchOutcome) {
         for ground in &self.grounds {
             for base in self.bases(1) {
                 found.push(self.plan(Strategy { base, levels: ground.levels }, &[0], false));
@@ -209,7 +209,7 @@ impl<'a> Search<'a> {
     }
 
     /// Plans with workers: with all of them if the user asked for that, else with the best ones.
-    pub(crate) fn teams(&self, found: &mut Found) {
+    pub(crate) fn teams(&self, found: &mut SearchOutcome) {
         let orders = self.orders();
         let Some(all) = orders.first().filter(|order| !order.is_empty()) else { return };
         if self.uses_all() {
@@ -238,13 +238,13 @@ impl<'a> Search<'a> {
         for team in &teams {
             self.by_every_strategy(team, found);
         }
-        self.improve(found, Found::least);
-        self.improve(found, Found::least_with_bits);
+        self.improve(found, SearchOutcome::least);
+        self.improve(found, SearchOutcome::least_with_bits);
     }
 
     /// A team by every strategy; Strassen's levels with the simplest cuts, and with the cut that is best without
     /// levels.
-    fn by_every_strategy(&self, ids: &[usize], found: &mut Found) {
+    fn by_every_strategy(&self, ids: &[usize], found: &mut SearchOutcome) {
         let mut best: Option<(f64, Base)> = None;
         for ground in &self.grounds {
             for base in self.bases(ids.len()) {
@@ -265,7 +265,7 @@ impl<'a> Search<'a> {
     }
 
     /// Removes machines from the team that `best` finds, or adds some, for as long as that helps.
-    fn improve(&self, found: &mut Found, best: fn(&Found) -> Option<&Plan>) {
+    fn improve(&self, found: &mut SearchOutcome, best: fn(&SearchOutcome) -> Option<&Plan>) {
         let of = best;
         for _ in 0..ROUNDS {
             let Some(best) = of(found) else { return };

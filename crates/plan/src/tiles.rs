@@ -46,7 +46,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Cut, LinkRate, Machine, Problem, Region, Wish, decide};
+    use crate::{LinkRate, Machine, Problem, Region, TileSize, Wish, decide};
     use bramble_matrix::DType;
 
     #[test]
@@ -75,7 +75,7 @@ mod tests {
                 memory_rate: None,
             };
             let wish = Wish { strategy: Some(strategy.parse().unwrap()), ..Wish::AUTO };
-            let cut = Cut { tile: Some(8), depth: Some(4) };
+            let cut = TileSize { tile: Some(8), depth: Some(4) };
             let plan = decide(&p, cut, &machine, std::slice::from_ref(&machine), &wish).unwrap().plan;
             let mut elements = 0;
             for (at, region) in plan.regions.iter().enumerate() {

@@ -4,7 +4,7 @@ use crate::opening::Session;
 use bramble_link::{Section, Spent};
 use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Effort, Verdict};
-use bramble_plan::{Bound, LeftOut, Prediction, Sums};
+use bramble_plan::{Bound, Prediction, Sums, UnusedMachine};
 use bramble_schedule::message::{Bye, IoReport, ThreadReport};
 use bramble_schedule::primary::Primary;
 use std::time::Duration;
@@ -290,7 +290,7 @@ pub struct Report {
     /// Machines that were named and could not be had, one sentence each.
     pub missing: Vec<String>,
     /// Machines that did not, and why.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<UnusedMachine>,
     /// What verification found.
     pub verify: VerifyReport,
     /// The machine that computed the element that is wrong, if one is.

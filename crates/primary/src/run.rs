@@ -24,7 +24,7 @@ use crate::neighbours::Met;
 use crate::product::Watch;
 use attend::{Attendants, ended, supervise};
 use bramble_link::{Arrived, Body, Frame, LinkError, Section, SectionMeter, SendProgressProbe};
-use bramble_matrix::{Lent, Output, Rect};
+use bramble_matrix::{Output, Rect, TileLease};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::clock::{Clock, PRIMARY_STEP};
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
@@ -95,7 +95,7 @@ struct Core {
     /// What is reported of them.
     machines: Vec<MachineReport>,
     /// Tiles of which some rows have landed, by peer and id.
-    partial: BTreeMap<(usize, u32), Lent>,
+    partial: BTreeMap<(usize, u32), TileLease>,
     /// Sums that wait for those before them.
     asides: Asides,
     /// Tiles that are missing in each row of tiles; empty where C is not cut into one grid of tiles.
@@ -271,7 +271,7 @@ impl Core {
                 Action::Parted { peer, other } => self.parted(peer, other),
                 Action::Ping(peer, nonce) => self.send(peer, Kind::Ping, encode_number(nonce), Body::Empty),
                 Action::Merge { peer, tile, rect } => {
-                    let c = self.output.lend(rect);
+                    let c = self.output.lease(rect);
                     assert!(
                         self.asides.merge((peer, tile), c),
                         "tile {tile} of peer {peer} was not put aside"
@@ -286,7 +286,7 @@ impl Core {
                 Action::Fail(why) => self.fail(why),
                 Action::Cut { peer, why } => self.cut(peer, why),
                 Action::Put { peer, tile, rect } => {
-                    let c = self.output.lend(rect);
+                    let c = self.output.lease(rect);
                     assert!(self.asides.store((peer, tile), c), "tile {tile} of peer {peer} was not staged");
                 }
             }

@@ -16,7 +16,7 @@ use crate::opening::Session;
 use crate::product::Request;
 use bramble_kernel::Choice;
 use bramble_matrix::{Scaling, Winograd, largest_element, scaling};
-use bramble_plan::{Cut, Decision, Extent, Machine, PlanError, Problem, Wish, decide};
+use bramble_plan::{Decision, Extent, Machine, PlanError, Problem, TileSize, Wish, decide};
 
 /// The measurements of the operands.
 #[derive(Clone, Copy)]
@@ -133,7 +133,7 @@ pub(crate) async fn choose(
     machines: &[Machine],
 ) -> Result<Decision, PrimaryError> {
     let named = |e: PlanError| e.with_credits(request.credits);
-    let decide_as = |cut: Cut, wish: &Wish| decide(problem, cut, primary, machines, wish).map_err(named);
+    let decide_as = |cut: TileSize, wish: &Wish| decide(problem, cut, primary, machines, wish).map_err(named);
     let mut decision = decide_as(request.cut, &request.wish)?;
     let levels = decision.plan.strategy.levels;
     // A strategy that was named was looked at before.

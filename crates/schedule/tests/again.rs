@@ -4,7 +4,7 @@
 
 mod world;
 
-use bramble_plan::{Base, Cut, Problem, Strategy as Cutting, Wish};
+use bramble_plan::{Base, Problem, Strategy as Cutting, TileSize, Wish};
 use bramble_schedule::primary::{Action, Event};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -69,7 +69,7 @@ proptest! {
         slow in proptest::collection::vec(1u32..5, 0..4), choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         // What is on this machine has to have room for the largest cell.
         let memories: Vec<u64> = memories.into_iter().chain([400_000]).collect();
         let setting = Setting {
@@ -89,7 +89,7 @@ fn every_strategy_is_mended() {
             let p = problem(45, 40, 50, seed.is_multiple_of(2), seed.is_multiple_of(3));
             let wish = Wish { strategy: Some(Cutting { base, levels }), reproducible, ..Wish::AUTO };
             let setting = Setting {
-                cut: Cut { tile: Some(4), depth: Some(4) },
+                cut: TileSize { tile: Some(4), depth: Some(4) },
                 memories: vec![400_000, 60_000, 200_000, 90_000],
                 relay: seed % 3 != 1,
                 steals: seed % 2 == 1,
@@ -109,7 +109,7 @@ fn every_strategy_is_mended() {
 fn all_there(base: Base) -> World {
     let p = problem(20, 20, 20, false, false);
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![200_000; 2],
         recovers: true,
         ..Setting::PLAIN

@@ -6,7 +6,7 @@
 mod world;
 
 use bramble_matrix::Layout;
-use bramble_plan::{Base, Cut, Plan, Problem, Strategy as Cutting, Wish};
+use bramble_plan::{Base, Plan, Problem, Strategy as Cutting, TileSize, Wish};
 use bramble_schedule::limits::PING_AFTER;
 use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary, Referred};
@@ -60,7 +60,7 @@ proptest! {
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         let setting = Setting {
             cut, memories, shared, relay, breaks, slow, steals, columns, reserve, deaths, joins, recovers: true,
             ..Setting::PLAIN
@@ -84,7 +84,7 @@ fn work_of_the_dead_is_done_by_every_strategy() {
             let wish = Wish { strategy: Some(Cutting { base, levels }), reproducible, ..Wish::AUTO };
             let mix = |salt: u32| (seed ^ salt << 8).wrapping_mul(2_654_435_761).rotate_left(15);
             let setting = Setting {
-                cut: Cut { tile: Some(4), depth: Some(4) },
+                cut: TileSize { tile: Some(4), depth: Some(4) },
                 memories: vec![400_000, 60_000, 200_000, 90_000],
                 shared: if seed % 4 == 3 { 3 } else { 0 },
                 relay: seed % 3 != 1,
@@ -113,7 +113,7 @@ fn work_of_the_dead_is_done_by_every_strategy() {
 /// A product of 8 by 8 tiles on so many workers.
 fn some(workers: usize, shared: u8, reserve: bool) -> World {
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![100_000; workers],
         shared,
         reserve,
@@ -208,7 +208,7 @@ fn threads_of_the_primary_itself_cannot_be_lost() {
 
 /// A plan of 8 by 8 tiles, or of one, for so many workers that relay nothing.
 fn plan(workers: usize, edge: u64) -> Plan {
-    let cut = Cut { tile: Some(4), depth: Some(4) };
+    let cut = TileSize { tile: Some(4), depth: Some(4) };
     let setting = Setting { cut, memories: vec![100_000; workers], ..Setting::PLAIN };
     let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
     World::new(&problem(edge, edge, 32, false, false), &setting, &wish).unwrap().primary.plan().clone()
@@ -292,7 +292,7 @@ fn work_that_goes_down_with_every_machine_ends_at_the_primary_itself() {
 fn who_joins_takes_its_part_and_is_a_new_machine_if_it_was_lost() {
     let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![100_000],
         recovers: true,
         steals: true,
@@ -322,7 +322,7 @@ fn the_reserve_is_given_nothing_while_others_can_do_it() {
 fn blocks_of_a_large_machine_are_cut_for_a_small_one() {
     let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![90_000, 9_000],
         recovers: true,
         deaths: vec![(0, 1)],

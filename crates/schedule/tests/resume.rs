@@ -5,7 +5,7 @@
 
 mod world;
 
-use bramble_plan::{Base, Cut, Problem, Strategy as Cutting, Wish};
+use bramble_plan::{Base, Problem, Strategy as Cutting, TileSize, Wish};
 use proptest::prelude::*;
 use world::{Setting, World, cutting, problem};
 
@@ -63,7 +63,7 @@ proptest! {
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         let deaths = if shared == 1 { Vec::new() } else { deaths };
         let setting = Setting { cut, memories: first, shared, relay, steals, columns, recovers: true, ..Setting::PLAIN };
         let other = Setting { memories: second, deaths, reserve: true, columns: 0, ..setting.clone() };
@@ -80,7 +80,7 @@ fn every_strategy_goes_on() {
             let p = problem(45, 40, 50, seed.is_multiple_of(2), seed.is_multiple_of(3));
             let wish = Wish { strategy: Some(Cutting { base, levels }), reproducible, ..Wish::AUTO };
             let setting = Setting {
-                cut: Cut { tile: Some(4), depth: Some(4) },
+                cut: TileSize { tile: Some(4), depth: Some(4) },
                 memories: vec![400_000, 60_000, 200_000, 90_000],
                 relay: seed % 3 != 1,
                 recovers: true,
@@ -102,7 +102,7 @@ fn every_strategy_goes_on() {
 fn a_product_that_is_stopped_sends_nothing_more_and_what_is_under_way_lands() {
     let p = problem(40, 40, 40, false, false);
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(40) },
+        cut: TileSize { tile: Some(4), depth: Some(40) },
         memories: vec![20_000; 2],
         recovers: true,
         ..Setting::PLAIN
@@ -127,7 +127,7 @@ fn a_product_that_is_stopped_sends_nothing_more_and_what_is_under_way_lands() {
 fn of_a_product_that_was_complete_nobody_who_is_here_made_anything() {
     let p = problem(40, 40, 40, false, false);
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![200_000; 3],
         recovers: true,
         ..Setting::PLAIN

@@ -8,7 +8,7 @@
 use bramble_kernel::KernelElement;
 use bramble_link::{Landing, SharedRegion};
 use bramble_matrix::number::{to_u64, to_usize};
-use bramble_matrix::{Buffer, Layout, Lent, Lines, MatrixError, Shape, View, ViewMut};
+use bramble_matrix::{Buffer, Layout, Lines, MatrixError, Shape, TileLease, View, ViewMut};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{Generated, MatrixHeader, Source};
@@ -91,14 +91,14 @@ pub(crate) enum Tile {
     /// The same after its last job, when nobody writes it any more.
     Whole(Whole),
     /// In the output itself, lent by the primary of the same process.
-    Lent(Lent),
+    Leased(TileLease),
 }
 
 impl Tile {
     /// Its elements.
     pub(crate) fn view_mut<T: KernelElement>(&mut self) -> ViewMut<'_, T> {
         match self {
-            Self::Lent(lent) => lent.view_mut(),
+            Self::Leased(lent) => lent.view_mut(),
             Self::Owned(header, buffer) => {
                 ViewMut::row_major(buffer.elements_mut(), to_usize(header.rows), to_usize(header.cols))
             }
@@ -135,8 +135,8 @@ pub(crate) struct Whole {
     pub(crate) bodies: Vec<(u32, u32, SharedRegion)>,
 }
 
-/// Lent memory on its way back.
-pub(crate) struct Returning(pub(crate) Lent);
+/// Leased memory on its way back.
+pub(crate) struct Returning(pub(crate) TileLease);
 
 impl Landing for Returning {
     fn len(&self) -> usize {

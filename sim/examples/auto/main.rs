@@ -10,7 +10,7 @@
 
 mod clusters;
 
-use bramble_plan::{Cut, Machine, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
+use bramble_plan::{Machine, Plan, Preference, Problem, Relay, Strategy, TileSize, Wish, decide};
 use bramble_sim::{Setting, simulate};
 use clusters::{Cluster, cases};
 
@@ -97,7 +97,7 @@ fn tries(cluster: &Cluster, problem: &Problem) -> Vec<Tried> {
 
 /// One plan; `None` where it cannot be made, or the primary has no room for the sums that it would have to put aside.
 fn attempt(problem: &Problem, machines: &[Machine], wish: &Wish) -> Option<Tried> {
-    let plan = decide(problem, Cut::default(), &machines[0], &machines[1..], wish).ok()?.plan;
+    let plan = decide(problem, TileSize::default(), &machines[0], &machines[1..], wish).ok()?.plan;
     if plan.predicted.primary_memory_bytes > machines[0].memory_bytes {
         return None;
     }

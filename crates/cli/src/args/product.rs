@@ -7,7 +7,7 @@ use crate::quantity::{duration, number, size};
 use crate::ranks::Ranks;
 use bramble_kernel::{Choice, KernelName};
 use bramble_matrix::{DType, Effort, Shape};
-use bramble_plan::{Cut, Preference, Relay, Strategy, Wish};
+use bramble_plan::{Preference, Relay, Strategy, TileSize, Wish};
 use bramble_worker::limits::AWAIT_MAX;
 use clap::{Args, ValueEnum};
 use std::ffi::{OsStr, OsString};
@@ -166,8 +166,8 @@ impl CutArgs {
     }
 
     /// Tiles and steps of a product m × n, k deep.
-    pub(crate) fn cut(&self, sizes: [u64; 3], dtype: DType) -> Cut {
-        levels::cut(Cut { tile: self.tile, depth: self.panel }, self.kernel(), sizes, dtype)
+    pub(crate) fn cut(&self, sizes: [u64; 3], dtype: DType) -> TileSize {
+        levels::cut(TileSize { tile: self.tile, depth: self.panel }, self.kernel(), sizes, dtype)
     }
 
     /// Refuses panels that are to be passed on by workers who have no addresses.

@@ -1,7 +1,7 @@
 //! Measures four ways in which several threads can add jobs to one block, for the cost of locks and atomic
 //! additions.
 //!
-//! Place in the flow: for measurements only. Workers use [`Way::Owner`]: a tile has one thread, which adds the
+//! Place in the flow: for measurements only. Workers use [`AccumulateMethod::Owner`]: a tile has one thread, which adds the
 //! steps in order.
 //!
 //! Invariants: each way adds each job to each block once. Only with an owner do the additions have an order, so
@@ -32,7 +32,7 @@ const TILE: usize = 256;
 
 /// How several threads add to one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum AccumulateMethod {
     /// A tile belongs to one thread, which adds all jobs to it in order, without a lock.
     Owner,
     /// A thread computes the product of a job, and adds it to the block under the block's lock.
@@ -44,7 +44,7 @@ pub enum Way {
     AtomicEach,
 }
 
-impl Way {
+impl AccumulateMethod {
     /// All ways.
     pub const ALL: [Self; 4] = [Self::Owner, Self::Mutex, Self::Atomic, Self::AtomicEach];
 
@@ -59,7 +59,7 @@ impl Way {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for AccumulateMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -67,7 +67,7 @@ impl fmt::Display for Way {
 
 /// One product to add: A B, in contiguous rows.
 #[derive(Debug)]
-pub struct Job<T> {
+pub struct AccumulateJob<T> {
     /// m × k.
     pub a: Vec<T>,
     /// k × n.
@@ -76,7 +76,7 @@ pub struct Job<T> {
 
 /// The work and times of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Share {
+pub struct ThreadTotals {
     /// Number of jobs; for a tile, the corresponding fraction of a job.
     pub jobs: f64,
     /// Time in products, including the additions where both are one step.
@@ -93,7 +93,7 @@ pub struct Accumulated {
     /// From the start of the first thread to the end of the last.
     pub wall: Duration,
     /// The work of each thread.
-    pub threads: Vec<Share>,
+    pub threads: Vec<ThreadTotals>,
 }
 
 /// Blocks in the representation that a way needs.
@@ -105,9 +105,9 @@ enum Blocks<T: AtomicElement> {
 
 /// Blocks to which the same jobs are added repeatedly.
 pub struct Accumulator<'a, T: AtomicElement> {
-    way: Way,
+    way: AccumulateMethod,
     kernel: &'a dyn Kernel,
-    jobs: &'a [Job<T>],
+    jobs: &'a [AccumulateJob<T>],
     /// m, k, n of a job.
     sides: [usize; 3],
     blocks: Blocks<T>,
@@ -116,9 +116,9 @@ pub struct Accumulator<'a, T: AtomicElement> {
 impl<'a, T: AtomicElement> Accumulator<'a, T> {
     /// That many blocks of m × n. Panics if a job has other sizes: a bug of the caller.
     pub fn new(
-        way: Way,
+        way: AccumulateMethod,
         kernel: &'a dyn Kernel,
-        jobs: &'a [Job<T>],
+        jobs: &'a [AccumulateJob<T>],
         [m, k, n]: [usize; 3],
         blocks: usize,
     ) -> Self {
@@ -126,9 +126,11 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
         let zeros = || vec![T::ZERO; m * n];
         let shared = || (0..m * n).map(|_| T::ZERO.shared()).collect();
         let blocks = match way {
-            Way::Owner => Blocks::Owned((0..blocks).map(|_| zeros()).collect()),
-            Way::Mutex => Blocks::Locked((0..blocks).map(|_| Mutex::new(zeros())).collect()),
-            Way::Atomic | Way::AtomicEach => Blocks::Shared((0..blocks).map(|_| shared()).collect()),
+            AccumulateMethod::Owner => Blocks::Owned((0..blocks).map(|_| zeros()).collect()),
+            AccumulateMethod::Mutex => Blocks::Locked((0..blocks).map(|_| Mutex::new(zeros())).collect()),
+            AccumulateMethod::Atomic | AccumulateMethod::AtomicEach => {
+                Blocks::Shared((0..blocks).map(|_| shared()).collect())
+            }
         };
         Self { way, kernel, jobs, sides: [m, k, n], blocks }
     }
@@ -142,11 +144,11 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
     pub fn run(&mut self, threads: usize) -> Accumulated {
         let [m, k, n] = self.sides;
         let (way, kernel, jobs) = (self.way, self.kernel, self.jobs);
-        let multiply = |job: &Job<T>, beta: T, into: &mut [T]| {
+        let multiply = |job: &AccumulateJob<T>, beta: T, into: &mut [T]| {
             let (a, b) = (View::row_major(&job.a, m, k), View::row_major(&job.b, k, n));
             kernel.multiply(T::any(Product::new(T::ONE, a, b, beta, ViewMut::row_major(into, m, n))));
         };
-        let each = |blocks: usize| -> Vec<(usize, &'a Job<T>)> {
+        let each = |blocks: usize| -> Vec<(usize, &'a AccumulateJob<T>)> {
             (0..blocks).flat_map(|block| jobs.iter().map(move |job| (block, job))).collect()
         };
         match &mut self.blocks {
@@ -192,7 +194,7 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
             Blocks::Shared(blocks) => {
                 blocks.iter().flatten().for_each(|x| T::store(x, T::ZERO));
                 let blocks = &*blocks;
-                let is_each = way == Way::AtomicEach;
+                let is_each = way == AccumulateMethod::AtomicEach;
                 let room = if is_each { 0 } else { m * n };
                 on_threads(threads, each(blocks.len()), room, |(block, job), own, share| {
                     let began = Instant::now();
@@ -232,7 +234,7 @@ impl<'a, T: AtomicElement> Accumulator<'a, T> {
 }
 
 /// The plain product, in the order of rows, depth, columns, adding each product of two elements separately.
-fn add_each<T: AtomicElement>(job: &Job<T>, [k, n]: [usize; 2], to: &[T::Atomic]) {
+fn add_each<T: AtomicElement>(job: &AccumulateJob<T>, [k, n]: [usize; 2], to: &[T::Atomic]) {
     for (row, sums) in job.a.chunks_exact(k).zip(to.chunks_exact(n)) {
         for (x, line) in row.iter().zip(job.b.chunks_exact(n)) {
             sums.iter().zip(line).for_each(|(sum, y)| T::add(sum, x.times(*y)));
@@ -246,12 +248,12 @@ fn on_threads<T: AtomicElement, I: Send>(
     threads: usize,
     items: Vec<I>,
     elements: usize,
-    work: impl Fn(I, &mut [T], &mut Share) + Sync,
+    work: impl Fn(I, &mut [T], &mut ThreadTotals) + Sync,
 ) -> Accumulated {
     let (queue, gate) = (Mutex::new(items.into_iter()), Barrier::new(threads));
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     let thread = || {
-        let (mut own, mut share) = (vec![T::ONE; elements], Share::default());
+        let (mut own, mut share) = (vec![T::ONE; elements], ThreadTotals::default());
         gate.wait();
         let began = Instant::now();
         while let Some(item) = next() {
@@ -259,7 +261,7 @@ fn on_threads<T: AtomicElement, I: Send>(
         }
         (began, Instant::now(), share)
     };
-    let all: Vec<(Instant, Instant, Share)> = std::thread::scope(|scope| {
+    let all: Vec<(Instant, Instant, ThreadTotals)> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(thread)).collect();
         let ended =
             running.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));

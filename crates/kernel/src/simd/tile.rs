@@ -16,7 +16,7 @@ use bramble_matrix::Element;
 pub(super) mod x86;
 
 /// A register tile of `MR` rows and `NR` columns.
-pub(super) trait Tile {
+pub(super) trait RegisterTile {
     /// Element of the product.
     type T: Element;
     /// Element of a packed panel.
@@ -45,9 +45,9 @@ pub(super) trait Tile {
 }
 
 /// A tile for any machine; the compiler vectorises it, since its sizes are constants.
-pub(super) struct Plain<T>(PhantomData<T>);
+pub(super) struct PortableTile<T>(PhantomData<T>);
 
-impl<T: Element> Tile for Plain<T> {
+impl<T: Element> RegisterTile for PortableTile<T> {
     type T = T;
     type Word = T;
     type Sums = [T; 4 * 8];
@@ -86,7 +86,7 @@ impl<T: Element> Tile for Plain<T> {
 #[cfg_attr(target_arch = "x86_64", allow(dead_code))] // There, its vectorised twin is used; tests run both.
 pub(super) struct Halves;
 
-impl Tile for Halves {
+impl RegisterTile for Halves {
     type T = i64;
     type Word = u32;
     type Sums = [i64; 4 * 4];

@@ -130,7 +130,7 @@ impl Strassen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reference::Reference;
+    use crate::reference::ReferenceKernel;
 
     /// Marks memory that was never written.
     const UNTOUCHED: i64 = i64::MIN + 7;
@@ -144,7 +144,7 @@ mod tests {
         let (a, b) = (View::row_major(&a, m, k), View::row_major(&b, k, n));
         crate::reference::multiply(Product::new(2, a, b, beta, ViewMut::row_major(&mut want, m, n)));
         let mut work = vec![UNTOUCHED; elements];
-        let crew = Crew { base: &Reference, threads: 1, alpha: 2 };
+        let crew = Crew { base: &ReferenceKernel, threads: 1, alpha: 2 };
         match adds {
             true => crew.add(a, b, beta, ViewMut::row_major(&mut c, m, n), &mut work, levels),
             false => crew.put(a, b, ViewMut::row_major(&mut c, m, n), &mut work, levels),

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 
 /// The description of a matrix that is named on the command line, or of one tensor of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Described {
+pub struct MatrixDescription {
     /// `npy`, `mtx`, `safetensors`, `random` or `identity`.
     pub format: &'static str,
     /// The tensor's name, in a file with several tensors.
@@ -20,14 +20,14 @@ pub struct Described {
     /// The element type in a product, or the reason why it cannot be multiplied.
     pub product: Result<DType, String>,
     /// The storage order of its elements.
-    pub order: Order,
+    pub order: StorageOrder,
     /// Bytes of its elements: in the file, or in memory if they are converted or generated.
     pub bytes: u64,
 }
 
 /// The storage order of the elements of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum StorageOrder {
     /// Row by row (C).
     Rows,
     /// Column by column (Fortran).
@@ -38,7 +38,7 @@ pub enum Order {
     Generated,
 }
 
-impl Order {
+impl StorageOrder {
     /// The order in one word.
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Order {
 
 /// Describes the matrix that a text as for `Matrix::open` names; for a `.safetensors` file without a tensor, all
 /// tensors in the order of their names.
-pub fn describe(spec: &OsStr) -> Result<Vec<Described>, MatrixError> {
+pub fn describe(spec: &OsStr) -> Result<Vec<MatrixDescription>, MatrixError> {
     if let Some(parsed) = spec.to_str().and_then(generate::parse) {
         let name = spec.to_string_lossy();
         let (_, shape, dtype) = parsed?;
@@ -62,10 +62,18 @@ pub fn describe(spec: &OsStr) -> Result<Vec<Described>, MatrixError> {
         };
         shape.check_sides(&name)?;
         let format = if name.starts_with("random") { "random" } else { "identity" };
-        let (dims, order) = (vec![shape.rows, shape.cols], Order::Generated);
+        let (dims, order) = (vec![shape.rows, shape.cols], StorageOrder::Generated);
         let dtype_name = dtype.name().to_owned();
         let product = Ok(dtype);
-        return Ok(vec![Described { format, tensor: None, dims, dtype: dtype_name, product, order, bytes }]);
+        return Ok(vec![MatrixDescription {
+            format,
+            tensor: None,
+            dims,
+            dtype: dtype_name,
+            product,
+            order,
+            bytes,
+        }]);
     }
     let operand = Operand::of(spec);
     let (map, _) = map::map_file(operand.path)?;

@@ -10,7 +10,7 @@
 //! Deliberately absent: complex and hermitian matrices (refused by name), and sparse products: the matrix is made
 //! dense, and one that would not fit in memory is refused with the numbers.
 
-use crate::file::{Contents, Described, Order};
+use crate::file::{Contents, MatrixDescription, StorageOrder};
 use crate::{Buffer, DType, Element, Layout, Matrix, MatrixError, Shape};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -76,20 +76,20 @@ pub(crate) fn open(name: &str, contents: Contents) -> Result<Matrix, MatrixError
 }
 
 /// Describes a file without reading its entries.
-pub(crate) fn describe(name: &str, text: &[u8]) -> Result<Described, MatrixError> {
+pub(crate) fn describe(name: &str, text: &[u8]) -> Result<MatrixDescription, MatrixError> {
     let mut lines = TextLines { rest: text, line: 0 };
     let head =
         read_head(&mut lines).map_err(|w| MatrixError::format(format!("{name}:{}", w.line), w.what))?;
     let dtype = head.dtype();
     let bytes = head.shape.bytes(dtype);
     let too_large = || MatrixError::TooLarge { name: name.to_owned(), shape: head.shape, dtype };
-    Ok(Described {
+    Ok(MatrixDescription {
         format: "mtx",
         tensor: None,
         dims: vec![head.shape.rows, head.shape.cols],
         dtype: head.words.clone(),
         product: head.shape.check_sides(name).map(|()| dtype).map_err(|e| e.to_string()),
-        order: if head.form == Form::Array { Order::Columns } else { Order::Sparse },
+        order: if head.form == Form::Array { StorageOrder::Columns } else { StorageOrder::Sparse },
         bytes: bytes.ok_or_else(too_large)?,
     })
 }

@@ -12,8 +12,8 @@
 
 use crate::element::{ByteOrder, FileElement};
 use crate::error::printable;
-use crate::file::{Contents, Described, Order};
-use crate::source::Found;
+use crate::file::{Contents, MatrixDescription, StorageOrder};
+use crate::source::FoundMatrix;
 use crate::{DType, Layout, Matrix, MatrixError, Shape};
 use descr::{Descr, element};
 use literal::Value;
@@ -60,7 +60,7 @@ pub(crate) fn write_header(shape: Shape, dtype: DType) -> Vec<u8> {
 /// The matrix in a file.
 pub(crate) fn open(name: &str, contents: Contents) -> Result<Matrix, MatrixError> {
     let header = parse((*contents.bytes).as_ref()).map_err(|what| MatrixError::format(name, what))?;
-    let found = Found {
+    let found = FoundMatrix {
         owner: contents.bytes,
         start: header.start,
         shape: header.shape,
@@ -73,17 +73,17 @@ pub(crate) fn open(name: &str, contents: Contents) -> Result<Matrix, MatrixError
 }
 
 /// Describes a file, whether it can be multiplied or not.
-pub(crate) fn describe(file: &[u8]) -> Result<Described, String> {
+pub(crate) fn describe(file: &[u8]) -> Result<MatrixDescription, String> {
     let raw = raw(file)?;
     let dtype = match &raw.descr {
         Descr::Name(text) => printable(text),
         Descr::Structure => "structure".to_owned(),
     };
     let product = element(&raw.descr).and_then(|(element, _)| sides(&raw.dims).map(|_| element.dtype()));
-    Ok(Described {
+    Ok(MatrixDescription {
         format: "npy",
         tensor: None,
-        order: if raw.fortran { Order::Columns } else { Order::Rows },
+        order: if raw.fortran { StorageOrder::Columns } else { StorageOrder::Rows },
         bytes: file.len() as u64 - raw.start as u64,
         dims: raw.dims,
         dtype,

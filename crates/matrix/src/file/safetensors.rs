@@ -10,8 +10,8 @@
 
 use crate::element::{ByteOrder, FileElement};
 use crate::error::printable;
-use crate::file::{Contents, Described, Order, similar};
-use crate::source::Found;
+use crate::file::{Contents, MatrixDescription, StorageOrder, similar};
+use crate::source::FoundMatrix;
 use crate::{Layout, Matrix, MatrixError, Shape, SharedBytes};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -48,7 +48,11 @@ pub(crate) fn open(path: &Path, tensor: Option<&str>, contents: Contents) -> Res
 
 /// Describes all tensors of a file in the order of their names, or the named one, whether they can be multiplied or
 /// not.
-pub(crate) fn describe(file: &str, tensor: Option<&str>, bytes: &[u8]) -> Result<Vec<Described>, String> {
+pub(crate) fn describe(
+    file: &str,
+    tensor: Option<&str>,
+    bytes: &[u8],
+) -> Result<Vec<MatrixDescription>, String> {
     let (metadata, _) = metadata(bytes)?;
     let names = match tensor {
         Some(tensor) if metadata.info(tensor).is_none() => return Err(absent(file, tensor, &metadata)),
@@ -58,13 +62,13 @@ pub(crate) fn describe(file: &str, tensor: Option<&str>, bytes: &[u8]) -> Result
     let described = |name: String| {
         let info = metadata.info(&name)?;
         let product = element(info.dtype).and_then(|element| sides(info).map(|_| element.dtype()));
-        Some(Described {
+        Some(MatrixDescription {
             format: "safetensors",
             tensor: Some(name),
             dims: info.shape.iter().map(|side| *side as u64).collect(),
             dtype: format!("{:?}", info.dtype),
             product,
-            order: Order::Rows,
+            order: StorageOrder::Rows,
             bytes: (info.data_offsets.1 as u64).saturating_sub(info.data_offsets.0 as u64),
         })
     };
@@ -82,7 +86,7 @@ fn metadata(bytes: &[u8]) -> Result<(Metadata, usize), String> {
     Ok((metadata, data))
 }
 
-fn find(file: &str, tensor: Option<&str>, owner: SharedBytes) -> Result<Found, String> {
+fn find(file: &str, tensor: Option<&str>, owner: SharedBytes) -> Result<FoundMatrix, String> {
     let bytes = (*owner).as_ref();
     let (metadata, data) = metadata(bytes)?;
     let Some(tensor) = tensor else {
@@ -99,7 +103,7 @@ fn find(file: &str, tensor: Option<&str>, owner: SharedBytes) -> Result<Found, S
         ));
     }
     let (start, layout, order) = (data + from, Layout::RowMajor, ByteOrder::Little);
-    Ok(Found { owner, start, shape, is_vector, layout, element, order })
+    Ok(FoundMatrix { owner, start, shape, is_vector, layout, element, order })
 }
 
 /// All names.

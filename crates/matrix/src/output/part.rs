@@ -11,7 +11,7 @@
 //! Deliberately absent: which parts of an unfinished file are valid. The journal records that.
 
 use crate::MatrixError;
-use crate::replace::{Destination, Replacement};
+use crate::replace::{OutputTarget, Replacement};
 use memmap2::{MmapOptions, MmapRaw};
 #[cfg(target_os = "linux")]
 use rustix::fs::FallocateFlags;
@@ -57,9 +57,9 @@ impl PartFile {
         if OTHER_FORMATS.contains(&ending.as_str()) {
             return refuse("results are written as .npy; choose a name that ends in .npy");
         }
-        match Destination::of(path)? {
-            Destination::File(place) => Ok(Self(place.begin()?)),
-            Destination::Stream => refuse(
+        match OutputTarget::of(path)? {
+            OutputTarget::File(place) => Ok(Self(place.begin()?)),
+            OutputTarget::Stream => refuse(
                 "is not a regular file, and C is written in any order; choose a file, or write it to standard output with -o -",
             ),
         }

@@ -5,17 +5,17 @@ use super::form::{assert_covers, assert_fits};
 use super::*;
 
 /// Operands in files of the right type; operands whose panels are made; and no journal.
-const LYING: Making = Making { a: false, b: false };
-const MADE: Making = Making { a: true, b: true };
+const LYING: MadeOperands = MadeOperands { a: false, b: false };
+const MADE: MadeOperands = MadeOperands { a: true, b: true };
 
-fn early(wish: Wish, making: Making) -> Wish {
+fn early(wish: Wish, making: MadeOperands) -> Wish {
     Wish { tiles_early: Some(making), ..wish }
 }
 
 /// A machine alone, as in a default local run.
 fn alone(threads: u32, p: &Problem, wish: &Wish) -> Plan {
     let here = Machine { threads, link: None, ..machine("here", 30.0 * f64::from(threads), 16 << 30, 0.0) };
-    decide(p, Cut::default(), &here, &[], wish).unwrap().plan
+    decide(p, TileSize::default(), &here, &[], wish).unwrap().plan
 }
 
 #[test]
@@ -72,10 +72,12 @@ fn no_plan_takes_a_hundredth_longer_or_has_other_tiles() {
             for local in [false, true] {
                 let who = if local { Preference::Workers } else { Preference::Fastest };
                 let wish = Wish { who, ..Wish::AUTO };
-                let Ok(Decision { plan, .. }) = decide(&p, Cut::default(), &primary, &workers, &wish) else {
+                let Ok(Decision { plan, .. }) = decide(&p, TileSize::default(), &primary, &workers, &wish)
+                else {
                     continue;
                 };
-                let other = decide(&p, Cut::default(), &primary, &workers, &early(wish, LYING)).unwrap().plan;
+                let other =
+                    decide(&p, TileSize::default(), &primary, &workers, &early(wish, LYING)).unwrap().plan;
                 let what = format!("{name}, {m} x {n} x {k}");
                 assert_eq!(plan.regions, other.regions, "{what}");
                 assert!(other.predicted.seconds <= plan.predicted.seconds * 1.01, "{what}");
@@ -105,7 +107,7 @@ fn a_strategy_that_is_named_keeps_its_blocks_at_other_machines() {
     let primary = machine("primary", 10.0, 8 << 30, 0.0);
     let workers = vec![machine("w", 50.0, 8 << 30, 1170.0); 4];
     for strategy in ["naive", "row:4", "square:4", "reuse", "summa:2x2", "cuboid"] {
-        let plan = |wish: &Wish| decide(&p, Cut::default(), &primary, &workers, wish).unwrap().plan;
+        let plan = |wish: &Wish| decide(&p, TileSize::default(), &primary, &workers, wish).unwrap().plan;
         assert_eq!(plan(&early(by(strategy), LYING)), plan(&by(strategy)), "{strategy}");
     }
 }

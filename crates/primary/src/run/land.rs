@@ -11,7 +11,7 @@ use crate::aside::{AsideLines, Nowhere, bytes_of, copy_lines};
 use crate::bodies::Tile;
 use bramble_link::{ArrivedBody, Landing};
 use bramble_matrix::number::to_usize;
-use bramble_matrix::{Buffer, Lent, Rect};
+use bramble_matrix::{Buffer, Rect, TileLease};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{Destination, Place};
@@ -41,7 +41,7 @@ impl Core {
         }
         let lent = match self.partial.remove(&(peer, head.c)) {
             Some(lent) => lent,
-            None => self.output.lend(rect),
+            None => self.output.lease(rect),
         };
         let first = to_usize(head.first_line);
         Ok(Box::new(Tile::rows(lent, first..first + to_usize(head.lines))))
@@ -86,7 +86,7 @@ impl Core {
         if landing.is::<Nowhere>() {
             return Ok(());
         }
-        let lent = landing.downcast::<Lent>();
+        let lent = landing.downcast::<TileLease>();
         let lent = lent.map_err(|_| ProtocolError::new("it returned memory that is no part of C"))?;
         let rows = lent.rect().rows.len();
         if u64::from(head.first_line) + u64::from(head.lines) < rows {

@@ -75,7 +75,7 @@ impl Core {
 
     /// Copies a tile that is to be looked at.
     pub(super) fn take_look(&mut self, rect: Rect) {
-        let lent = self.output.lend(rect);
+        let lent = self.output.lease(rect);
         let bytes = lent.lines().saturating_mul(lent.line_bytes());
         let mut copy = Buffer::untouched(bytes).ok();
         if let Some(copy) = &mut copy {

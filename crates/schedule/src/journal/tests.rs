@@ -3,7 +3,7 @@
 
 use super::*;
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Problem, Wish, decide};
+use bramble_plan::{LinkRate, Machine, Plan, Problem, TileSize, Wish, decide};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,7 +24,7 @@ fn plan(strategy: &str) -> Plan {
         memory_rate: None,
     };
     let wish = Wish { strategy: Some(strategy.parse().unwrap()), ..Wish::AUTO };
-    let cut = Cut { tile: Some(8), depth: Some(8) };
+    let cut = TileSize { tile: Some(8), depth: Some(8) };
     decide(&p, cut, &machine, std::slice::from_ref(&machine), &wish).unwrap().plan.unpredicted()
 }
 

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 const CELLS: u64 = 64;
 
 /// The leased rectangles.
-pub(super) struct Ledger {
+pub(super) struct LeaseTable {
     shape: Shape,
     /// Rows and columns of a cell.
     cell: (u64, u64),
@@ -25,7 +25,7 @@ pub(super) struct Ledger {
     count: usize,
 }
 
-impl Ledger {
+impl LeaseTable {
     pub(super) fn new(shape: Shape) -> Self {
         let cell = (shape.rows.div_ceil(CELLS).max(1), shape.cols.div_ceil(CELLS).max(1));
         Self { shape, cell, cells: vec![Vec::new(); (CELLS * CELLS) as usize], count: 0 }
@@ -90,22 +90,22 @@ mod tests {
             (rows, cols) in (1u64..300, 1u64..300),
             steps in prop::collection::vec(((0u64..300, 0u64..60), (0u64..300, 0u64..60), any::<bool>()), 1..60),
         ) {
-            let mut ledger = Ledger::new(Shape::new(rows, cols));
+            let mut table = LeaseTable::new(Shape::new(rows, cols));
             let mut lent: Vec<Rect> = Vec::new();
             for (r, c, give_back) in steps {
                 if give_back && !lent.is_empty() {
-                    ledger.give_back(lent.swap_remove(0));
+                    table.give_back(lent.swap_remove(0));
                     continue;
                 }
                 let (r0, c0) = (r.0.min(rows), c.0.min(cols));
                 let new = rect((r0, r.1.min(rows - r0)), (c0, c.1.min(cols - c0)));
                 let free = lent.iter().all(|other| other.disjoint(new));
-                prop_assert_eq!(ledger.take(new).is_ok(), free);
+                prop_assert_eq!(table.take(new).is_ok(), free);
                 if free {
                     lent.push(new);
                 }
                 let real = lent.iter().filter(|r| !is_empty(**r)).count();
-                prop_assert_eq!(ledger.count(), real);
+                prop_assert_eq!(table.count(), real);
             }
         }
     }

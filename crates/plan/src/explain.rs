@@ -1,13 +1,13 @@
 //! Explanations of a decision: the reason for a plan, for a machine without a share, and for the lack of room.
 
-use crate::search::{Found, Search, tries, unusable};
+use crate::search::{Search, SearchOutcome, tries, unusable};
 use crate::team::least_memory;
-use crate::{Base, LeftOut, Machine, Plan, PlanError, Preference, Strategy};
+use crate::{Base, Machine, Plan, PlanError, Preference, Strategy, UnusedMachine};
 use std::fmt::Write;
 
 impl Search<'_> {
     /// Every worker without a share, with the reason.
-    pub(crate) fn left_out(&self, best: &Plan, alone: bool) -> Vec<LeftOut> {
+    pub(crate) fn left_out(&self, best: &Plan, alone: bool) -> Vec<UnusedMachine> {
         let used: Vec<usize> = best.members.iter().map(|m| m.machine).collect();
         let explained = tries(used.len());
         let mut left = Vec::new();
@@ -28,13 +28,13 @@ impl Search<'_> {
             } else {
                 "it would not make the product faster".to_owned()
             };
-            left.push(LeftOut { name: machine.name.clone(), reason });
+            left.push(UnusedMachine { name: machine.name.clone(), reason });
         }
         left
     }
 
     /// The decision in one sentence.
-    pub(crate) fn sentence(&self, best: &Plan, found: &Found, alone: bool) -> String {
+    pub(crate) fn sentence(&self, best: &Plan, found: &SearchOutcome, alone: bool) -> String {
         let by = match best.strategy {
             Strategy { base: Base::Reuse, levels: 0 } => String::new(),
             strategy => format!(" by {strategy}"),

@@ -5,9 +5,9 @@
 //!
 //! Invariants: the elements of two `TileLease`s are disjoint (the table ensures it). A `Frozen` exists only when
 //! nothing is leased, and from then on nothing can be: so no reader coexists with a writer.
-#![allow(unsafe_code)] // Tiles of one map interleave in memory; only the ledger knows that they are disjoint.
+#![allow(unsafe_code)] // Tiles of one map interleave in memory; only the table knows that they are disjoint.
 
-use super::ledger::Ledger;
+use super::lease_table::LeaseTable;
 use crate::{DType, Element, Rect, Shape, Span, ViewMut};
 use memmap2::MmapRaw;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ pub(super) struct Shared {
     data_start: usize,
     shape: Shape,
     dtype: DType,
-    ledger: Mutex<Ledger>,
+    table: Mutex<LeaseTable>,
 }
 
 impl Shared {
@@ -28,7 +28,7 @@ impl Shared {
         let end = shape.bytes(dtype).and_then(|bytes| bytes.checked_add(data_start as u64));
         assert!(end.is_some_and(|end| end <= map.len() as u64), "a map shorter than its matrix");
         assert!(data_start.is_multiple_of(dtype.size_bytes()), "elements must be aligned");
-        Self { map, data_start, shape, dtype, ledger: Mutex::new(Ledger::new(shape)) }
+        Self { map, data_start, shape, dtype, table: Mutex::new(LeaseTable::new(shape)) }
     }
 
     pub(super) fn shape(&self) -> Shape {
@@ -38,7 +38,7 @@ impl Shared {
         self.dtype
     }
     pub(super) fn lent(&self) -> usize {
-        self.ledger().count()
+        self.table().count()
     }
     /// Waits until all earlier data is on the disk. Only for the map of a file.
     pub(super) fn flush(&self) -> std::io::Result<()> {
@@ -71,8 +71,8 @@ impl Shared {
     }
 
     /// A panic of another holder leaves the table intact: it is changed only after all its checks.
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, LeaseTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Pointer to an element in the map, or to the first byte for a rectangle without elements.
@@ -89,14 +89,14 @@ impl Shared {
 
 /// Exclusive access to a rectangle of the output, ended by dropping it. It keeps the memory alive, and may move to
 /// another thread.
-pub struct Lent {
+pub struct TileLease {
     shared: Arc<Shared>,
     rect: Rect,
 }
 
-impl Lent {
+impl TileLease {
     pub(super) fn new(shared: &Arc<Shared>, rect: Rect) -> Self {
-        let taken = shared.ledger().take(rect);
+        let taken = shared.table().take(rect);
         if let Err(other) = taken {
             panic!("{rect} overlaps {other}, which is still lent");
         }
@@ -163,27 +163,27 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for TileLease {
     fn drop(&mut self) {
-        self.shared.ledger().give_back(self.rect);
+        self.shared.table().give_back(self.rect);
     }
 }
 
-impl std::fmt::Debug for Lent {
+impl std::fmt::Debug for TileLease {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Lent({} {})", self.rect, self.dtype())
+        write!(f, "TileLease({} {})", self.rect, self.dtype())
     }
 }
 
 /// A lease of the whole map for reading.
-pub(super) struct Reading(Lent);
+pub(super) struct Reading(TileLease);
 
 impl Reading {
     /// `None` if a rectangle is leased: its holder may be writing.
     pub(super) fn new(shared: &Arc<Shared>) -> Option<Self> {
         let rect = Rect::new(Span::new(0, shared.shape.rows), Span::new(0, shared.shape.cols));
-        let taken = shared.ledger().take(rect).is_ok();
-        taken.then(|| Self(Lent { shared: shared.clone(), rect }))
+        let taken = shared.table().take(rect).is_ok();
+        taken.then(|| Self(TileLease { shared: shared.clone(), rect }))
     }
 
     pub(super) fn data_start(&self) -> usize {
