@@ -5,7 +5,7 @@
 
 use crate::memory::within;
 use bramble_matrix::{DType, Digest128};
-use bramble_plan::{TileSize, LinkRate, Machine, Plan, Problem, Wish, decide};
+use bramble_plan::{TileSize, LinkRate, Machine, Plan, Problem, PlanOptions, decide};
 use bramble_schedule::journal::{Action, Event, Head, Journal, Log, RECORD_BYTES, read, seal};
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ fn head() -> Head {
         memory_rate: None,
     };
     let cut = TileSize { tile: Some(8), depth: Some(8) };
-    let Ok(decision) = decide(&p, cut, &machine, std::slice::from_ref(&machine), &Wish::AUTO) else {
+    let Ok(decision) = decide(&p, cut, &machine, std::slice::from_ref(&machine), &PlanOptions::AUTO) else {
         panic!("a machine with this much memory can do a small product");
     };
     let (a, b) = (Digest128([1; 16]), Digest128([2; 16]));

@@ -4,7 +4,7 @@
 
 use bramble_matrix::DType;
 use bramble_plan::{
-    LinkRate, Machine, PanelOrder, Plan, Preference, Problem, Relay, Strategy, TileSize, Wish, decide,
+    LinkRate, Machine, PanelOrder, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize, decide,
 };
 use bramble_sim::{Report, Setting, simulate};
 
@@ -28,7 +28,13 @@ fn problem(m: u64, n: u64, k: u64) -> Problem {
 
 fn planned(p: &Problem, cut: TileSize, machines: &[Machine], strategy: &str, reproducible: bool) -> Plan {
     let strategy = Some(strategy.parse::<Strategy>().unwrap());
-    let wish = Wish { strategy, who: Preference::Workers, reproducible, relay: Relay::Off, ..Wish::AUTO };
+    let wish = PlanOptions {
+        strategy,
+        who: Preference::Workers,
+        reproducible,
+        relay: Relay::Off,
+        ..PlanOptions::AUTO
+    };
     decide(p, cut, &machines[0], &machines[1..], &wish).unwrap().plan
 }
 
@@ -137,7 +143,7 @@ fn operands_leave_the_primary_once_where_workers_pass_them_on() {
     for strategy in ["summa:2x4", "summa:4x2", "reuse", "cuboid:2x4x1", "cuboid:1x8x1"] {
         let run = |relay| {
             let strategy = Some(strategy.parse::<Strategy>().unwrap());
-            let wish = Wish { strategy, who: Preference::Workers, relay, ..Wish::AUTO };
+            let wish = PlanOptions { strategy, who: Preference::Workers, relay, ..PlanOptions::AUTO };
             let plan = decide(&p, TileSize::default(), &machines[0], &machines[1..], &wish).unwrap().plan;
             assert_eq!(plan.relay, relay == Relay::On, "{strategy:?}");
             (simulate(&plan, &machines, &Setting::ideal()), plan.predicted)
@@ -287,7 +293,11 @@ fn what_comes_home_in_other_orders_takes_as_long_as_was_predicted() {
     for (n, gflops, bytes_per_s, order, most) in cases {
         let p = Problem { dtype: DType::F32, ..problem(n, n, n) };
         let machines = four_equal(gflops, bytes_per_s);
-        let wish = Wish { strategy: Some("reuse".parse().unwrap()), who: Preference::Workers, ..Wish::AUTO };
+        let wish = PlanOptions {
+            strategy: Some("reuse".parse().unwrap()),
+            who: Preference::Workers,
+            ..PlanOptions::AUTO
+        };
         let plan = decide(&p, TileSize::default(), &machines[0], &machines[1..], &wish).unwrap().plan;
         assert_eq!(plan.members[0].shares[0].order, order, "{n}, {bytes_per_s}");
         let report = simulate(&plan, &machines, &Setting::measured());

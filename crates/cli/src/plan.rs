@@ -18,7 +18,7 @@ use crate::levels;
 use crate::operands;
 use crate::team::{Gathered, Purpose, Team, check_kernel};
 use crate::until::{Ended, done_or_signal};
-use bramble_plan::{Machine, MadeOperands, Problem, TileSize, Wish, decide, memory_to_ask};
+use bramble_plan::{Machine, MadeOperands, PlanOptions, Problem, TileSize, decide, memory_to_ask};
 use bramble_primary::{PrimaryError, Survey, Surveyed, survey};
 use bramble_worker::host_name;
 use picture::Look;
@@ -148,12 +148,12 @@ fn cut_of(args: &PlanArgs, problem: &Problem) -> TileSize {
 }
 
 /// What is wanted of the plan, with what goes with the kernel: levels of a plan do not go with a kernel's.
-fn wish_of(args: &PlanArgs, problem: &Problem, workers_only: bool) -> Wish {
+fn wish_of(args: &PlanArgs, problem: &Problem, workers_only: bool) -> PlanOptions {
     let wish = args.cut.wish(workers_only);
     let elementwise = wish.elementwise || levels::is_norm_wise(args.cut.kernel(), problem.dtype);
     // As for a product with -o, which keeps a journal.
     let tiles_early = Some(MadeOperands { a: !problem.sends_a, b: !problem.sends_b });
-    Wish { elementwise, tiles_early, ..wish }
+    PlanOptions { elementwise, tiles_early, ..wish }
 }
 
 /// Asks the machines that are there.

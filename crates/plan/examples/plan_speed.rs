@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout)] // It is what the example is for.
 
 use bramble_matrix::DType;
-use bramble_plan::{LinkRate, Machine, Preference, Problem, TileSize, Wish, decide};
+use bramble_plan::{LinkRate, Machine, PlanOptions, Preference, Problem, TileSize, decide};
 use std::time::Instant;
 
 fn machines(count: usize, alike: bool) -> Vec<Machine> {
@@ -60,10 +60,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             sends_b: true,
         };
         let workers = machines(count, alike);
-        let mut wishes =
-            vec![("auto", Wish::AUTO), ("all workers", Wish { who: Preference::Workers, ..Wish::AUTO })];
+        let mut wishes = vec![
+            ("auto", PlanOptions::AUTO),
+            ("all workers", PlanOptions { who: Preference::Workers, ..PlanOptions::AUTO }),
+        ];
         for strategy in ["reuse", "cuboid", "naive"] {
-            let wish = Wish { strategy: Some(strategy.parse()?), who: Preference::Workers, ..Wish::AUTO };
+            let wish = PlanOptions {
+                strategy: Some(strategy.parse()?),
+                who: Preference::Workers,
+                ..PlanOptions::AUTO
+            };
             wishes.push((strategy, wish));
         }
         for (name, wish) in wishes {

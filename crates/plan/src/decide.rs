@@ -35,7 +35,7 @@ pub enum Relay {
 
 /// The user's requirements on a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct PlanOptions {
     /// The strategy; `None` leaves it to the prediction.
     pub strategy: Option<Strategy>,
     /// The machines that may be chosen.
@@ -51,7 +51,7 @@ pub struct Wish {
     pub tiles_early: Option<MadeOperands>,
 }
 
-impl Wish {
+impl PlanOptions {
     /// The least predicted time, without other requirements.
     pub const AUTO: Self = Self {
         strategy: None,
@@ -186,7 +186,7 @@ pub fn decide(
     cut: TileSize,
     primary: &Machine,
     workers: &[Machine],
-    wish: &Wish,
+    wish: &PlanOptions,
 ) -> Result<Decision, PlanError> {
     let with = |cut: TileSize| decide_with(problem, cut, primary, workers, wish);
     let (decision, cut) = match with(cut) {
@@ -274,7 +274,7 @@ fn machines_of(primary: &Machine, workers: &[Machine]) -> Vec<Machine> {
 /// tiles of the last panel end the product, and smaller panels have fewer of them. Never if the bits must not
 /// depend on the machines, nor if most of the product goes step by step: then computing is the limit, and small
 /// tiles are slower in a way that the model does not know.
-fn finer(cut: TileSize, plan: &Plan, wish: &Wish) -> Option<TileSize> {
+fn finer(cut: TileSize, plan: &Plan, wish: &PlanOptions) -> Option<TileSize> {
     let grid = &plan.regions.first()?.grid;
     let go_home_early = shares(plan).any(|s| s.order != PanelOrder::Steps);
     let has_halves = grid.tile_rows == grid.tile_cols && grid.tile_rows.is_multiple_of(512);
@@ -295,7 +295,7 @@ fn decide_with(
     cut: TileSize,
     primary: &Machine,
     workers: &[Machine],
-    wish: &Wish,
+    wish: &PlanOptions,
 ) -> Result<Decision, PlanError> {
     let machines = machines_of(primary, workers);
     let regions = regions(problem, cut, wish)?;
@@ -351,13 +351,17 @@ fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
 }
 
 /// The most memory that any one worker could use under any plan.
-pub fn memory_to_ask(problem: &Problem, cut: TileSize, wish: &Wish) -> Result<u64, PlanError> {
+pub fn memory_to_ask(problem: &Problem, cut: TileSize, wish: &PlanOptions) -> Result<u64, PlanError> {
     let all = regions(problem, cut, wish)?;
     Ok(all.iter().map(|(_, r)| crate::memory_wanted(r, problem.element_bytes())).max().unwrap_or(0))
 }
 
 /// The regions for each allowed number of levels.
-fn regions(problem: &Problem, cut: TileSize, wish: &Wish) -> Result<Vec<(u32, Vec<Region>)>, PlanError> {
+fn regions(
+    problem: &Problem,
+    cut: TileSize,
+    wish: &PlanOptions,
+) -> Result<Vec<(u32, Vec<Region>)>, PlanError> {
     let levels: Vec<u32> = match wish.strategy {
         Some(strategy) => vec![strategy.levels],
         None if wish.reproducible || wish.elementwise => vec![0],

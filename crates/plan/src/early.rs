@@ -10,7 +10,9 @@
 use crate::cost::Costs;
 use crate::memory::{CellCharges, EDGE_MAX};
 use crate::team::set_memory;
-use crate::{Base, BlockSize, Machine, Member, PanelOrder, Plan, Prediction, Recipe, Relay, Share, Wish};
+use crate::{
+    Base, BlockSize, Machine, Member, PanelOrder, Plan, PlanOptions, Prediction, Recipe, Relay, Share,
+};
 use bramble_matrix::Span;
 
 /// The operands whose panels are made each time they are needed: generated, or converted from another type. Other
@@ -88,7 +90,12 @@ fn is_whole(share: &Share, steps: u64) -> bool {
 }
 
 /// The plan with early tiles; unchanged if that would cost too much.
-pub(crate) fn with_early_tiles(plan: Plan, machines: &[Machine], wish: &Wish, making: MadeOperands) -> Plan {
+pub(crate) fn with_early_tiles(
+    plan: Plan,
+    machines: &[Machine],
+    wish: &PlanOptions,
+    making: MadeOperands,
+) -> Plan {
     if matches!(plan.strategy.base, Base::Naive | Base::Row(_) | Base::Square(_)) {
         return plan;
     }

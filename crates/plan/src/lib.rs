@@ -33,7 +33,7 @@ pub use charge::{MATRIX_BYTES_MIN, USE_BYTES, charged_bytes};
 pub use cost::{Limit, MachineCost, Prediction};
 pub use cut::partition;
 pub use decide::{
-    Considered, Decision, PlanError, Preference, Relay, UnusedMachine, Wish, decide, memory_to_ask,
+    Considered, Decision, PlanError, PlanOptions, Preference, Relay, UnusedMachine, decide, memory_to_ask,
 };
 pub use early::MadeOperands;
 pub use extent::{Extent, StrassenObjection};

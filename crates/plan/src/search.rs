@@ -10,7 +10,7 @@ use crate::cost::Costs;
 use crate::memory::CellCharges;
 use crate::team::{TeamInput, plan_team};
 use crate::winograd::Recipe;
-use crate::{Base, Considered, Machine, Plan, Preference, Problem, Region, Strategy, Wish};
+use crate::{Base, Considered, Machine, Plan, PlanOptions, Preference, Problem, Region, Strategy};
 use std::collections::BTreeMap;
 
 /// C, cut for some number of levels.
@@ -26,7 +26,7 @@ pub(crate) struct Search<'a> {
     pub(crate) problem: &'a Problem,
     /// The machines, the primary first.
     pub(crate) machines: &'a [Machine],
-    pub(crate) wish: &'a Wish,
+    pub(crate) wish: &'a PlanOptions,
     grounds: Vec<Ground<'a>>,
 }
 
@@ -116,7 +116,7 @@ impl<'a> Search<'a> {
     pub(crate) fn new(
         problem: &'a Problem,
         machines: &'a [Machine],
-        wish: &'a Wish,
+        wish: &'a PlanOptions,
         regions: &'a [(u32, Vec<Region>)],
     ) -> Self {
         let ground = |(levels, regions): &'a (u32, Vec<Region>)| {

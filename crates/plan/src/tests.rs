@@ -38,9 +38,9 @@ fn machine(name: &str, gflops: f64, memory_bytes: u64, mb_per_s: f64) -> Machine
 }
 
 /// All workers, by that strategy, without relaying.
-fn by(strategy: &str) -> Wish {
+fn by(strategy: &str) -> PlanOptions {
     let strategy = Some(strategy.parse().unwrap());
-    Wish { strategy, who: Preference::Workers, relay: Relay::Off, ..Wish::AUTO }
+    PlanOptions { strategy, who: Preference::Workers, relay: Relay::Off, ..PlanOptions::AUTO }
 }
 
 /// A plan for those workers by a strategy.

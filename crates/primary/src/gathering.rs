@@ -14,7 +14,7 @@ use crate::opening::{Opening, Session, dismiss, one_kernel, open};
 use crate::product::{Ends, Request, Watch};
 use crate::run::{Comers, Kernels};
 use bramble_matrix::Winograd;
-use bramble_plan::{Decision, Plan, Problem, Wish, memory_to_ask};
+use bramble_plan::{Decision, Plan, PlanOptions, Problem, memory_to_ask};
 use bramble_schedule::message::Wants;
 
 /// Everybody who can take part.
@@ -32,7 +32,7 @@ pub(crate) struct Gathered {
     pub(crate) comers: Option<Comers>,
     /// How kernels among them cut products that multiply by Strassen's method, and what is wanted of a plan for these.
     pub(crate) rules: Vec<Winograd>,
-    pub(crate) wish: Wish,
+    pub(crate) wish: PlanOptions,
 }
 
 /// Opens and measures everybody.

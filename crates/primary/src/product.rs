@@ -19,7 +19,7 @@ use bramble_kernel::factors;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span};
-use bramble_plan::{Decision, Machine, MadeOperands, Problem, TileSize, Wish};
+use bramble_plan::{Decision, Machine, MadeOperands, PlanOptions, Problem, TileSize};
 use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
 use std::rc::Rc;
@@ -44,7 +44,7 @@ pub struct Request {
     /// Kernel by name, or `auto`.
     pub kernel: String,
     /// What is wanted of the plan.
-    pub wish: Wish,
+    pub wish: PlanOptions,
     /// Names the strategy or kernel that replaces one that the user has ordered, and the reason. `None` in a new request.
     pub instead: Option<String>,
     /// Most bytes that any one worker is sent before it frees some.
@@ -162,7 +162,7 @@ pub async fn multiply(request: Request, ends: Ends, watch: &dyn Watch) -> Result
     let wants = Wants { log: recorder.is_on(), account: request.account };
     let mut gathered = gather(&request, &problem, ends, wants, watch).await?;
     let making = MadeOperands { a: request.a.is_made(), b: request.b.is_made() };
-    request.wish = Wish { tiles_early: request.journal.as_ref().map(|_| making), ..gathered.wish };
+    request.wish = PlanOptions { tiles_early: request.journal.as_ref().map(|_| making), ..gathered.wish };
     let everybody = std::iter::once(&gathered.local).chain(&gathered.workers);
     strassen::check_own_kernels(&request, &problem, everybody, measured).await?;
     let before = request.journal.as_ref().and_then(|journal| journal.before.as_deref());

@@ -4,7 +4,7 @@
 
 mod world;
 
-use bramble_plan::{Base, Problem, Strategy as Cutting, TileSize, Wish};
+use bramble_plan::{Base, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use bramble_schedule::primary::{Action, Event};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use world::{Setting, World, cutting, problem};
 
 /// Runs a product in which one machine's results are wrong, and has what is wrong made again. How many tiles that were; `None`
 /// where the product does not fit.
-fn mended(p: &Problem, setting: &Setting, wish: &Wish, liar: usize, choices: &[u32]) -> Option<usize> {
+fn mended(p: &Problem, setting: &Setting, wish: &PlanOptions, liar: usize, choices: &[u32]) -> Option<usize> {
     let mut whole =
         World::new(p, &Setting { deaths: Vec::new(), joins: Vec::new(), ..setting.clone() }, wish)?;
     whole.run(&[]);
@@ -75,7 +75,7 @@ proptest! {
         let setting = Setting {
             cut, memories, shared, relay, steals, columns, slow, deaths, joins, recovers: true, reserve: true, ..Setting::PLAIN
         };
-        let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
+        let wish = PlanOptions { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..PlanOptions::AUTO };
         let peers = setting.memories.len();
         mended(&p, &setting, &wish, liar % peers, &choices);
     }
@@ -87,7 +87,8 @@ fn every_strategy_is_mended() {
     for (base, levels, reproducible) in world::kinds() {
         for seed in 0..6u32 {
             let p = problem(45, 40, 50, seed.is_multiple_of(2), seed.is_multiple_of(3));
-            let wish = Wish { strategy: Some(Cutting { base, levels }), reproducible, ..Wish::AUTO };
+            let wish =
+                PlanOptions { strategy: Some(Cutting { base, levels }), reproducible, ..PlanOptions::AUTO };
             let setting = Setting {
                 cut: TileSize { tile: Some(4), depth: Some(4) },
                 memories: vec![400_000, 60_000, 200_000, 90_000],
@@ -114,7 +115,7 @@ fn all_there(base: Base) -> World {
         recovers: true,
         ..Setting::PLAIN
     };
-    let wish = Wish { strategy: Some(Cutting::plain(base)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(base)), ..PlanOptions::AUTO };
     let mut world = World::new(&p, &setting, &wish).unwrap();
     world.primary = world.primary.inspected();
     world.run(&[]);

@@ -5,7 +5,7 @@
 
 mod world;
 
-use bramble_plan::{Base, Problem, Strategy as Cutting, TileSize, Wish};
+use bramble_plan::{Base, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use proptest::prelude::*;
 use world::{Setting, World, cutting, problem};
 
@@ -18,7 +18,7 @@ fn revived(
     p: &Problem,
     settings: &[Setting],
     lives: &[Life],
-    wish: &Wish,
+    wish: &PlanOptions,
     choices: &[u32],
 ) -> Option<Vec<usize>> {
     let mut whole = World::new(p, &Setting { deaths: Vec::new(), ..settings[0].clone() }, wish)?;
@@ -67,7 +67,7 @@ proptest! {
         let deaths = if shared == 1 { Vec::new() } else { deaths };
         let setting = Setting { cut, memories: first, shared, relay, steals, columns, recovers: true, ..Setting::PLAIN };
         let other = Setting { memories: second, deaths, reserve: true, columns: 0, ..setting.clone() };
-        let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
+        let wish = PlanOptions { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..PlanOptions::AUTO };
         revived(&p, &[setting, other], &lives, &wish, &choices);
     }
 }
@@ -78,7 +78,8 @@ fn every_strategy_goes_on() {
     for (base, levels, reproducible) in world::kinds() {
         for seed in 0..6u64 {
             let p = problem(45, 40, 50, seed.is_multiple_of(2), seed.is_multiple_of(3));
-            let wish = Wish { strategy: Some(Cutting { base, levels }), reproducible, ..Wish::AUTO };
+            let wish =
+                PlanOptions { strategy: Some(Cutting { base, levels }), reproducible, ..PlanOptions::AUTO };
             let setting = Setting {
                 cut: TileSize { tile: Some(4), depth: Some(4) },
                 memories: vec![400_000, 60_000, 200_000, 90_000],
@@ -107,7 +108,7 @@ fn a_product_that_is_stopped_sends_nothing_more_and_what_is_under_way_lands() {
         recovers: true,
         ..Setting::PLAIN
     };
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Naive)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Naive)), ..PlanOptions::AUTO };
     let mut world = World::new(&p, &setting, &wish).unwrap();
     let mut whole = World::new(&p, &setting, &wish).unwrap();
     whole.run(&[]);
@@ -132,7 +133,7 @@ fn of_a_product_that_was_complete_nobody_who_is_here_made_anything() {
         recovers: true,
         ..Setting::PLAIN
     };
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Reuse)), ..PlanOptions::AUTO };
     let mut whole = World::new(&p, &setting, &wish).unwrap();
     whole.run(&[]);
     assert!(whole.primary.owner_of(0, 0).is_some());

@@ -7,8 +7,8 @@ use crate::fault::Faults;
 use crate::random::Random;
 use bramble_matrix::DType;
 use bramble_plan::{
-    Base, LinkRate, Machine, MadeOperands, PanelOrder, Plan, Preference, Problem, Relay, Strategy, TileSize,
-    Wish, decide,
+    Base, LinkRate, Machine, MadeOperands, PanelOrder, Plan, PlanOptions, Preference, Problem, Relay,
+    Strategy, TileSize, decide,
 };
 use bramble_schedule::primary::{PeerInfo, Referred};
 use std::fmt::{self, Display, Formatter};
@@ -78,7 +78,7 @@ impl Scenario {
         let machines = machines(&p, seconds, (workers, comers), random);
         let levels = if values == Values::Digits || random.chance(0.7) { 0 } else { 1 + random.below(2) };
         let levels = u32::try_from(levels).unwrap_or(0);
-        let wish = Wish {
+        let wish = PlanOptions {
             strategy: Some(Strategy { base: base(random), levels }),
             who: *random.one_of(&[Preference::Workers, Preference::Workers, Preference::Fastest]),
             reproducible: levels == 0 && random.chance(0.3),

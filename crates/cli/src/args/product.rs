@@ -7,7 +7,7 @@ use crate::quantity::{duration, number, size};
 use crate::ranks::Ranks;
 use bramble_kernel::{Choice, KernelName};
 use bramble_matrix::{DType, Effort, Shape};
-use bramble_plan::{Preference, Relay, Strategy, TileSize, Wish};
+use bramble_plan::{PlanOptions, Preference, Relay, Strategy, TileSize};
 use bramble_worker::limits::AWAIT_MAX;
 use clap::{Args, ValueEnum};
 use std::ffi::{OsStr, OsString};
@@ -192,9 +192,9 @@ impl CutArgs {
     }
 
     /// What is wanted of a plan. `workers_only`: the workers are there to be used, whatever is predicted.
-    pub(crate) fn wish(&self, workers_only: bool) -> Wish {
+    pub(crate) fn wish(&self, workers_only: bool) -> PlanOptions {
         let is_named = self.strategy.0.is_some();
-        Wish {
+        PlanOptions {
             strategy: self.strategy.0,
             who: if workers_only || is_named { Preference::Workers } else { Preference::Fastest },
             reproducible: self.reproducible,

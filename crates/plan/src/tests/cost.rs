@@ -73,7 +73,7 @@ proptest! {
         let workers = vec![machine("w", 10.0, 1 << 25, 100.0); workers];
         let reproducible = reproducible && strategy.levels == 0;
         let relay = Relay::Off;
-        let wish = Wish { strategy: Some(strategy), who: Preference::Workers, reproducible, relay, ..Wish::AUTO };
+        let wish = PlanOptions { strategy: Some(strategy), who: Preference::Workers, reproducible, relay, ..PlanOptions::AUTO };
         let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         let Ok(decision) = decide(&p, cut, &workers[0], &workers, &wish) else { return Ok(()) };
         let plan = decision.plan;
@@ -164,7 +164,7 @@ fn a_slow_link_has_less_and_what_does_not_help_is_named_with_numbers() {
     assert!(costs.len() == 3 && costs[1].part < costs[0].part * 0.8, "{costs:?}");
     let primary = machine("primary", 50.0, 8 << 30, 0.0);
     for rate in [0.1, 5.0] {
-        let decision = decide(&p, TileSize::default(), &primary, &workers(rate), &Wish::AUTO).unwrap();
+        let decision = decide(&p, TileSize::default(), &primary, &workers(rate), &PlanOptions::AUTO).unwrap();
         let left = decision.left_out.iter().find(|l| l.name == "slow").unwrap();
         let numbers = ["with it", "50.0 Gflop/s and"].iter().any(|n| left.reason.contains(n));
         assert!(numbers, "{}", left.reason);
@@ -186,7 +186,7 @@ fn chained_sums_cost_time_where_k_is_cut_and_nothing_where_it_is_not() {
     let p = problem(4096, 4096, 65536);
     let workers = vec![machine("w", 20.0, 8 << 30, 1000.0); 4];
     let seconds = |strategy: &str, reproducible| {
-        let wish = Wish { reproducible, ..by(strategy) };
+        let wish = PlanOptions { reproducible, ..by(strategy) };
         decide(&p, TileSize::default(), &workers[0], &workers, &wish).unwrap().plan.predicted.seconds
     };
     assert!(seconds("cuboid:1x1x4", true) > 2.0 * seconds("cuboid:1x1x4", false));
@@ -242,7 +242,7 @@ fn memory_binds_thin_products_and_no_square_ones() {
     let alone = |bytes_per_s: f64, p: &Problem| {
         let memory_rate = Some(MemoryRate { bytes_per_s, most_bytes_per_s: 2.0 * bytes_per_s });
         let own = Machine { link: None, memory_rate, ..machine("w", 100.0, 8 << 30, 1e8) };
-        decide(p, TileSize::default(), &own, &[], &Wish::AUTO).unwrap().plan
+        decide(p, TileSize::default(), &own, &[], &PlanOptions::AUTO).unwrap().plan
     };
     let dot = problem(1, 1, 20_000_000);
     let plan = alone(1e10, &dot);
@@ -260,7 +260,7 @@ fn memory_binds_thin_products_and_no_square_ones() {
 fn threads_share_k_where_c_is_small_and_their_number_changes_no_part() {
     let shares = |threads, reproducible, (m, n, k)| {
         let own = Machine { link: None, threads, ..machine("w", 100.0, 8 << 30, 1e8) };
-        let wish = Wish { reproducible, ..Wish::AUTO };
+        let wish = PlanOptions { reproducible, ..PlanOptions::AUTO };
         let plan = decide(&problem(m, n, k), TileSize::default(), &own, &[], &wish).unwrap().plan;
         let blocks = plan.members[0].shares[0].blocks_each_way().2;
         (plan.members[0].shares.clone(), blocks, plan.keeps_bits())

@@ -8,12 +8,12 @@ use super::*;
 const LYING: MadeOperands = MadeOperands { a: false, b: false };
 const MADE: MadeOperands = MadeOperands { a: true, b: true };
 
-fn early(wish: Wish, making: MadeOperands) -> Wish {
-    Wish { tiles_early: Some(making), ..wish }
+fn early(wish: PlanOptions, making: MadeOperands) -> PlanOptions {
+    PlanOptions { tiles_early: Some(making), ..wish }
 }
 
 /// A machine alone, as in a default local run.
-fn alone(threads: u32, p: &Problem, wish: &Wish) -> Plan {
+fn alone(threads: u32, p: &Problem, wish: &PlanOptions) -> Plan {
     let here = Machine { threads, link: None, ..machine("here", 30.0 * f64::from(threads), 16 << 30, 0.0) };
     decide(p, TileSize::default(), &here, &[], wish).unwrap().plan
 }
@@ -21,7 +21,7 @@ fn alone(threads: u32, p: &Problem, wish: &Wish) -> Plan {
 #[test]
 fn a_machine_by_itself_completes_tiles_all_the_time() {
     let p = problem(8000, 8000, 8000);
-    let classical = Wish { elementwise: true, ..Wish::AUTO };
+    let classical = PlanOptions { elementwise: true, ..PlanOptions::AUTO };
     assert_eq!(alone(2, &p, &classical).complete_together(), 1.0, "one block of all of C");
     for (threads, most) in [(1, 0.02), (2, 0.02), (4, 0.04), (16, 0.13)] {
         let plan = alone(threads, &p, &early(classical, LYING));
@@ -34,14 +34,14 @@ fn a_machine_by_itself_completes_tiles_all_the_time() {
         assert!(plan.members[0].blocks_at_once >= 2);
     }
     // A product of a fraction of a second is not cut.
-    let short = alone(2, &problem(1200, 1200, 1200), &early(Wish::AUTO, LYING));
+    let short = alone(2, &problem(1200, 1200, 1200), &early(PlanOptions::AUTO, LYING));
     assert_eq!(short.complete_together(), 1.0);
 }
 
 #[test]
 fn sums_of_strassens_method_are_not_made_ever_again() {
     for (strategy, most) in [("strassen:1", 0.25), ("strassen:2", 0.5)] {
-        let wish = Wish { strategy: Some(strategy.parse().unwrap()), ..Wish::AUTO };
+        let wish = PlanOptions { strategy: Some(strategy.parse().unwrap()), ..PlanOptions::AUTO };
         let (p, early) = (problem(16_000, 16_000, 16_000), early(wish, LYING));
         let (whole, plan) = (alone(2, &p, &wish), alone(2, &p, &early));
         assert!(plan.complete_together() <= most, "{strategy}: {}", plan.complete_together());
@@ -57,7 +57,7 @@ fn panels_that_are_made_are_not_made_ever_again() {
         let (down, across, _) = plan.members[0].shares[0].blocks_each_way();
         (across, down)
     };
-    let plan = alone(2, &p, &early(Wish::AUTO, MADE));
+    let plan = alone(2, &p, &early(PlanOptions::AUTO, MADE));
     let (a, b) = times(&plan);
     assert!(a == 1 && b <= 4, "A is made {a} times, B {b} times");
     assert_covers(&plan);
@@ -71,7 +71,7 @@ fn no_plan_takes_a_hundredth_longer_or_has_other_tiles() {
             let p = problem(m, n, k);
             for local in [false, true] {
                 let who = if local { Preference::Workers } else { Preference::Fastest };
-                let wish = Wish { who, ..Wish::AUTO };
+                let wish = PlanOptions { who, ..PlanOptions::AUTO };
                 let Ok(Decision { plan, .. }) = decide(&p, TileSize::default(), &primary, &workers, &wish)
                 else {
                     continue;
@@ -107,7 +107,8 @@ fn a_strategy_that_is_named_keeps_its_blocks_at_other_machines() {
     let primary = machine("primary", 10.0, 8 << 30, 0.0);
     let workers = vec![machine("w", 50.0, 8 << 30, 1170.0); 4];
     for strategy in ["naive", "row:4", "square:4", "reuse", "summa:2x2", "cuboid"] {
-        let plan = |wish: &Wish| decide(&p, TileSize::default(), &primary, &workers, wish).unwrap().plan;
+        let plan =
+            |wish: &PlanOptions| decide(&p, TileSize::default(), &primary, &workers, wish).unwrap().plan;
         assert_eq!(plan(&early(by(strategy), LYING)), plan(&by(strategy)), "{strategy}");
     }
 }

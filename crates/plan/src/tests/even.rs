@@ -19,7 +19,7 @@ fn parts_are_even_where_cells_are_few() {
             let workers: Vec<Machine> = speeds.iter().map(|s| machine("w", *s, 8 << 30, 1e5)).collect();
             for relay in [Relay::Off, Relay::On] {
                 let primary = machine("primary", 1.0, 1 << 40, 0.0);
-                let wish = Wish { relay, ..by("reuse") };
+                let wish = PlanOptions { relay, ..by("reuse") };
                 let plan = decide(&p, TileSize::default(), &primary, &workers, &wish).unwrap().plan;
                 let over = unevenness(&plan, speeds);
                 println!("{n}, {speeds:?}: {over:.4}");

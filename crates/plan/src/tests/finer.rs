@@ -3,12 +3,12 @@
 use super::*;
 
 /// 8192 × 8192 × 8192 in f32 by four workers of one thread, limited by the network.
-fn decided(cut: TileSize, wish: &Wish) -> Plan {
+fn decided(cut: TileSize, wish: &PlanOptions) -> Plan {
     let p = Problem { dtype: DType::F32, ..problem(8192, 8192, 8192) };
     let thread = |name| Machine { threads: 1, ..machine(name, 40.0, 8 << 30, 24.4) };
     let nic_bytes_per_s = Some(24.4e6);
     let primary = Machine { nic_bytes_per_s, link: None, gflops: 1.0, ..thread("primary") };
-    let wish = Wish { strategy: Some("reuse".parse().unwrap()), ..*wish };
+    let wish = PlanOptions { strategy: Some("reuse".parse().unwrap()), ..*wish };
     decide(&p, cut, &primary, &vec![thread("w"); 4], &wish).unwrap().plan
 }
 
@@ -23,7 +23,7 @@ fn form(plan: &Plan) -> (u64, u64, Vec<PanelOrder>) {
 #[test]
 fn tiles_have_half_the_edge_where_the_last_ones_end_the_product() {
     let (plan, whole) = (TileSize::default(), TileSize { tile: Some(512), depth: None });
-    let (halves, given) = (decided(plan, &Wish::AUTO), decided(whole, &Wish::AUTO));
+    let (halves, given) = (decided(plan, &PlanOptions::AUTO), decided(whole, &PlanOptions::AUTO));
     assert_eq!(form(&halves), (256, 256, vec![PanelOrder::Corner]));
     assert_eq!(halves.regions[0].grid.depth, given.regions[0].grid.depth);
     assert!(halves.predicted.seconds < given.predicted.seconds);
@@ -31,13 +31,13 @@ fn tiles_have_half_the_edge_where_the_last_ones_end_the_product() {
 
 #[test]
 fn tiles_keep_an_edge_that_was_given() {
-    let given = decided(TileSize { tile: Some(512), depth: None }, &Wish::AUTO);
+    let given = decided(TileSize { tile: Some(512), depth: None }, &PlanOptions::AUTO);
     assert_eq!(form(&given), (512, 512, vec![PanelOrder::Corner]));
 }
 
 #[test]
 fn tiles_do_not_depend_on_the_machines_where_bits_shall_not() {
-    let same_bits = decided(TileSize::default(), &Wish { reproducible: true, ..Wish::AUTO });
+    let same_bits = decided(TileSize::default(), &PlanOptions { reproducible: true, ..PlanOptions::AUTO });
     let (rows, cols, orders) = form(&same_bits);
     assert_eq!((rows, cols), (512, 512));
     // The order is not the reason that they stay whole.

@@ -137,7 +137,7 @@ proptest! {
         let jobs = Grid::new(&p, cut).unwrap().tiles() * Grid::new(&p, cut).unwrap().steps();
         prop_assume!(jobs < 200_000);
         let primary = machine("primary", 10.0, 1 << 32, 0.0);
-        let wish = Wish { strategy: Some(strategy), who: Preference::Workers, ..Wish::AUTO };
+        let wish = PlanOptions { strategy: Some(strategy), who: Preference::Workers, ..PlanOptions::AUTO };
         let Ok(decision) = decide(&p, cut, &primary, &workers, &wish) else { return Ok(()) };
         let mut machines = vec![primary];
         machines.extend(workers.iter().cloned());
@@ -163,7 +163,7 @@ proptest! {
         let jobs = Grid::new(&p, cut).unwrap().tiles() * Grid::new(&p, cut).unwrap().steps();
         prop_assume!(jobs < 20_000);
         let primary = machine("primary", 10.0, 1 << 34, 0.0);
-        let wish = Wish { reproducible, ..Wish::AUTO };
+        let wish = PlanOptions { reproducible, ..PlanOptions::AUTO };
         let decision = decide(&p, cut, &primary, &workers, &wish).unwrap();
         let mut machines = vec![primary];
         machines.extend(workers.iter().cloned());
@@ -189,7 +189,7 @@ proptest! {
         let primary = machine("primary", 10.0, 1 << 32, 0.0);
         let strategy = Strategy { levels: 0, ..strategy };
         let wish =
-            Wish { strategy: Some(strategy), who: Preference::Workers, reproducible: true, ..Wish::AUTO };
+            PlanOptions { strategy: Some(strategy), who: Preference::Workers, reproducible: true, ..PlanOptions::AUTO };
         let Ok(decision) = decide(&p, cut, &primary, &workers, &wish) else { return Ok(()) };
         prop_assert_eq!(decision.plan.sums, Sums::Chained);
         prop_assert!(chain_ends(&decision.plan));
@@ -225,11 +225,11 @@ proptest! {
     ) {
         let p = problem(m >> shift, n >> (shift / 2), k >> (63 - shift));
         let primary = machine("primary", 10.0, u64::MAX, 0.0);
-        let wish = Wish { strategy: Some(strategy), ..Wish::AUTO };
+        let wish = PlanOptions { strategy: Some(strategy), ..PlanOptions::AUTO };
         if let Ok(decision) = decide(&p, TileSize::default(), &primary, &workers, &wish) {
             prop_assert!(!decision.plan.predicted.seconds.is_nan());
         }
-        if let Ok(decision) = decide(&p, TileSize::default(), &primary, &[], &Wish::AUTO) {
+        if let Ok(decision) = decide(&p, TileSize::default(), &primary, &[], &PlanOptions::AUTO) {
             prop_assert!(decision.alone);
         }
     }
@@ -267,7 +267,7 @@ fn who_is_asked_to_help_has_a_share_however_slow_it_is() {
         let p = problem(m, n, 200);
         for (gflops, rate) in [(20.0, 900.0), (1.0, 900.0), (1e-3, 900.0), (20.0, 0.1)] {
             let workers = [machine("fast", 20.0, 1 << 30, 900.0), slow(gflops, rate)];
-            let local = Wish { who: Preference::Workers, ..Wish::AUTO };
+            let local = PlanOptions { who: Preference::Workers, ..PlanOptions::AUTO };
             for wish in [by("reuse"), by("cuboid"), by("summa:1x2"), by("row:4"), local] {
                 let decision = decide(&p, TileSize::default(), &workers[0], &workers, &wish).unwrap();
                 assert_eq!(decision.plan.members.len(), 2, "{m} x {n}, {gflops}, {rate}, {wish:?}");
@@ -285,7 +285,7 @@ fn evening_out_leaves_everybody_a_share() {
     let machines = [near.clone(), near, machine("far", 15.0, 1 << 30, 2.0)];
     let regions = [(0, vec![Region::whole(&p, TileSize::default()).unwrap()])];
     // Also if the user has not asked for all workers.
-    let search = search::Search::new(&p, &machines, &Wish::AUTO, &regions);
+    let search = search::Search::new(&p, &machines, &PlanOptions::AUTO, &regions);
     let plan = search.plan(Strategy::plain(Base::Reuse), &[1, 2], true).unwrap();
     assert_eq!(plan.members.len(), 2);
 }
@@ -338,7 +338,7 @@ fn smaller_tiles_are_taken_where_the_usual_ones_fit_nowhere() {
     let usual = Grid::new(&p, TileSize::default()).unwrap();
     for mib in [2, 3, 6] {
         let small = [machine("w", 10.0, mib << 20, 100.0)];
-        for (workers, wish) in [(&small[..], by("reuse")), (&[], Wish::AUTO)] {
+        for (workers, wish) in [(&small[..], by("reuse")), (&[], PlanOptions::AUTO)] {
             let decision = decide(&p, TileSize::default(), &small[0], workers, &wish).unwrap();
             let grid = decision.plan.regions[0].grid;
             assert!(grid.tile_rows < usual.tile_rows && grid.depth == usual.depth, "{grid:?}");
@@ -350,7 +350,7 @@ fn smaller_tiles_are_taken_where_the_usual_ones_fit_nowhere() {
         }
     }
     // Bits that must not depend on the machines do not depend on their memory.
-    let same_bits = Wish { reproducible: true, ..Wish::AUTO };
+    let same_bits = PlanOptions { reproducible: true, ..PlanOptions::AUTO };
     let small = machine("w", 10.0, 2 << 20, 100.0);
     assert!(matches!(
         decide(&p, TileSize::default(), &small, &[], &same_bits),
@@ -372,7 +372,7 @@ fn deeper_steps_change_no_square_grid_and_refuse_no_small_memory() {
     for (m, n, tile, mib) in [(1, 1, None, 2), (8, 8, None, 2), (8, 8, Some(256), 2), (64, 64, None, 3)] {
         let (p, cut) = (problem(m, n, 2_000_000), TileSize { tile, depth: None });
         let small = machine("w", 10.0, mib << 20, 100.0);
-        let decision = decide(&p, cut, &small, &[], &Wish::AUTO).unwrap();
+        let decision = decide(&p, cut, &small, &[], &PlanOptions::AUTO).unwrap();
         assert_eq!(decision.plan.regions[0].grid.depth, 1024, "{m} x {n}");
         assert!(decision.sentence.contains("steps of 1024 along k"), "{}", decision.sentence);
         assert_fits(&decision.plan, std::slice::from_ref(&small));

@@ -54,7 +54,7 @@ fn the_page_has_the_numbers_of_the_code() {
 fn the_page_has_what_relaying_is_worth() {
     let p = problem(4096, 4096, 4096);
     for strategy in ["reuse", "cuboid", "cuboid:1x1x4", "summa:2x2", "strassen:1"] {
-        let wish = Wish { relay: Relay::On, ..by(strategy) };
+        let wish = PlanOptions { relay: Relay::On, ..by(strategy) };
         let plan = decide(&p, TileSize::default(), &laptop(), &vec![board(1 << 30); 4], &wish).unwrap().plan;
         let t = &plan.predicted;
         let (sent, relayed, back) = (mb(t.bytes_sent), mb(t.bytes_relayed), mb(t.bytes_received));
@@ -95,16 +95,16 @@ fn the_page_follows_one_plan_through_the_formulas() {
 #[test]
 fn the_page_has_the_decision() {
     let p = problem(4096, 4096, 4096);
-    let said = |wish: Wish| {
+    let said = |wish: PlanOptions| {
         let decision = decide(&p, TileSize::default(), &laptop(), &vec![board(1 << 30); 4], &wish).unwrap();
         has(&format!("\"{}\"", decision.sentence));
         decision
     };
-    let unicast = Wish { relay: Relay::Off, ..Wish::AUTO };
-    said(Wish::AUTO);
-    said(Wish { elementwise: true, ..Wish::AUTO });
+    let unicast = PlanOptions { relay: Relay::Off, ..PlanOptions::AUTO };
+    said(PlanOptions::AUTO);
+    said(PlanOptions { elementwise: true, ..PlanOptions::AUTO });
     has(&said(unicast).left_out[0].reason);
-    said(Wish { elementwise: true, ..unicast });
+    said(PlanOptions { elementwise: true, ..unicast });
 }
 
 #[test]

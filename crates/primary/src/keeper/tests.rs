@@ -2,7 +2,7 @@
 
 use super::*;
 use bramble_matrix::{DType, Generator, Shape, Span, Unfinished};
-use bramble_plan::{LinkRate, Machine, TileSize, Wish, decide};
+use bramble_plan::{LinkRate, Machine, PlanOptions, TileSize, decide};
 use std::fs;
 
 fn plan() -> Plan {
@@ -19,7 +19,7 @@ fn plan() -> Plan {
         memory_rate: None,
     };
     let cut = TileSize { tile: Some(10), depth: Some(8) };
-    decide(&p, cut, &machine, std::slice::from_ref(&machine), &Wish::AUTO).unwrap().plan
+    decide(&p, cut, &machine, std::slice::from_ref(&machine), &PlanOptions::AUTO).unwrap().plan
 }
 
 fn subject() -> Subject {

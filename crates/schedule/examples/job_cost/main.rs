@@ -12,7 +12,7 @@
 mod heap;
 
 use bramble_matrix::{DType, Layout};
-use bramble_plan::{LinkRate, Machine, Plan, Preference, Problem, Strategy, TileSize, Wish, decide};
+use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Strategy, TileSize, decide};
 use bramble_schedule::message::{Job, MatrixHeader, ResultHead, Then};
 use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary, Referred};
 use std::collections::{HashMap, VecDeque};
@@ -45,7 +45,7 @@ fn machines(workers: usize, memory_bytes: u64) -> Vec<Machine> {
 fn planned(problem: &Problem, cut: TileSize, strategy: Option<&str>, workers: usize) -> Plan {
     let all = machines(workers, 4 << 30);
     let strategy = strategy.map(|s| s.parse::<Strategy>().unwrap_or_else(|e| panic!("{e}")));
-    let wish = Wish { strategy, who: Preference::Workers, ..Wish::AUTO };
+    let wish = PlanOptions { strategy, who: Preference::Workers, ..PlanOptions::AUTO };
     match decide(problem, cut, &all[0], &all[1..], &wish) {
         Ok(decision) => decision.plan,
         Err(e) => panic!("{e}"),

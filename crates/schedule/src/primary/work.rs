@@ -299,7 +299,7 @@ impl Lot {
 mod tests {
     use super::*;
     use bramble_matrix::DType;
-    use bramble_plan::{Base, LinkRate, Machine, Problem, Strategy, TileSize as Grid, Wish, decide};
+    use bramble_plan::{Base, LinkRate, Machine, PlanOptions, Problem, Strategy, TileSize as Grid, decide};
 
     fn rect(rows: u64, cols: u64) -> Rect {
         Rect::new(Span::new(2, 2 + rows), Span::new(5, 5 + cols))
@@ -321,7 +321,7 @@ mod tests {
             memory_rate: None,
         };
         let machines: Vec<Machine> = [40_000, 60_000, 30_000, 90_000].map(machine).to_vec();
-        let wish = Wish { strategy: Some(Strategy { base, levels }), ..Wish::AUTO };
+        let wish = PlanOptions { strategy: Some(Strategy { base, levels }), ..PlanOptions::AUTO };
         let cut = Grid { tile: Some(4), depth: Some(4) };
         decide(&p, cut, &machines[0], &machines, &wish).unwrap().plan
     }

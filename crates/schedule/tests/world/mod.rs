@@ -11,7 +11,7 @@ pub(crate) mod resumed;
 mod strategies;
 
 use bramble_matrix::{DType, Layout, Rect};
-use bramble_plan::{LinkRate, Machine, PanelOrder, Plan, Problem, TileSize, Wish, decide};
+use bramble_plan::{LinkRate, Machine, PanelOrder, Plan, PlanOptions, Problem, TileSize, decide};
 use bramble_schedule::message::{
     Forward, MatrixHeader, ResultHead, Source, decode_forwards, encode_forwards,
 };
@@ -175,7 +175,7 @@ fn machine(memory_bytes: u64, at: usize) -> Machine {
     }
 }
 
-fn plan(p: &Problem, cut: TileSize, memories: &[u64], alone: bool, wish: &Wish) -> Option<Plan> {
+fn plan(p: &Problem, cut: TileSize, memories: &[u64], alone: bool, wish: &PlanOptions) -> Option<Plan> {
     let machines: Vec<Machine> = memories.iter().enumerate().map(|(at, m)| machine(*m, at)).collect();
     let workers = if alone { &[][..] } else { &machines[..] };
     Some(decide(p, cut, &machines[0], workers, wish).ok()?.plan)
@@ -187,7 +187,7 @@ pub(crate) fn problem(m: u64, n: u64, k: u64, reads_c: bool, generated: bool) ->
 }
 
 /// A primary with one worker.
-pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wish: &Wish) -> Primary {
+pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wish: &PlanOptions) -> Primary {
     let plan =
         plan(p, TileSize { tile: Some(tile), depth: Some(depth) }, &[memory_bytes], false, wish).unwrap();
     let peers = vec![PeerInfo {
@@ -220,7 +220,7 @@ fn numbers(count: u64, by: u64) -> Vec<i64> {
 
 impl World {
     /// `None` where the product does not fit those machines.
-    pub(crate) fn new(p: &Problem, setting: &Setting, wish: &Wish) -> Option<Self> {
+    pub(crate) fn new(p: &Problem, setting: &Setting, wish: &PlanOptions) -> Option<Self> {
         let alone = setting.shared == 2;
         let mut plan = plan(p, setting.cut, &setting.memories, alone, wish)?;
         let order = match setting.columns {
