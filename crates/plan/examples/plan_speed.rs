@@ -65,16 +65,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ("all workers", PlanOptions { who: Preference::Workers, ..PlanOptions::AUTO }),
         ];
         for strategy in ["reuse", "cuboid", "naive"] {
-            let wish = PlanOptions {
+            let options = PlanOptions {
                 strategy: Some(strategy.parse()?),
                 who: Preference::Workers,
                 ..PlanOptions::AUTO
             };
-            wishes.push((strategy, wish));
+            wishes.push((strategy, options));
         }
-        for (name, wish) in wishes {
+        for (name, options) in wishes {
             let began = Instant::now();
-            let decision = decide(&p, TileSize::default(), &primary, &workers, &wish)?;
+            let decision = decide(&p, TileSize::default(), &primary, &workers, &options)?;
             let planned_ms = began.elapsed().as_secs_f64() * 1e3;
             let began = Instant::now();
             let first = decision.plan.members.iter().map(|m| m.blocks().take(1).count()).sum::<usize>();

@@ -186,14 +186,14 @@ pub fn decide(
     cut: TileSize,
     primary: &Machine,
     workers: &[Machine],
-    wish: &PlanOptions,
+    options: &PlanOptions,
 ) -> Result<Decision, PlanError> {
-    let with = |cut: TileSize| decide_with(problem, cut, primary, workers, wish);
+    let with = |cut: TileSize| decide_with(problem, cut, primary, workers, options);
     let (decision, cut) = match with(cut) {
-        Err(PlanError::NoRoom { .. }) if !wish.reproducible => with_less_at_once(problem, cut, with)?,
+        Err(PlanError::NoRoom { .. }) if !options.reproducible => with_less_at_once(problem, cut, with)?,
         decided => (decided?, cut),
     };
-    let decision = match finer(cut, &decision.plan, wish).map(with) {
+    let decision = match finer(cut, &decision.plan, options).map(with) {
         Some(Ok(other))
             if goes_home_all_the_time(&other.plan)
                 && other.plan.predicted.seconds < decision.plan.predicted.seconds * FINER_GAIN =>
@@ -203,8 +203,8 @@ pub fn decide(
         _ => decision,
     };
     // This follows the choice of the grid, which must not depend on whether a journal is kept.
-    let Some(making) = wish.tiles_early else { return Ok(decision) };
-    let plan = with_early_tiles(decision.plan, &machines_of(primary, workers), wish, making);
+    let Some(making) = options.tiles_early else { return Ok(decision) };
+    let plan = with_early_tiles(decision.plan, &machines_of(primary, workers), options, making);
     Ok(Decision { plan, ..decision })
 }
 
@@ -274,11 +274,11 @@ fn machines_of(primary: &Machine, workers: &[Machine]) -> Vec<Machine> {
 /// tiles of the last panel end the product, and smaller panels have fewer of them. Never if the bits must not
 /// depend on the machines, nor if most of the product goes step by step: then computing is the limit, and small
 /// tiles are slower in a way that the model does not know.
-fn finer(cut: TileSize, plan: &Plan, wish: &PlanOptions) -> Option<TileSize> {
+fn finer(cut: TileSize, plan: &Plan, options: &PlanOptions) -> Option<TileSize> {
     let grid = &plan.regions.first()?.grid;
     let go_home_early = shares(plan).any(|s| s.order != PanelOrder::Steps);
     let has_halves = grid.tile_rows == grid.tile_cols && grid.tile_rows.is_multiple_of(512);
-    let may = cut.tile.is_none() && !wish.reproducible && go_home_early && has_halves;
+    let may = cut.tile.is_none() && !options.reproducible && go_home_early && has_halves;
     may.then_some(TileSize { tile: Some(grid.tile_rows / 2), depth: Some(grid.depth) })
 }
 
@@ -295,14 +295,14 @@ fn decide_with(
     cut: TileSize,
     primary: &Machine,
     workers: &[Machine],
-    wish: &PlanOptions,
+    options: &PlanOptions,
 ) -> Result<Decision, PlanError> {
     let machines = machines_of(primary, workers);
-    let regions = regions(problem, cut, wish)?;
-    let search = Search::new(problem, &machines, wish, &regions);
+    let regions = regions(problem, cut, options)?;
+    let search = Search::new(problem, &machines, options, &regions);
     let mut found = SearchOutcome::default();
-    let alone_too = wish.who == Preference::Fastest || workers.is_empty();
-    if alone_too && (wish.strategy.is_none() || workers.is_empty()) {
+    let alone_too = options.who == Preference::Fastest || workers.is_empty();
+    if alone_too && (options.strategy.is_none() || workers.is_empty()) {
         search.alone(&mut found);
     }
     search.teams(&mut found);
@@ -351,8 +351,8 @@ fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
 }
 
 /// The most memory that any one worker could use under any plan.
-pub fn memory_to_ask(problem: &Problem, cut: TileSize, wish: &PlanOptions) -> Result<u64, PlanError> {
-    let all = regions(problem, cut, wish)?;
+pub fn memory_to_ask(problem: &Problem, cut: TileSize, options: &PlanOptions) -> Result<u64, PlanError> {
+    let all = regions(problem, cut, options)?;
     Ok(all.iter().map(|(_, r)| crate::memory_wanted(r, problem.element_bytes())).max().unwrap_or(0))
 }
 
@@ -360,16 +360,16 @@ pub fn memory_to_ask(problem: &Problem, cut: TileSize, wish: &PlanOptions) -> Re
 fn regions(
     problem: &Problem,
     cut: TileSize,
-    wish: &PlanOptions,
+    options: &PlanOptions,
 ) -> Result<Vec<(u32, Vec<Region>)>, PlanError> {
-    let levels: Vec<u32> = match wish.strategy {
+    let levels: Vec<u32> = match options.strategy {
         Some(strategy) => vec![strategy.levels],
-        None if wish.reproducible || wish.elementwise => vec![0],
+        None if options.reproducible || options.elementwise => vec![0],
         None => vec![0, 1, 2],
     };
     let mut all = Vec::new();
     for levels in levels {
-        match (Region::peeled(problem, cut, levels)?, wish.strategy) {
+        match (Region::peeled(problem, cut, levels)?, options.strategy) {
             (Some(regions), _) => all.push((levels, regions)),
             (None, None) => {}
             (None, Some(strategy)) => {
@@ -381,9 +381,9 @@ fn regions(
             }
         }
     }
-    if let Some(strategy) = wish.strategy.filter(|s| s.levels > 0) {
+    if let Some(strategy) = options.strategy.filter(|s| s.levels > 0) {
         let classical = "use another strategy, or let Bramble choose";
-        let why = match (wish.reproducible, wish.elementwise && problem.dtype.is_float()) {
+        let why = match (options.reproducible, options.elementwise && problem.dtype.is_float()) {
             (true, _) => format!(
                 "--reproducible asks for the bits of the classical sum, which it does not have; {classical}"
             ),

@@ -93,7 +93,7 @@ fn is_whole(share: &Share, steps: u64) -> bool {
 pub(crate) fn with_early_tiles(
     plan: Plan,
     machines: &[Machine],
-    wish: &PlanOptions,
+    options: &PlanOptions,
     making: MadeOperands,
 ) -> Plan {
     if matches!(plan.strategy.base, Base::Naive | Base::Row(_) | Base::Square(_)) {
@@ -110,9 +110,9 @@ pub(crate) fn with_early_tiles(
         charges: &charges,
         sums: plan.sums,
         machines,
-        relay: if plan.relay { wish.relay } else { Relay::Off },
+        relay: if plan.relay { options.relay } else { Relay::Off },
     };
-    let cutter = Cutter { plan: &plan, costs: &costs, making, keeps_others: wish.strategy.is_some() };
+    let cutter = Cutter { plan: &plan, costs: &costs, making, keeps_others: options.strategy.is_some() };
     match cutter.earliest() {
         Some((predicted, members)) => Plan { predicted, members, ..plan },
         None => plan,

@@ -54,7 +54,7 @@ impl Search<'_> {
         let too = if workers < best.members.len() { " and this machine" } else { "" };
         let against = match found.alone_s() {
             Some(t) => format!(", against {} on the primary alone", seconds(t)),
-            None if self.wish.who == Preference::Fastest && self.wish.strategy.is_none() => {
+            None if self.options.who == Preference::Fastest && self.options.strategy.is_none() => {
                 "; the product does not fit the primary alone".to_owned()
             }
             None => String::new(),
@@ -64,12 +64,12 @@ impl Search<'_> {
 
     /// The error if nothing fits: the memory that would be needed.
     pub(crate) fn no_room(&self) -> PlanError {
-        let strategy = self.wish.strategy.unwrap_or(Strategy::plain(Base::Reuse));
+        let strategy = self.options.strategy.unwrap_or(Strategy::plain(Base::Reuse));
         let first = self.first_region();
         let need_bytes = first.map_or(0, |(region, charges)| least_memory(strategy.base, region, charges));
         let asked = match self.machines.len() {
             1 => self.machines,
-            _ if self.wish.who == Preference::Workers => &self.machines[1..],
+            _ if self.options.who == Preference::Workers => &self.machines[1..],
             _ => self.machines,
         };
         let have_bytes = asked.iter().map(|m| m.memory_bytes).max().unwrap_or(0);

@@ -26,7 +26,7 @@ pub(crate) struct Search<'a> {
     pub(crate) problem: &'a Problem,
     /// The machines, the primary first.
     pub(crate) machines: &'a [Machine],
-    pub(crate) wish: &'a PlanOptions,
+    pub(crate) options: &'a PlanOptions,
     grounds: Vec<Ground<'a>>,
 }
 
@@ -116,7 +116,7 @@ impl<'a> Search<'a> {
     pub(crate) fn new(
         problem: &'a Problem,
         machines: &'a [Machine],
-        wish: &'a PlanOptions,
+        options: &'a PlanOptions,
         regions: &'a [(u32, Vec<Region>)],
     ) -> Self {
         let ground = |(levels, regions): &'a (u32, Vec<Region>)| {
@@ -126,12 +126,12 @@ impl<'a> Search<'a> {
                 regions.iter().zip(&recipes).map(|(r, recipe)| CellCharges::of(r, e, recipe)).collect();
             Ground { levels: *levels, regions, recipes, charges }
         };
-        Self { problem, machines, wish, grounds: regions.iter().map(ground).collect() }
+        Self { problem, machines, options, grounds: regions.iter().map(ground).collect() }
     }
 
     /// Whether the user has asked for all workers.
     pub(crate) fn uses_all(&self) -> bool {
-        self.wish.strategy.is_some() || self.wish.who == Preference::Workers
+        self.options.strategy.is_some() || self.options.who == Preference::Workers
     }
 
     fn ground(&self, levels: u32) -> Option<&Ground<'a>> {
@@ -151,9 +151,9 @@ impl<'a> Search<'a> {
             regions: ground.regions,
             recipes: &ground.recipes,
             charges: &ground.charges,
-            sums: self.wish.sums(),
+            sums: self.options.sums(),
             machines: self.machines,
-            relay: self.wish.relay,
+            relay: self.options.relay,
         };
         let team = TeamInput { costs: &costs, strategy, everyone: self.uses_all() };
         let mut ids = ids.to_vec();
@@ -178,7 +178,7 @@ impl<'a> Search<'a> {
 
     /// Cuts for a team of that many machines, the simplest first.
     fn bases(&self, machines: usize) -> Vec<Base> {
-        if let Some(strategy) = self.wish.strategy {
+        if let Some(strategy) = self.options.strategy {
             return vec![strategy.base];
         }
         let mut bases = vec![Base::Reuse, Base::Cuboid];
@@ -248,14 +248,16 @@ impl<'a> Search<'a> {
         let mut best: Option<(f64, Base)> = None;
         for ground in &self.grounds {
             for base in self.bases(ids.len()) {
-                let simple = matches!(base, Base::Reuse | Base::Cuboid) || self.wish.strategy.is_some();
+                let simple = matches!(base, Base::Reuse | Base::Cuboid) || self.options.strategy.is_some();
                 if ground.levels > 0 && !simple && best.is_none_or(|b| b.1 != base) {
                     continue;
                 }
                 let plan = self.plan(Strategy { base, levels: ground.levels }, ids, true);
                 // The primary must have room for the partial sums, unless the user has chosen the strategy.
                 let fits = |p: &Plan| p.predicted.primary_memory_bytes <= self.machines[0].memory_bytes;
-                let Some(plan) = plan.filter(|p| self.wish.strategy.is_some() || fits(p)) else { continue };
+                let Some(plan) = plan.filter(|p| self.options.strategy.is_some() || fits(p)) else {
+                    continue;
+                };
                 if ground.levels == 0 && best.is_none_or(|b| plan.predicted.seconds < b.0) {
                     best = Some((plan.predicted.seconds, base));
                 }

@@ -38,7 +38,7 @@ const MANY: usize = 64;
 /// The best plan for the machines with those numbers, relayed or not; or the numbers of the machines without room
 /// for their shares.
 pub(crate) fn plan_team(team: &TeamInput<'_>, ids: &[usize]) -> Result<Plan, Vec<usize>> {
-    let (wish, plain) = (team.costs.relay, shared_out(team, ids, false)?);
+    let (options, plain) = (team.costs.relay, shared_out(team, ids, false)?);
     if is_fixed(team) || !team.costs.may_relay(&plain.1) {
         return Ok(plan_of(team, plain, false));
     }
@@ -52,7 +52,7 @@ pub(crate) fn plan_team(team: &TeamInput<'_>, ids: &[usize]) -> Result<Plan, Vec
     let is_better = |a: &Prediction, b: &Prediction| {
         a.seconds < b.seconds || (a.seconds == b.seconds && a.bytes_sent < b.bytes_sent)
     };
-    let wanted = wish == Relay::On || is_better(&relayed.0, &plain.0);
+    let wanted = options == Relay::On || is_better(&relayed.0, &plain.0);
     if wanted && relayed.0.bytes_relayed > 0 {
         Ok(plan_of(team, relayed, true))
     } else {

@@ -74,9 +74,9 @@ mod tests {
                 nic_bytes_per_s: None,
                 memory_rate: None,
             };
-            let wish = PlanOptions { strategy: Some(strategy.parse().unwrap()), ..PlanOptions::AUTO };
+            let options = PlanOptions { strategy: Some(strategy.parse().unwrap()), ..PlanOptions::AUTO };
             let cut = TileSize { tile: Some(8), depth: Some(4) };
-            let plan = decide(&p, cut, &machine, std::slice::from_ref(&machine), &wish).unwrap().plan;
+            let plan = decide(&p, cut, &machine, std::slice::from_ref(&machine), &options).unwrap().plan;
             let mut elements = 0;
             for (at, region) in plan.regions.iter().enumerate() {
                 for number in 0..region.tiles() {

@@ -137,16 +137,21 @@ fn machines_that_cannot_be_planned_with_are_named() {
 fn a_strategy_that_cannot_do_what_was_asked_is_refused() {
     let p = problem(100, 100, 3);
     let workers = [machine("w", 10.0, 1 << 30, 100.0)];
-    let refused =
-        |wish: &PlanOptions, p: &Problem| match decide(p, TileSize::default(), &workers[0], &workers, wish) {
-            Err(PlanError::Refused { why, .. }) => why,
-            other => panic!("{other:?}"),
-        };
+    let refused = |options: &PlanOptions, p: &Problem| match decide(
+        p,
+        TileSize::default(),
+        &workers[0],
+        &workers,
+        options,
+    ) {
+        Err(PlanError::Refused { why, .. }) => why,
+        other => panic!("{other:?}"),
+    };
     assert!(refused(&by("strassen:2"), &p).contains("cannot be halved"));
     let p = problem(100, 100, 100);
     assert!(refused(&PlanOptions { reproducible: true, ..by("strassen:1") }, &p).contains("bits"));
     assert!(refused(&PlanOptions { elementwise: true, ..by("strassen:1") }, &p).contains("norms"));
-    let wish = PlanOptions { reproducible: true, ..PlanOptions::AUTO };
-    let plan = decide(&p, TileSize::default(), &workers[0], &workers, &wish).unwrap().plan;
+    let options = PlanOptions { reproducible: true, ..PlanOptions::AUTO };
+    let plan = decide(&p, TileSize::default(), &workers[0], &workers, &options).unwrap().plan;
     assert_eq!((plan.strategy.levels, plan.sums), (0, Sums::Chained));
 }

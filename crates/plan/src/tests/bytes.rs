@@ -15,12 +15,12 @@ fn plan(
     let primary = machine("primary", 10.0, 1 << 32, 0.0);
     let levels = if reproducible { 0 } else { strategy.levels };
     let strategy = Some(Strategy { levels, ..strategy });
-    let wish = PlanOptions { strategy, who: Preference::Workers, reproducible, ..PlanOptions::AUTO };
+    let options = PlanOptions { strategy, who: Preference::Workers, reproducible, ..PlanOptions::AUTO };
     let grid = Grid::new(&p, cut).ok()?;
     if grid.tiles() * grid.steps() > 100_000 {
         return None;
     }
-    decide(&p, cut, &primary, workers, &wish).ok().map(|decision| decision.plan)
+    decide(&p, cut, &primary, workers, &options).ok().map(|decision| decision.plan)
 }
 
 proptest! {

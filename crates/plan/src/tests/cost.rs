@@ -73,9 +73,9 @@ proptest! {
         let workers = vec![machine("w", 10.0, 1 << 25, 100.0); workers];
         let reproducible = reproducible && strategy.levels == 0;
         let relay = Relay::Off;
-        let wish = PlanOptions { strategy: Some(strategy), who: Preference::Workers, reproducible, relay, ..PlanOptions::AUTO };
+        let options = PlanOptions { strategy: Some(strategy), who: Preference::Workers, reproducible, relay, ..PlanOptions::AUTO };
         let cut = TileSize { tile: Some(tile), depth: Some(depth) };
-        let Ok(decision) = decide(&p, cut, &workers[0], &workers, &wish) else { return Ok(()) };
+        let Ok(decision) = decide(&p, cut, &workers[0], &workers, &options) else { return Ok(()) };
         let plan = decision.plan;
         let recipes: Vec<Recipe> = plan.regions.iter().map(|r| Recipe::new(r.levels)).collect();
         for (member, cost) in plan.members.iter().zip(&plan.predicted.machines) {
@@ -186,8 +186,8 @@ fn chained_sums_cost_time_where_k_is_cut_and_nothing_where_it_is_not() {
     let p = problem(4096, 4096, 65536);
     let workers = vec![machine("w", 20.0, 8 << 30, 1000.0); 4];
     let seconds = |strategy: &str, reproducible| {
-        let wish = PlanOptions { reproducible, ..by(strategy) };
-        decide(&p, TileSize::default(), &workers[0], &workers, &wish).unwrap().plan.predicted.seconds
+        let options = PlanOptions { reproducible, ..by(strategy) };
+        decide(&p, TileSize::default(), &workers[0], &workers, &options).unwrap().plan.predicted.seconds
     };
     assert!(seconds("cuboid:1x1x4", true) > 2.0 * seconds("cuboid:1x1x4", false));
     assert_eq!(seconds("reuse", true), seconds("reuse", false));
@@ -260,8 +260,8 @@ fn memory_binds_thin_products_and_no_square_ones() {
 fn threads_share_k_where_c_is_small_and_their_number_changes_no_part() {
     let shares = |threads, reproducible, (m, n, k)| {
         let own = Machine { link: None, threads, ..machine("w", 100.0, 8 << 30, 1e8) };
-        let wish = PlanOptions { reproducible, ..PlanOptions::AUTO };
-        let plan = decide(&problem(m, n, k), TileSize::default(), &own, &[], &wish).unwrap().plan;
+        let options = PlanOptions { reproducible, ..PlanOptions::AUTO };
+        let plan = decide(&problem(m, n, k), TileSize::default(), &own, &[], &options).unwrap().plan;
         let blocks = plan.members[0].shares[0].blocks_each_way().2;
         (plan.members[0].shares.clone(), blocks, plan.keeps_bits())
     };

@@ -8,14 +8,14 @@ use super::*;
 const LYING: MadeOperands = MadeOperands { a: false, b: false };
 const MADE: MadeOperands = MadeOperands { a: true, b: true };
 
-fn early(wish: PlanOptions, making: MadeOperands) -> PlanOptions {
-    PlanOptions { tiles_early: Some(making), ..wish }
+fn early(options: PlanOptions, making: MadeOperands) -> PlanOptions {
+    PlanOptions { tiles_early: Some(making), ..options }
 }
 
 /// A machine alone, as in a default local run.
-fn alone(threads: u32, p: &Problem, wish: &PlanOptions) -> Plan {
+fn alone(threads: u32, p: &Problem, options: &PlanOptions) -> Plan {
     let here = Machine { threads, link: None, ..machine("here", 30.0 * f64::from(threads), 16 << 30, 0.0) };
-    decide(p, TileSize::default(), &here, &[], wish).unwrap().plan
+    decide(p, TileSize::default(), &here, &[], options).unwrap().plan
 }
 
 #[test]
@@ -41,9 +41,9 @@ fn a_machine_by_itself_completes_tiles_all_the_time() {
 #[test]
 fn sums_of_strassens_method_are_not_made_ever_again() {
     for (strategy, most) in [("strassen:1", 0.25), ("strassen:2", 0.5)] {
-        let wish = PlanOptions { strategy: Some(strategy.parse().unwrap()), ..PlanOptions::AUTO };
-        let (p, early) = (problem(16_000, 16_000, 16_000), early(wish, LYING));
-        let (whole, plan) = (alone(2, &p, &wish), alone(2, &p, &early));
+        let options = PlanOptions { strategy: Some(strategy.parse().unwrap()), ..PlanOptions::AUTO };
+        let (p, early) = (problem(16_000, 16_000, 16_000), early(options, LYING));
+        let (whole, plan) = (alone(2, &p, &options), alone(2, &p, &early));
         assert!(plan.complete_together() <= most, "{strategy}: {}", plan.complete_together());
         assert!(plan.predicted.machines[0].flops <= whole.predicted.machines[0].flops * 1.01, "{strategy}");
         assert_covers(&plan);
@@ -71,13 +71,13 @@ fn no_plan_takes_a_hundredth_longer_or_has_other_tiles() {
             let p = problem(m, n, k);
             for local in [false, true] {
                 let who = if local { Preference::Workers } else { Preference::Fastest };
-                let wish = PlanOptions { who, ..PlanOptions::AUTO };
-                let Ok(Decision { plan, .. }) = decide(&p, TileSize::default(), &primary, &workers, &wish)
+                let options = PlanOptions { who, ..PlanOptions::AUTO };
+                let Ok(Decision { plan, .. }) = decide(&p, TileSize::default(), &primary, &workers, &options)
                 else {
                     continue;
                 };
                 let other =
-                    decide(&p, TileSize::default(), &primary, &workers, &early(wish, LYING)).unwrap().plan;
+                    decide(&p, TileSize::default(), &primary, &workers, &early(options, LYING)).unwrap().plan;
                 let what = format!("{name}, {m} x {n} x {k}");
                 assert_eq!(plan.regions, other.regions, "{what}");
                 assert!(other.predicted.seconds <= plan.predicted.seconds * 1.01, "{what}");
@@ -107,8 +107,9 @@ fn a_strategy_that_is_named_keeps_its_blocks_at_other_machines() {
     let primary = machine("primary", 10.0, 8 << 30, 0.0);
     let workers = vec![machine("w", 50.0, 8 << 30, 1170.0); 4];
     for strategy in ["naive", "row:4", "square:4", "reuse", "summa:2x2", "cuboid"] {
-        let plan =
-            |wish: &PlanOptions| decide(&p, TileSize::default(), &primary, &workers, wish).unwrap().plan;
+        let plan = |options: &PlanOptions| {
+            decide(&p, TileSize::default(), &primary, &workers, options).unwrap().plan
+        };
         assert_eq!(plan(&early(by(strategy), LYING)), plan(&by(strategy)), "{strategy}");
     }
 }

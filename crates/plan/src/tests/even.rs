@@ -19,8 +19,8 @@ fn parts_are_even_where_cells_are_few() {
             let workers: Vec<Machine> = speeds.iter().map(|s| machine("w", *s, 8 << 30, 1e5)).collect();
             for relay in [Relay::Off, Relay::On] {
                 let primary = machine("primary", 1.0, 1 << 40, 0.0);
-                let wish = PlanOptions { relay, ..by("reuse") };
-                let plan = decide(&p, TileSize::default(), &primary, &workers, &wish).unwrap().plan;
+                let options = PlanOptions { relay, ..by("reuse") };
+                let plan = decide(&p, TileSize::default(), &primary, &workers, &options).unwrap().plan;
                 let over = unevenness(&plan, speeds);
                 println!("{n}, {speeds:?}: {over:.4}");
                 assert!(plan.members.len() == speeds.len() && over <= at_most, "{n}, {speeds:?}: {over}");

@@ -3,13 +3,13 @@
 use super::*;
 
 /// 8192 × 8192 × 8192 in f32 by four workers of one thread, limited by the network.
-fn decided(cut: TileSize, wish: &PlanOptions) -> Plan {
+fn decided(cut: TileSize, options: &PlanOptions) -> Plan {
     let p = Problem { dtype: DType::F32, ..problem(8192, 8192, 8192) };
     let thread = |name| Machine { threads: 1, ..machine(name, 40.0, 8 << 30, 24.4) };
     let nic_bytes_per_s = Some(24.4e6);
     let primary = Machine { nic_bytes_per_s, link: None, gflops: 1.0, ..thread("primary") };
-    let wish = PlanOptions { strategy: Some("reuse".parse().unwrap()), ..*wish };
-    decide(&p, cut, &primary, &vec![thread("w"); 4], &wish).unwrap().plan
+    let options = PlanOptions { strategy: Some("reuse".parse().unwrap()), ..*options };
+    decide(&p, cut, &primary, &vec![thread("w"); 4], &options).unwrap().plan
 }
 
 /// Rows and columns of a tile, and the orders of all shares.

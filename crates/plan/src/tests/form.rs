@@ -137,8 +137,8 @@ proptest! {
         let jobs = Grid::new(&p, cut).unwrap().tiles() * Grid::new(&p, cut).unwrap().steps();
         prop_assume!(jobs < 200_000);
         let primary = machine("primary", 10.0, 1 << 32, 0.0);
-        let wish = PlanOptions { strategy: Some(strategy), who: Preference::Workers, ..PlanOptions::AUTO };
-        let Ok(decision) = decide(&p, cut, &primary, &workers, &wish) else { return Ok(()) };
+        let options = PlanOptions { strategy: Some(strategy), who: Preference::Workers, ..PlanOptions::AUTO };
+        let Ok(decision) = decide(&p, cut, &primary, &workers, &options) else { return Ok(()) };
         let mut machines = vec![primary];
         machines.extend(workers.iter().cloned());
         assert_covers(&decision.plan);
@@ -163,8 +163,8 @@ proptest! {
         let jobs = Grid::new(&p, cut).unwrap().tiles() * Grid::new(&p, cut).unwrap().steps();
         prop_assume!(jobs < 20_000);
         let primary = machine("primary", 10.0, 1 << 34, 0.0);
-        let wish = PlanOptions { reproducible, ..PlanOptions::AUTO };
-        let decision = decide(&p, cut, &primary, &workers, &wish).unwrap();
+        let options = PlanOptions { reproducible, ..PlanOptions::AUTO };
+        let decision = decide(&p, cut, &primary, &workers, &options).unwrap();
         let mut machines = vec![primary];
         machines.extend(workers.iter().cloned());
         assert_covers(&decision.plan);
@@ -188,9 +188,9 @@ proptest! {
         prop_assume!(grid.tiles() * grid.steps() < 20_000);
         let primary = machine("primary", 10.0, 1 << 32, 0.0);
         let strategy = Strategy { levels: 0, ..strategy };
-        let wish =
+        let options =
             PlanOptions { strategy: Some(strategy), who: Preference::Workers, reproducible: true, ..PlanOptions::AUTO };
-        let Ok(decision) = decide(&p, cut, &primary, &workers, &wish) else { return Ok(()) };
+        let Ok(decision) = decide(&p, cut, &primary, &workers, &options) else { return Ok(()) };
         prop_assert_eq!(decision.plan.sums, Sums::Chained);
         prop_assert!(chain_ends(&decision.plan));
         prop_assert_eq!(decision.plan.predicted.primary_memory_bytes, 0);
@@ -225,8 +225,8 @@ proptest! {
     ) {
         let p = problem(m >> shift, n >> (shift / 2), k >> (63 - shift));
         let primary = machine("primary", 10.0, u64::MAX, 0.0);
-        let wish = PlanOptions { strategy: Some(strategy), ..PlanOptions::AUTO };
-        if let Ok(decision) = decide(&p, TileSize::default(), &primary, &workers, &wish) {
+        let options = PlanOptions { strategy: Some(strategy), ..PlanOptions::AUTO };
+        if let Ok(decision) = decide(&p, TileSize::default(), &primary, &workers, &options) {
             prop_assert!(!decision.plan.predicted.seconds.is_nan());
         }
         if let Ok(decision) = decide(&p, TileSize::default(), &primary, &[], &PlanOptions::AUTO) {
@@ -268,9 +268,9 @@ fn who_is_asked_to_help_has_a_share_however_slow_it_is() {
         for (gflops, rate) in [(20.0, 900.0), (1.0, 900.0), (1e-3, 900.0), (20.0, 0.1)] {
             let workers = [machine("fast", 20.0, 1 << 30, 900.0), slow(gflops, rate)];
             let local = PlanOptions { who: Preference::Workers, ..PlanOptions::AUTO };
-            for wish in [by("reuse"), by("cuboid"), by("summa:1x2"), by("row:4"), local] {
-                let decision = decide(&p, TileSize::default(), &workers[0], &workers, &wish).unwrap();
-                assert_eq!(decision.plan.members.len(), 2, "{m} x {n}, {gflops}, {rate}, {wish:?}");
+            for options in [by("reuse"), by("cuboid"), by("summa:1x2"), by("row:4"), local] {
+                let decision = decide(&p, TileSize::default(), &workers[0], &workers, &options).unwrap();
+                assert_eq!(decision.plan.members.len(), 2, "{m} x {n}, {gflops}, {rate}, {options:?}");
                 assert!(decision.left_out.is_empty());
             }
         }
@@ -338,15 +338,18 @@ fn smaller_tiles_are_taken_where_the_usual_ones_fit_nowhere() {
     let usual = Grid::new(&p, TileSize::default()).unwrap();
     for mib in [2, 3, 6] {
         let small = [machine("w", 10.0, mib << 20, 100.0)];
-        for (workers, wish) in [(&small[..], by("reuse")), (&[], PlanOptions::AUTO)] {
-            let decision = decide(&p, TileSize::default(), &small[0], workers, &wish).unwrap();
+        for (workers, options) in [(&small[..], by("reuse")), (&[], PlanOptions::AUTO)] {
+            let decision = decide(&p, TileSize::default(), &small[0], workers, &options).unwrap();
             let grid = decision.plan.regions[0].grid;
             assert!(grid.tile_rows < usual.tile_rows && grid.depth == usual.depth, "{grid:?}");
             assert!(decision.sentence.contains("do not fit the memory"), "{}", decision.sentence);
             assert_fits(&decision.plan, &[&small[..], workers].concat());
             // Twice the edge does not fit.
             let larger = TileSize { tile: Some(grid.tile_rows * 2), depth: Some(grid.depth) };
-            assert!(matches!(decide(&p, larger, &small[0], workers, &wish), Err(PlanError::NoRoom { .. })));
+            assert!(matches!(
+                decide(&p, larger, &small[0], workers, &options),
+                Err(PlanError::NoRoom { .. })
+            ));
         }
     }
     // Bits that must not depend on the machines do not depend on their memory.

@@ -54,8 +54,9 @@ fn the_page_has_the_numbers_of_the_code() {
 fn the_page_has_what_relaying_is_worth() {
     let p = problem(4096, 4096, 4096);
     for strategy in ["reuse", "cuboid", "cuboid:1x1x4", "summa:2x2", "strassen:1"] {
-        let wish = PlanOptions { relay: Relay::On, ..by(strategy) };
-        let plan = decide(&p, TileSize::default(), &laptop(), &vec![board(1 << 30); 4], &wish).unwrap().plan;
+        let options = PlanOptions { relay: Relay::On, ..by(strategy) };
+        let plan =
+            decide(&p, TileSize::default(), &laptop(), &vec![board(1 << 30); 4], &options).unwrap().plan;
         let t = &plan.predicted;
         let (sent, relayed, back) = (mb(t.bytes_sent), mb(t.bytes_relayed), mb(t.bytes_received));
         shows(&format!("| `{strategy}` | {sent} | {relayed} | {back} | {:.2} |", t.seconds));
@@ -95,8 +96,9 @@ fn the_page_follows_one_plan_through_the_formulas() {
 #[test]
 fn the_page_has_the_decision() {
     let p = problem(4096, 4096, 4096);
-    let said = |wish: PlanOptions| {
-        let decision = decide(&p, TileSize::default(), &laptop(), &vec![board(1 << 30); 4], &wish).unwrap();
+    let said = |options: PlanOptions| {
+        let decision =
+            decide(&p, TileSize::default(), &laptop(), &vec![board(1 << 30); 4], &options).unwrap();
         has(&format!("\"{}\"", decision.sentence));
         decision
     };

@@ -85,9 +85,9 @@ proptest! {
             speeds.iter().map(|s| machine("w", f64::from(*s), 1 << bits, 100.0)).collect();
         let reproducible = reproducible && strategy.levels == 0;
         let who = Preference::Workers;
-        let wish = PlanOptions { strategy: Some(strategy), who, reproducible, relay: Relay::On, elementwise: false, tiles_early: None };
+        let options = PlanOptions { strategy: Some(strategy), who, reproducible, relay: Relay::On, elementwise: false, tiles_early: None };
         let cut = TileSize { tile: Some(tile), depth: Some(depth) };
-        let Ok(decision) = decide(&p, cut, &workers[0], &workers, &wish) else { return Ok(()) };
+        let Ok(decision) = decide(&p, cut, &workers[0], &workers, &options) else { return Ok(()) };
         let (plan, t) = (&decision.plan, &decision.plan.predicted);
         let fixed = matches!(strategy.base, Base::Naive | Base::Row(_) | Base::Square(_));
         prop_assert!(!plan.relay || !fixed && plan.members.len() > 1);
@@ -128,8 +128,8 @@ pub(super) fn balanced(strategy: &str, relay: Relay, gflops: f64) -> f64 {
     let n = 16384;
     let p = problem(n, n, n);
     let workers = vec![machine("pi5", gflops, 6 << 30, 117.5); 8];
-    let wish = PlanOptions { relay, ..by(strategy) };
-    let plan = decide(&p, TileSize::default(), &machine("primary", 1.0, 1 << 40, 0.0), &workers, &wish)
+    let options = PlanOptions { relay, ..by(strategy) };
+    let plan = decide(&p, TileSize::default(), &machine("primary", 1.0, 1 << 40, 0.0), &workers, &options)
         .unwrap()
         .plan;
     assert_eq!(plan.members.len(), 8);
@@ -144,8 +144,8 @@ fn relaying_is_chosen_where_it_is_faster_and_only_among_those_who_can() {
     let primary = Machine { link: None, ..machine("primary", 20.0, 8 << 30, 0.0) };
     let boards = vec![machine("pi", 40.0, 4 << 30, 117.0); 4];
     let plan = |workers: &[Machine], relay| {
-        let wish = PlanOptions { relay, ..by("reuse") };
-        let plan = decide(&p, TileSize::default(), &primary, workers, &wish).unwrap().plan;
+        let options = PlanOptions { relay, ..by("reuse") };
+        let plan = decide(&p, TileSize::default(), &primary, workers, &options).unwrap().plan;
         println!("{relay:?}: {:.2} s", plan.predicted.seconds);
         plan
     };
@@ -160,8 +160,8 @@ fn relaying_is_chosen_where_it_is_faster_and_only_among_those_who_can() {
     assert!(!plan(&here, Relay::Auto).relay && plan(&here, Relay::On).relay);
     // Panels that are generated at the worker are not relayed.
     let made = Problem { sends_a: false, sends_b: false, ..p };
-    let wish = PlanOptions { relay: Relay::On, ..by("reuse") };
-    assert!(!decide(&made, TileSize::default(), &primary, &boards, &wish).unwrap().plan.relay);
+    let options = PlanOptions { relay: Relay::On, ..by("reuse") };
+    assert!(!decide(&made, TileSize::default(), &primary, &boards, &options).unwrap().plan.relay);
     // Computing is the limit in any case, and the plan stays as simple as without relaying.
     let auto = decide(&p, TileSize::default(), &primary, &boards, &PlanOptions::AUTO).unwrap();
     let off = PlanOptions { relay: Relay::Off, ..PlanOptions::AUTO };
@@ -175,8 +175,8 @@ fn a_slow_link_among_the_workers_slows_down_what_passes_it() {
     let with = |rate: f64| {
         let mut workers = vec![machine("pi", 1000.0, 8 << 30, 117.0); 4];
         workers[3] = machine("far", 1000.0, 8 << 30, rate);
-        let wish = PlanOptions { relay: Relay::On, ..by("summa:2x2") };
-        decide(&p, TileSize::default(), &workers[0], &workers, &wish).unwrap().plan.predicted.seconds
+        let options = PlanOptions { relay: Relay::On, ..by("summa:2x2") };
+        decide(&p, TileSize::default(), &workers[0], &workers, &options).unwrap().plan.predicted.seconds
     };
     assert!(with(11.7) > 1.3 * with(117.0), "{} {}", with(11.7), with(117.0));
 }
@@ -188,8 +188,8 @@ fn waves_beyond_those_that_are_looked_at_are_taken_to_be_alike() {
         let p = problem(rows * 64, 64 * 64, 64);
         let cut = TileSize { tile: Some(64), depth: Some(64) };
         let workers = vec![machine("w", 10.0, 150_000, 100.0); 8];
-        let wish = PlanOptions { relay: Relay::On, ..by("summa:1x8") };
-        decide(&p, cut, &machine("primary", 1.0, 1 << 40, 0.0), &workers, &wish).unwrap().plan
+        let options = PlanOptions { relay: Relay::On, ..by("summa:1x8") };
+        decide(&p, cut, &machine("primary", 1.0, 1 << 40, 0.0), &workers, &options).unwrap().plan
     };
     let (few, many) = (plan(64), plan(640));
     let blocks = |plan: &Plan| plan.members[0].blocks().count();

@@ -19,7 +19,7 @@ impl Float for f64 {
 
 /// Orders in which kernels add.
 #[derive(Clone, Copy, Debug)]
-enum StorageOrder {
+enum Order {
     Forward,
     Reversed,
     Blocked,
@@ -29,14 +29,8 @@ enum StorageOrder {
     Panels,
 }
 
-const ORDERS: [StorageOrder; 6] = [
-    StorageOrder::Forward,
-    StorageOrder::Reversed,
-    StorageOrder::Blocked,
-    StorageOrder::Pairwise,
-    StorageOrder::Fused,
-    StorageOrder::Panels,
-];
+const ORDERS: [Order; 6] =
+    [Order::Forward, Order::Reversed, Order::Blocked, Order::Pairwise, Order::Fused, Order::Panels];
 
 fn pairwise<T: Element>(terms: &[T]) -> T {
     match terms {
@@ -46,7 +40,7 @@ fn pairwise<T: Element>(terms: &[T]) -> T {
     }
 }
 
-fn multiply<T: Float>(mut case: Case<T>, order: StorageOrder) -> Case<T> {
+fn multiply<T: Float>(mut case: Case<T>, order: Order) -> Case<T> {
     let alpha = T::from_f64(case.alpha);
     for at in 0..case.m * case.n {
         let (i, j) = (at / case.n, at % case.n);
@@ -55,19 +49,15 @@ fn multiply<T: Float>(mut case: Case<T>, order: StorageOrder) -> Case<T> {
         let terms: Vec<T> = pairs.iter().map(|(a, b)| a.times(*b)).collect();
         let total = |terms: &[T]| terms.iter().fold(T::ZERO, |sum, x| sum.plus(*x));
         case.c[at] = match order {
-            StorageOrder::Forward => case.finish(at, total(&terms)),
-            StorageOrder::Reversed => {
-                case.finish(at, terms.iter().rev().fold(T::ZERO, |sum, x| sum.plus(*x)))
-            }
-            StorageOrder::Blocked => {
+            Order::Forward => case.finish(at, total(&terms)),
+            Order::Reversed => case.finish(at, terms.iter().rev().fold(T::ZERO, |sum, x| sum.plus(*x))),
+            Order::Blocked => {
                 let blocks: Vec<T> = terms.chunks(8).map(total).collect();
                 case.finish(at, total(&blocks))
             }
-            StorageOrder::Pairwise => case.finish(at, pairwise(&terms)),
-            StorageOrder::Fused => {
-                case.finish(at, pairs.iter().fold(T::ZERO, |sum, (a, b)| sum.fused(*a, *b)))
-            }
-            StorageOrder::Panels => {
+            Order::Pairwise => case.finish(at, pairwise(&terms)),
+            Order::Fused => case.finish(at, pairs.iter().fold(T::ZERO, |sum, (a, b)| sum.fused(*a, *b))),
+            Order::Panels => {
                 let start = case.c0.as_ref().map_or(T::ZERO, |c0| T::from_f64(case.beta).times(c0[at]));
                 pairs.chunks(5).fold(start, |sum, panel| {
                     sum.plus(panel.iter().fold(T::ZERO, |s, (a, b)| s.fused(alpha.times(*a), *b)))
