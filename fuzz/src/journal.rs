@@ -5,7 +5,7 @@
 
 use crate::memory::within;
 use bramble_matrix::{DType, Digest128};
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Problem, Wish, decide};
+use bramble_plan::{TileSize, LinkRate, Machine, Plan, Problem, PlanOptions, decide};
 use bramble_schedule::journal::{Action, Event, Head, Journal, Log, RECORD_BYTES, read, seal};
 use std::time::Duration;
 
@@ -112,8 +112,8 @@ fn head() -> Head {
         nic_bytes_per_s: None,
         memory_rate: None,
     };
-    let cut = Cut { tile: Some(8), depth: Some(8) };
-    let Ok(decision) = decide(&p, cut, &machine, std::slice::from_ref(&machine), &Wish::AUTO) else {
+    let cut = TileSize { tile: Some(8), depth: Some(8) };
+    let Ok(decision) = decide(&p, cut, &machine, std::slice::from_ref(&machine), &PlanOptions::AUTO) else {
         panic!("a small product must fit this machine");
     };
     let (a, b) = (Digest128([1; 16]), Digest128([2; 16]));

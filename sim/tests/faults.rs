@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
+use bramble_plan::{
+    LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize, decide,
+};
 use bramble_schedule::limits::SILENCE_MAX;
 use bramble_sim::{Faults, Setting, SimReport, simulate_with};
 use std::time::Duration;
@@ -38,8 +40,8 @@ fn planned(machines: &[Machine], strategy: &str, relay: Relay, reproducible: boo
         sends_b: true,
     };
     let strategy = Some(strategy.parse::<Strategy>().unwrap());
-    let wish = Wish { strategy, who: Preference::Workers, reproducible, relay, ..Wish::AUTO };
-    let cut = Cut { tile: Some(100), depth: Some(100) };
+    let wish = PlanOptions { strategy, who: Preference::Workers, reproducible, relay, ..PlanOptions::AUTO };
+    let cut = TileSize { tile: Some(100), depth: Some(100) };
     decide(&p, cut, &machines[0], &machines[1..], &wish).unwrap().plan
 }
 

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Order, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
+use bramble_plan::{
+    LinkRate, Machine, PanelOrder, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize, decide,
+};
 use bramble_sim::{Setting, SimReport, simulate};
 
 fn machine(name: &str, threads: u32, gflops: f64, bytes_per_s: Option<f64>) -> Machine {
@@ -24,9 +26,15 @@ fn problem(m: u64, n: u64, k: u64) -> Problem {
     Problem { m, n, k, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true }
 }
 
-fn planned(p: &Problem, cut: Cut, machines: &[Machine], strategy: &str, reproducible: bool) -> Plan {
+fn planned(p: &Problem, cut: TileSize, machines: &[Machine], strategy: &str, reproducible: bool) -> Plan {
     let strategy = Some(strategy.parse::<Strategy>().unwrap());
-    let wish = Wish { strategy, who: Preference::Workers, reproducible, relay: Relay::Off, ..Wish::AUTO };
+    let wish = PlanOptions {
+        strategy,
+        who: Preference::Workers,
+        reproducible,
+        relay: Relay::Off,
+        ..PlanOptions::AUTO
+    };
     decide(p, cut, &machines[0], &machines[1..], &wish).unwrap().plan
 }
 
@@ -57,7 +65,7 @@ fn every_strategy_ends_and_moves_what_was_predicted() {
     for at in 0..3 {
         machines.push(machine("worker", 1 + at, 5.0 + 3.0 * f64::from(at), Some(1e8 + 3e7 * f64::from(at))));
     }
-    let cut = Cut { tile: Some(96), depth: Some(128) };
+    let cut = TileSize { tile: Some(96), depth: Some(128) };
     for strategy in STRATEGIES {
         for (reads_c, sends_a, reproducible) in
             [(false, true, false), (true, true, false), (false, false, false), (false, true, true)]
@@ -84,7 +92,7 @@ fn every_strategy_ends_and_moves_what_was_predicted() {
 fn the_primary_alone_takes_what_its_operations_take() {
     let machines = [machine("primary", 4, 40.0, None)];
     let p = problem(2048, 2048, 2048);
-    let plan = planned(&p, Cut::default(), &machines, "reuse", false);
+    let plan = planned(&p, TileSize::default(), &machines, "reuse", false);
     let report = simulate(&plan, &machines, &Setting::measured());
     near(report.seconds, p.flops() / 40e9, 0.001);
     near(busy(&report), 4.0 * p.flops() / 40e9, 0.001);
@@ -95,7 +103,7 @@ fn the_primary_alone_takes_what_its_operations_take() {
 fn a_slow_worker_takes_what_its_operations_take() {
     let machines = [machine("primary", 1, 1.0, None), machine("worker", 2, 2.0, Some(1e9))];
     let p = problem(2048, 2048, 2048);
-    let plan = planned(&p, Cut::default(), &machines, "reuse", false);
+    let plan = planned(&p, TileSize::default(), &machines, "reuse", false);
     let report = simulate(&plan, &machines, &Setting::ideal());
     // The ends: the first panels and the last tile are on the link.
     let ends = (2.0 * 256.0 * 1024.0 * 8.0 + 256.0 * 256.0 * 8.0) / 1e9;
@@ -106,7 +114,7 @@ fn a_slow_worker_takes_what_its_operations_take() {
 fn a_slow_link_takes_what_its_bytes_take() {
     let machines = [machine("primary", 1, 1.0, None), machine("worker", 2, 1e4, Some(1e7))];
     let p = problem(2048, 2048, 2048);
-    let plan = planned(&p, Cut::default(), &machines, "reuse", false);
+    let plan = planned(&p, TileSize::default(), &machines, "reuse", false);
     let report = simulate(&plan, &machines, &Setting::ideal());
     // Both operands once; then the tiles of the last step, most of which return while it is still being sent.
     let (out, back) = (p.operand_bytes() / 1e7, p.result_bytes() / 1e7);
@@ -120,7 +128,7 @@ fn workers_share_the_primarys_network() {
     let p = problem(2048, 2048, 2048);
     let mut machines = vec![machine("primary", 1, 1.0, None)];
     machines.extend((0..4).map(|_| machine("worker", 2, 1e4, Some(1e8))));
-    let plan = planned(&p, Cut::default(), &machines, "summa:2x2", false);
+    let plan = planned(&p, TileSize::default(), &machines, "summa:2x2", false);
     let shared = simulate(&plan, &machines, &Setting::ideal()).seconds;
     let wide = Setting { primary_bytes_per_s: Some(4e8), ..Setting::ideal() };
     near(shared / simulate(&plan, &machines, &wide).seconds, 4.0, 0.1);
@@ -135,8 +143,8 @@ fn operands_leave_the_primary_once_where_workers_pass_them_on() {
     for strategy in ["summa:2x4", "summa:4x2", "reuse", "cuboid:2x4x1", "cuboid:1x8x1"] {
         let run = |relay| {
             let strategy = Some(strategy.parse::<Strategy>().unwrap());
-            let wish = Wish { strategy, who: Preference::Workers, relay, ..Wish::AUTO };
-            let plan = decide(&p, Cut::default(), &machines[0], &machines[1..], &wish).unwrap().plan;
+            let wish = PlanOptions { strategy, who: Preference::Workers, relay, ..PlanOptions::AUTO };
+            let plan = decide(&p, TileSize::default(), &machines[0], &machines[1..], &wish).unwrap().plan;
             assert_eq!(plan.relay, relay == Relay::On, "{strategy:?}");
             (simulate(&plan, &machines, &Setting::ideal()), plan.predicted)
         };
@@ -159,7 +167,7 @@ fn the_event_loop_and_the_threads_share_the_cores() {
     let p = problem(2048, 2048, 2048);
     let mut machines = vec![machine("primary", 2, 20.0, None)];
     machines.extend((0..2).map(|_| Machine { shares_cores: true, ..machine("w", 2, 20.0, Some(2e9)) }));
-    let plan = planned(&p, Cut::default(), &machines, "reuse", false);
+    let plan = planned(&p, TileSize::default(), &machines, "reuse", false);
     let seconds = simulate(&plan, &machines, &Setting::ideal()).seconds;
     // Four threads at 10 Gflop/s each on two cores.
     near(seconds, p.flops() / 20e9, 0.1);
@@ -171,7 +179,7 @@ fn the_same_arguments_give_the_same_run() {
     let p = problem(1500, 1100, 1900);
     let mut machines = vec![machine("primary", 2, 20.0, None)];
     machines.extend((1..6).map(|at| machine("w", at, 3.0 * f64::from(at), Some(1e8))));
-    let plan = planned(&p, Cut::default(), &machines, "cuboid", false);
+    let plan = planned(&p, TileSize::default(), &machines, "cuboid", false);
     for seed in [0, 7] {
         let setting = Setting { seed, ..Setting::measured() };
         assert_eq!(simulate(&plan, &machines, &setting), simulate(&plan, &machines, &setting));
@@ -184,7 +192,7 @@ fn predictions_are_near_what_is_simulated() {
     machines.extend((0..4).map(|at| machine("worker", 4, 12.0 + 4.0 * f64::from(at), Some(117e6))));
     for (m, n, k) in [(8192, 8192, 8192), (1000, 20_000, 3000), (512, 512, 65_536), (6000, 6000, 200)] {
         for strategy in ["naive", "row:4", "square:4", "reuse", "cuboid", "summa:2x2", "strassen:1"] {
-            let plan = planned(&problem(m, n, k), Cut::default(), &machines, strategy, false);
+            let plan = planned(&problem(m, n, k), TileSize::default(), &machines, strategy, false);
             let simulated = simulate(&plan, &machines, &Setting::measured()).seconds;
             let off = plan.predicted.seconds / simulated;
             assert!((0.8..1.25).contains(&off), "{m} x {n} x {k} by {strategy}: {off} of {simulated} s");
@@ -198,7 +206,7 @@ fn one_slow(speed: f64, workers: usize, k: u64, strategy: &str) -> (SimReport, S
     machines.extend((0..workers).map(|_| machine("worker", 4, 24.0, Some(117e6))));
     machines[0].nic_bytes_per_s = Some(400e6);
     let p = Problem { dtype: DType::F32, ..problem(8192, 8192, k) };
-    let cut = Cut { tile: Some(512), depth: Some(512) };
+    let cut = TileSize { tile: Some(512), depth: Some(512) };
     let plan = planned(&p, cut, &machines, strategy, false);
     let speeds = vec![1.0, speed];
     let sum = 24e9 * (workers as f64 - 1.0 + speed);
@@ -243,7 +251,7 @@ fn machines_that_do_as_they_said_keep_their_work() {
 fn every_strategy_ends_with_a_slow_machine_and_the_same_jobs() {
     let mut machines = vec![machine("primary", 4, 40.0, None)];
     machines.extend((0..3).map(|_| machine("worker", 2, 8.0, Some(1e8))));
-    let cut = Cut { tile: Some(96), depth: Some(128) };
+    let cut = TileSize { tile: Some(96), depth: Some(128) };
     let mut moves = 0;
     for strategy in STRATEGIES {
         for (reads_c, sends_a, reproducible) in [(false, true, false), (true, false, true)] {
@@ -277,16 +285,20 @@ fn four_equal(gflops: f64, bytes_per_s: f64) -> Vec<Machine> {
 fn what_comes_home_in_other_orders_takes_as_long_as_was_predicted() {
     // (n, Gflop/s, bytes/s, the order, time against the longer of computing and sending)
     let cases = [
-        (16_384, 43.0, 119e6, Order::Ending(8), 1.04),
-        (8192, 43.0, 119e6, Order::Ending(6), 1.07),
-        (12_288, 43.0, 119e6, Order::Ending(6), 1.04),
-        (8192, 43.0, 24.4e6, Order::Corner, 1.05),
+        (16_384, 43.0, 119e6, PanelOrder::Ending(8), 1.04),
+        (8192, 43.0, 119e6, PanelOrder::Ending(6), 1.07),
+        (12_288, 43.0, 119e6, PanelOrder::Ending(6), 1.04),
+        (8192, 43.0, 24.4e6, PanelOrder::Corner, 1.05),
     ];
     for (n, gflops, bytes_per_s, order, most) in cases {
         let p = Problem { dtype: DType::F32, ..problem(n, n, n) };
         let machines = four_equal(gflops, bytes_per_s);
-        let wish = Wish { strategy: Some("reuse".parse().unwrap()), who: Preference::Workers, ..Wish::AUTO };
-        let plan = decide(&p, Cut::default(), &machines[0], &machines[1..], &wish).unwrap().plan;
+        let wish = PlanOptions {
+            strategy: Some("reuse".parse().unwrap()),
+            who: Preference::Workers,
+            ..PlanOptions::AUTO
+        };
+        let plan = decide(&p, TileSize::default(), &machines[0], &machines[1..], &wish).unwrap().plan;
         assert_eq!(plan.members[0].shares[0].order, order, "{n}, {bytes_per_s}");
         let report = simulate(&plan, &machines, &Setting::measured());
         let sends_s = (n * n * 2 * 4) as f64 / bytes_per_s;

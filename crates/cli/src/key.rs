@@ -11,7 +11,7 @@
 use crate::args::KeyCommand;
 use crate::exit::{Exit, Failure};
 use bramble_link::ClusterKey;
-use bramble_matrix::{Destination, Place};
+use bramble_matrix::{FilePlace, OutputTarget};
 use rustix::fs::OFlags;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -160,9 +160,9 @@ fn new(path: &Path, force: bool) -> Result<Exit, Failure> {
         if !force {
             return Err(exists(path));
         }
-        match Destination::of(path)? {
-            Destination::File(file) => place = Some(file),
-            Destination::Stream => {
+        match OutputTarget::of(path)? {
+            OutputTarget::File(file) => place = Some(file),
+            OutputTarget::Stream => {
                 return Err(Failure::failed(format!("{name}: not a file; set {FILE_VARIABLE} to a file")));
             }
         }
@@ -190,8 +190,8 @@ fn exists(path: &Path) -> Failure {
 
 /// Writes the key file atomically; other users cannot read it at any moment. `place` is the destination if a key is
 /// replaced.
-fn write(path: &Path, place: Option<Place>, text: &str) -> std::io::Result<()> {
-    let path = place.as_ref().map_or(path, Place::target);
+fn write(path: &Path, place: Option<FilePlace>, text: &str) -> std::io::Result<()> {
+    let path = place.as_ref().map_or(path, FilePlace::target);
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let mut suffix = [0; 8];

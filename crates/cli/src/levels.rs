@@ -9,7 +9,7 @@
 use crate::exit::Failure;
 use bramble_kernel::Choice;
 use bramble_matrix::DType;
-use bramble_plan::{Cut, Strategy};
+use bramble_plan::{Strategy, TileSize};
 
 /// Tiles that C must have at least if tiles are large enough for two levels.
 const TILES_WANTED: u64 = 64;
@@ -18,7 +18,7 @@ const TILES_LEAST: u64 = 4;
 
 /// Tile size and step depth for an m × n product of depth k: the user's values, else tiles large enough for one or
 /// two levels. These are larger, and so fewer, than those of other kernels.
-pub(crate) fn cut(asked: Cut, kernel: Choice, [m, n, k]: [u64; 3], dtype: DType) -> Cut {
+pub(crate) fn cut(asked: TileSize, kernel: Choice, [m, n, k]: [u64; 3], dtype: DType) -> TileSize {
     let Some(rules) = kernel.levels(dtype) else { return asked };
     let tiles = |edge: u64| (m / edge) * (n / edge);
     let worth = |levels: u32, wanted: u64| {
@@ -29,7 +29,7 @@ pub(crate) fn cut(asked: Cut, kernel: Choice, [m, n, k]: [u64; 3], dtype: DType)
     // Equal parts of a side, none shorter than `edge`.
     let even = |side: u64| side.div_ceil(side / edge);
     let tile = asked.tile.unwrap_or_else(|| even(m).max(even(n)));
-    Cut { tile: Some(tile), depth: Some(asked.depth.unwrap_or_else(|| even(k))) }
+    TileSize { tile: Some(tile), depth: Some(asked.depth.unwrap_or_else(|| even(k))) }
 }
 
 /// Refuses options that a Strassen kernel cannot satisfy. `elementwise`: whether each element must be as accurate as
@@ -68,10 +68,10 @@ pub(crate) fn is_norm_wise(kernel: Choice, dtype: DType) -> bool {
 mod tests {
     use super::*;
 
-    const NOTHING: Cut = Cut { tile: None, depth: None };
+    const NOTHING: TileSize = TileSize { tile: None, depth: None };
 
     fn cut_of(kernel: &str, sizes: [u64; 3]) -> (Option<u64>, Option<u64>) {
-        let Cut { tile, depth } = cut(NOTHING, kernel.parse().unwrap(), sizes, DType::F64);
+        let TileSize { tile, depth } = cut(NOTHING, kernel.parse().unwrap(), sizes, DType::F64);
         (tile, depth)
     }
 
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_is_kept() {
-        let asked = Cut { tile: Some(300), depth: None };
+        let asked = TileSize { tile: Some(300), depth: None };
         let cut = cut(asked, "strassen:simd:64".parse().unwrap(), [1000; 3], DType::F64);
         assert_eq!((cut.tile, cut.depth), (Some(300), Some(143)));
     }

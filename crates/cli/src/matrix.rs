@@ -6,7 +6,7 @@ use crate::args::MatrixArgs;
 use crate::exit::{Exit, Failure};
 use crate::quantity::bytes;
 use crate::table;
-use bramble_matrix::{Described, describe};
+use bramble_matrix::{MatrixDescription, describe};
 use serde_json::{Value, json};
 
 /// Runs the verb.
@@ -22,7 +22,7 @@ pub(crate) fn run(args: &MatrixArgs) -> Result<Exit, Failure> {
 }
 
 /// The table, and below it the reasons why some matrices cannot be multiplied.
-fn text(name: &str, all: &[Described]) -> String {
+fn text(name: &str, all: &[MatrixDescription]) -> String {
     let names_tensors = all.iter().any(|one| one.tensor.is_some());
     let head = [
         if names_tensors { "tensor" } else { "matrix" },
@@ -32,7 +32,7 @@ fn text(name: &str, all: &[Described]) -> String {
         "order",
         "bytes",
     ];
-    let row = |one: &Described| {
+    let row = |one: &MatrixDescription| {
         let product = one.product.as_ref().map_or("-", |dtype| dtype.name());
         vec![
             shown(one.tensor.as_deref().unwrap_or(name)),
@@ -67,7 +67,7 @@ fn shape(dims: &[u64]) -> String {
     if dims.len() < 2 { format!("({listed})") } else { listed }
 }
 
-fn one_json(one: &Described) -> Value {
+fn one_json(one: &MatrixDescription) -> Value {
     json!({
         "tensor": one.tensor,
         "format": one.format,

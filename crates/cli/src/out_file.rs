@@ -1,12 +1,12 @@
 //! A file that an option names and this program writes sequentially: a trace, a plot or a report.
-//! (`bramble_matrix::Destination` writes C, by the same rules.)
+//! (`bramble_matrix::OutputTarget` writes C, by the same rules.)
 //!
 //! Invariants: a regular file is replaced atomically, so its name always holds the old or the complete new file. The
 //! unfinished file is `FILE.part`; it has one writer, and is removed unless the process is killed. A device or a pipe
 //! is written to and never replaced.
 
 use crate::exit::Failure;
-use bramble_matrix::{Destination, MatrixError, Replacement};
+use bramble_matrix::{MatrixError, OutputTarget, Replacement};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -32,12 +32,12 @@ impl OutFile {
     pub(crate) fn open(option: &'static str, name: &Path) -> Result<Self, Failure> {
         let failed = |e: MatrixError| Failure::failed(format!("{option} {e}"));
         let to = match destination(option, name)? {
-            Destination::File(place) => {
+            OutputTarget::File(place) => {
                 let replacement = place.begin().map_err(failed)?;
                 replacement.empty().map_err(failed)?;
                 To::Whole(Box::new(replacement))
             }
-            Destination::Stream => To::Stream(stream(option, name)?),
+            OutputTarget::Stream => To::Stream(stream(option, name)?),
         };
         Ok(Self { option, name: name.to_owned(), to })
     }
@@ -87,12 +87,12 @@ pub(crate) fn write(option: &'static str, name: &Path, bytes: &[u8]) -> Result<(
     file.keep()
 }
 
-fn destination(option: &str, name: &Path) -> Result<Destination, Failure> {
+fn destination(option: &str, name: &Path) -> Result<OutputTarget, Failure> {
     if name.as_os_str() == "-" {
         let what = "is not a file; write /dev/stdout for standard output, or ./- for a file of that name";
         return Err(Failure::usage(format!("{option} -: {what}")));
     }
-    Destination::of(name).map_err(|e| Failure::failed(format!("{option} {e}")))
+    OutputTarget::of(name).map_err(|e| Failure::failed(format!("{option} {e}")))
 }
 
 /// Opens a device or a pipe without waiting for a reader.

@@ -19,7 +19,7 @@ use crate::levels;
 use crate::operands;
 use crate::team::{GatheredTeam, Purpose, TeamSpec, check_kernel};
 use crate::until::{Completion, done_or_signal};
-use bramble_plan::{Cut, Machine, Making, Problem, Wish, decide, memory_to_ask};
+use bramble_plan::{Machine, MadeOperands, PlanOptions, Problem, TileSize, decide, memory_to_ask};
 use bramble_primary::{PrimaryError, Survey, Surveyed, survey};
 use bramble_worker::host_name;
 use picture::PictureStyle;
@@ -145,18 +145,18 @@ pub(crate) fn problem(verb: &str, args: &PlanArgs) -> Result<Problem, Failure> {
 }
 
 /// Tile size and step depth: the user's, or those that suit the kernel.
-fn cut_of(args: &PlanArgs, problem: &Problem) -> Cut {
+fn cut_of(args: &PlanArgs, problem: &Problem) -> TileSize {
     args.cut.cut([problem.m, problem.n, problem.k], problem.dtype)
 }
 
 /// The constraints on the plan: the user's, and no levels of Strassen's method in the plan if the kernel already uses
 /// it.
-fn wish_of(args: &PlanArgs, problem: &Problem, workers_only: bool) -> Wish {
+fn wish_of(args: &PlanArgs, problem: &Problem, workers_only: bool) -> PlanOptions {
     let wish = args.cut.wish(workers_only);
     let elementwise = wish.elementwise || levels::is_norm_wise(args.cut.kernel(), problem.dtype);
     // As for a product with -o, whose journal benefits from tiles that are complete early.
-    let tiles_early = Some(Making { a: !problem.sends_a, b: !problem.sends_b });
-    Wish { elementwise, tiles_early, ..wish }
+    let tiles_early = Some(MadeOperands { a: !problem.sends_a, b: !problem.sends_b });
+    PlanOptions { elementwise, tiles_early, ..wish }
 }
 
 /// Contacts and measures real machines.

@@ -62,7 +62,7 @@ const UNSAFE: [&str; 13] = [
     "crates/link/src/tcp/socket.rs",
     "crates/matrix/src/file/map.rs",
     "crates/matrix/src/heap.rs",
-    "crates/matrix/src/output/lent.rs",
+    "crates/matrix/src/output/lease.rs",
     "crates/matrix/src/view.rs",
     "crates/schedule/examples/job_cost/heap.rs",
 ];

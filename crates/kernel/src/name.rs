@@ -1,4 +1,4 @@
-//! The names of the kernels, and the choice that a user makes among them.
+//! The names of the kernels, and the user's choice among them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,12 +7,12 @@ use bramble_matrix::{DType, Winograd};
 
 use crate::{KernelError, strassen};
 
-/// A kernel by name. The order is that of the lists users read.
+/// A kernel by name, in the order of lists for users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KernelName {
-    /// Plain loops: slow, and the truth that the others are held to.
+    /// Plain loops: slow, and the reference for all other kernels.
     Reference,
-    /// Vector instructions chosen at run time; always there.
+    /// Vector instructions chosen at run time; always available.
     Simd,
     /// OpenBLAS, if it is installed.
     OpenBlas,
@@ -24,7 +24,7 @@ impl KernelName {
     /// Every kernel.
     pub const ALL: [Self; 4] = [Self::Reference, Self::Simd, Self::OpenBlas, Self::Blis];
 
-    /// The name that users type and read.
+    /// The name on the command line and in reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Reference => "reference",
@@ -69,38 +69,38 @@ impl FromStr for KernelName {
     }
 }
 
-/// What a user asks for.
+/// The user's choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Choice {
-    /// The fastest that is present.
+    /// The fastest one that is available.
     #[default]
     Auto,
     /// This one and no other.
     Named(KernelName),
-    /// Block multiplication over another.
+    /// Block multiplication with a base kernel.
     Blocked {
-        /// What multiplies the pieces.
+        /// The kernel for the pieces.
         base: KernelName,
         /// Edge of the pieces; `None` is the default.
         edge: Option<u32>,
     },
-    /// Strassen's method, in Winograd's form, over another.
+    /// Strassen's method, in Winograd's form, with a base kernel.
     Strassen {
-        /// What multiplies after the last level.
+        /// The kernel after the last level.
         base: KernelName,
-        /// Least side of what it multiplies; `None` is the type's own.
+        /// Least side of a product for the base kernel; `None` is the default of the element type.
         cutoff: Option<u32>,
     },
 }
 
-/// Largest edge or cut-off that can be named.
+/// Largest edge or cut-off that a user can give.
 const NUMBER_MAX: u32 = 1 << 20;
 
 impl Choice {
-    /// Names of the kernels that take another, and what the number behind it is.
+    /// Names of the kernels with a base kernel, and the meaning of the number after it.
     const OVER: [(&str, &str); 2] = [("blocked", "EDGE"), ("strassen", "CUTOFF")];
 
-    /// The rules by which products are cut for Strassen's method; `None` for all other kernels, whose elements are each
+    /// The rules by which Strassen's method cuts products; `None` for all other kernels, whose elements are all
     /// within the bound for classical products.
     pub fn levels(self, dtype: DType) -> Option<Winograd> {
         match self {
@@ -111,7 +111,7 @@ impl Choice {
         }
     }
 
-    /// Reads what stands behind the colon of a kernel over another: `BASE`, or `BASE:NUMBER`.
+    /// Parses the part after the colon of a kernel with a base kernel: `BASE`, or `BASE:NUMBER`.
     fn over(kernel: &str, what: &str, rest: Option<&str>) -> Result<(KernelName, Option<u32>), KernelError> {
         let Some(rest) = rest else { return Ok((KernelName::Simd, None)) };
         let (base, number) = rest.split_once(':').map_or((rest, None), |(base, n)| (base, Some(n)));

@@ -7,8 +7,8 @@
 //! Invariants: `decode` is exact for every element that it accepts; `convert` never turns a fraction
 //! into an integer and never narrows an integer.
 //!
-//! Deliberately absent: unsigned 64-bit, complex and 8-bit floating-point elements. They have no exact
-//! home among the four types, so the readers refuse them with a way out.
+//! Deliberately absent: unsigned 64-bit, complex and 8-bit floating-point elements. None of the four types
+//! represents them exactly, so the readers refuse them, with a hint what to do.
 
 use crate::DType;
 use half::{bf16, f16};

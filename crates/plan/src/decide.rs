@@ -5,8 +5,11 @@
 //! the simpler plan wins: alone before a team, fewer machines before more, `reuse` before the other strategies.
 
 use crate::early::with_early_tiles;
-use crate::search::{Found, Search, unusable};
-use crate::{Cut, Grid, GridError, Machine, Making, Order, Plan, Problem, Region, Share, Strategy, Sums};
+use crate::search::{Search, SearchOutcome, unusable};
+use crate::{
+    Grid, GridError, Machine, MadeOperands, PanelOrder, Plan, Problem, Region, Share, Strategy, Sums,
+    TileSize,
+};
 
 /// The machines that may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +35,7 @@ pub enum Relay {
 
 /// The user's requirements on a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct PlanOptions {
     /// The strategy; `None` leaves it to the prediction.
     pub strategy: Option<Strategy>,
     /// The machines that may be chosen.
@@ -45,10 +48,10 @@ pub struct Wish {
     pub relay: Relay,
     /// Set if a journal is kept: tiles shall be complete early, if that costs next to nothing. Says which operands'
     /// panels have to be made anew for each block.
-    pub tiles_early: Option<Making>,
+    pub tiles_early: Option<MadeOperands>,
 }
 
-impl Wish {
+impl PlanOptions {
     /// The least predicted time, without other requirements.
     pub const AUTO: Self = Self {
         strategy: None,
@@ -67,7 +70,7 @@ impl Wish {
 
 /// A machine without a share.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct UnusedMachine {
     /// Its name.
     pub name: String,
     /// The reason.
@@ -101,7 +104,7 @@ pub struct Decision {
     /// Whether the primary computes alone.
     pub alone: bool,
     /// Workers without a share.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<UnusedMachine>,
     /// One sentence for the user.
     pub sentence: String,
     /// The best plan of each considered strategy, fastest first.
@@ -180,17 +183,17 @@ const FINER_GAIN: f64 = 0.98;
 /// Chooses a plan. `primary` is this machine's own cores; `workers` may be empty.
 pub fn decide(
     problem: &Problem,
-    cut: Cut,
+    cut: TileSize,
     primary: &Machine,
     workers: &[Machine],
-    wish: &Wish,
+    options: &PlanOptions,
 ) -> Result<Decision, PlanError> {
-    let with = |cut: Cut| decide_with(problem, cut, primary, workers, wish);
+    let with = |cut: TileSize| decide_with(problem, cut, primary, workers, options);
     let (decision, cut) = match with(cut) {
-        Err(PlanError::NoRoom { .. }) if !wish.reproducible => with_less_at_once(problem, cut, with)?,
+        Err(PlanError::NoRoom { .. }) if !options.reproducible => with_less_at_once(problem, cut, with)?,
         decided => (decided?, cut),
     };
-    let decision = match finer(cut, &decision.plan, wish).map(with) {
+    let decision = match finer(cut, &decision.plan, options).map(with) {
         Some(Ok(other))
             if goes_home_all_the_time(&other.plan)
                 && other.plan.predicted.seconds < decision.plan.predicted.seconds * FINER_GAIN =>
@@ -200,17 +203,17 @@ pub fn decide(
         _ => decision,
     };
     // This follows the choice of the grid, which must not depend on whether a journal is kept.
-    let Some(making) = wish.tiles_early else { return Ok(decision) };
-    let plan = with_early_tiles(decision.plan, &machines_of(primary, workers), wish, making);
+    let Some(making) = options.tiles_early else { return Ok(decision) };
+    let plan = with_early_tiles(decision.plan, &machines_of(primary, workers), options, making);
     Ok(Decision { plan, ..decision })
 }
 
 /// The decision with shallower steps, if those of a thin product fit no machine, or else with smaller tiles.
 fn with_less_at_once(
     problem: &Problem,
-    cut: Cut,
-    with: impl Fn(Cut) -> Result<Decision, PlanError>,
-) -> Result<(Decision, Cut), PlanError> {
+    cut: TileSize,
+    with: impl Fn(TileSize) -> Result<Decision, PlanError>,
+) -> Result<(Decision, TileSize), PlanError> {
     let usual = Grid::new(problem, cut)?;
     let shallower = usual.shallower(cut).unwrap_or(cut);
     if shallower != cut
@@ -233,14 +236,14 @@ fn with_less_at_once(
 /// their tile size. The depth of a step stays the same, because sums depend on it.
 fn with_smaller_tiles(
     problem: &Problem,
-    cut: Cut,
-    with: impl Fn(Cut) -> Result<Decision, PlanError>,
-) -> Result<(Decision, Cut), PlanError> {
+    cut: TileSize,
+    with: impl Fn(TileSize) -> Result<Decision, PlanError>,
+) -> Result<(Decision, TileSize), PlanError> {
     let usual = Grid::new(problem, cut)?;
     let edge = usual.tile_rows.max(usual.tile_cols);
     let halves = std::iter::successors(Some(edge.next_power_of_two() / 2), |edge| Some(edge / 2));
     for edge in halves.take_while(|edge| *edge >= SMALLER_EDGE_MIN) {
-        let smaller = Cut { tile: Some(edge), depth: Some(usual.depth) };
+        let smaller = TileSize { tile: Some(edge), depth: Some(usual.depth) };
         match with(smaller) {
             Err(PlanError::NoRoom { .. }) => {}
             decided => {
@@ -271,16 +274,16 @@ fn machines_of(primary: &Machine, workers: &[Machine]) -> Vec<Machine> {
 /// tiles of the last panel end the product, and smaller panels have fewer of them. Never if the bits must not
 /// depend on the machines, nor if most of the product goes step by step: then computing is the limit, and small
 /// tiles are slower in a way that the model does not know.
-fn finer(cut: Cut, plan: &Plan, wish: &Wish) -> Option<Cut> {
+fn finer(cut: TileSize, plan: &Plan, options: &PlanOptions) -> Option<TileSize> {
     let grid = &plan.regions.first()?.grid;
-    let go_home_early = shares(plan).any(|s| s.order != Order::Steps);
+    let go_home_early = shares(plan).any(|s| s.order != PanelOrder::Steps);
     let has_halves = grid.tile_rows == grid.tile_cols && grid.tile_rows.is_multiple_of(512);
-    let may = cut.tile.is_none() && !wish.reproducible && go_home_early && has_halves;
-    may.then_some(Cut { tile: Some(grid.tile_rows / 2), depth: Some(grid.depth) })
+    let may = cut.tile.is_none() && !options.reproducible && go_home_early && has_halves;
+    may.then_some(TileSize { tile: Some(grid.tile_rows / 2), depth: Some(grid.depth) })
 }
 
 fn goes_home_all_the_time(plan: &Plan) -> bool {
-    shares(plan).any(|s| matches!(s.order, Order::Columns(_) | Order::Corner))
+    shares(plan).any(|s| matches!(s.order, PanelOrder::Columns(_) | PanelOrder::Corner))
 }
 
 fn shares(plan: &Plan) -> impl Iterator<Item = &Share> {
@@ -289,17 +292,17 @@ fn shares(plan: &Plan) -> impl Iterator<Item = &Share> {
 
 fn decide_with(
     problem: &Problem,
-    cut: Cut,
+    cut: TileSize,
     primary: &Machine,
     workers: &[Machine],
-    wish: &Wish,
+    options: &PlanOptions,
 ) -> Result<Decision, PlanError> {
     let machines = machines_of(primary, workers);
-    let regions = regions(problem, cut, wish)?;
-    let search = Search::new(problem, &machines, wish, &regions);
-    let mut found = Found::default();
-    let alone_too = wish.who == Preference::Fastest || workers.is_empty();
-    if alone_too && (wish.strategy.is_none() || workers.is_empty()) {
+    let regions = regions(problem, cut, options)?;
+    let search = Search::new(problem, &machines, options, &regions);
+    let mut found = SearchOutcome::default();
+    let alone_too = options.who == Preference::Fastest || workers.is_empty();
+    if alone_too && (options.strategy.is_none() || workers.is_empty()) {
         search.alone(&mut found);
     }
     search.teams(&mut found);
@@ -348,21 +351,25 @@ fn with_even_speeds(workers: &[Machine]) -> Vec<Machine> {
 }
 
 /// The most memory that any one worker could use under any plan.
-pub fn memory_to_ask(problem: &Problem, cut: Cut, wish: &Wish) -> Result<u64, PlanError> {
-    let all = regions(problem, cut, wish)?;
+pub fn memory_to_ask(problem: &Problem, cut: TileSize, options: &PlanOptions) -> Result<u64, PlanError> {
+    let all = regions(problem, cut, options)?;
     Ok(all.iter().map(|(_, r)| crate::memory_wanted(r, problem.element_bytes())).max().unwrap_or(0))
 }
 
 /// The regions for each allowed number of levels.
-fn regions(problem: &Problem, cut: Cut, wish: &Wish) -> Result<Vec<(u32, Vec<Region>)>, PlanError> {
-    let levels: Vec<u32> = match wish.strategy {
+fn regions(
+    problem: &Problem,
+    cut: TileSize,
+    options: &PlanOptions,
+) -> Result<Vec<(u32, Vec<Region>)>, PlanError> {
+    let levels: Vec<u32> = match options.strategy {
         Some(strategy) => vec![strategy.levels],
-        None if wish.reproducible || wish.elementwise => vec![0],
+        None if options.reproducible || options.elementwise => vec![0],
         None => vec![0, 1, 2],
     };
     let mut all = Vec::new();
     for levels in levels {
-        match (Region::peeled(problem, cut, levels)?, wish.strategy) {
+        match (Region::peeled(problem, cut, levels)?, options.strategy) {
             (Some(regions), _) => all.push((levels, regions)),
             (None, None) => {}
             (None, Some(strategy)) => {
@@ -374,9 +381,9 @@ fn regions(problem: &Problem, cut: Cut, wish: &Wish) -> Result<Vec<(u32, Vec<Reg
             }
         }
     }
-    if let Some(strategy) = wish.strategy.filter(|s| s.levels > 0) {
+    if let Some(strategy) = options.strategy.filter(|s| s.levels > 0) {
         let classical = "use another strategy, or let Bramble choose";
-        let why = match (wish.reproducible, wish.elementwise && problem.dtype.is_float()) {
+        let why = match (options.reproducible, options.elementwise && problem.dtype.is_float()) {
             (true, _) => format!(
                 "--reproducible asks for the bits of the classical sum, which it does not have; {classical}"
             ),

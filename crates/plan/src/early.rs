@@ -10,13 +10,15 @@
 use crate::cost::Costs;
 use crate::memory::{CellCharges, EDGE_MAX};
 use crate::team::set_memory;
-use crate::{Base, BlockSize, Machine, Member, Order, Plan, Prediction, Recipe, Relay, Share, Wish};
+use crate::{
+    Base, BlockSize, Machine, Member, PanelOrder, Plan, PlanOptions, Prediction, Recipe, Relay, Share,
+};
 use bramble_matrix::Span;
 
 /// The operands whose panels are made each time they are needed: generated, or converted from another type. Other
 /// operands are in memory or in a mapped file, where smaller blocks of local threads read them again at no cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Making {
+pub struct MadeOperands {
     /// Panels of A are made.
     pub a: bool,
     /// Panels of B are made.
@@ -77,9 +79,9 @@ fn unit_of(share: &Share, steps: u64) -> u64 {
     }
     let BlockSize { rows, cols, .. } = share.block;
     match share.order {
-        Order::Steps | Order::Ending(_) => rows.saturating_mul(cols),
-        Order::Columns(group) => rows.saturating_mul(group.min(cols)),
-        Order::Corner => rows.max(cols),
+        PanelOrder::Steps | PanelOrder::Ending(_) => rows.saturating_mul(cols),
+        PanelOrder::Columns(group) => rows.saturating_mul(group.min(cols)),
+        PanelOrder::Corner => rows.max(cols),
     }
 }
 
@@ -88,7 +90,12 @@ fn is_whole(share: &Share, steps: u64) -> bool {
 }
 
 /// The plan with early tiles; unchanged if that would cost too much.
-pub(crate) fn with_early_tiles(plan: Plan, machines: &[Machine], wish: &Wish, making: Making) -> Plan {
+pub(crate) fn with_early_tiles(
+    plan: Plan,
+    machines: &[Machine],
+    options: &PlanOptions,
+    making: MadeOperands,
+) -> Plan {
     if matches!(plan.strategy.base, Base::Naive | Base::Row(_) | Base::Square(_)) {
         return plan;
     }
@@ -103,9 +110,9 @@ pub(crate) fn with_early_tiles(plan: Plan, machines: &[Machine], wish: &Wish, ma
         charges: &charges,
         sums: plan.sums,
         machines,
-        relay: if plan.relay { wish.relay } else { Relay::Off },
+        relay: if plan.relay { options.relay } else { Relay::Off },
     };
-    let cutter = Cutter { plan: &plan, costs: &costs, making, keeps_others: wish.strategy.is_some() };
+    let cutter = Cutter { plan: &plan, costs: &costs, making, keeps_others: options.strategy.is_some() };
     match cutter.earliest() {
         Some((predicted, members)) => Plan { predicted, members, ..plan },
         None => plan,
@@ -116,7 +123,7 @@ pub(crate) fn with_early_tiles(plan: Plan, machines: &[Machine], wish: &Wish, ma
 struct Cutter<'a> {
     plan: &'a Plan,
     costs: &'a Costs<'a>,
-    making: Making,
+    making: MadeOperands,
     /// Remote machines keep their blocks.
     keeps_others: bool,
 }
@@ -229,15 +236,15 @@ fn recut(share: &Share, steps: u64, most: u64, (way, is_alone): (Way, bool)) -> 
             let wide = (most / high).clamp(1, cols.min(EDGE_MAX));
             let high = (most / wide).clamp(1, rows.min(EDGE_MAX));
             let block = BlockSize { rows: even(rows, high), cols: even(cols, wide), ..share.block };
-            Share { block, order: Order::Steps, ..*share }
+            Share { block, order: PanelOrder::Steps, ..*share }
         }
         Way::Bands if steps > EDGE_MAX || share.block.cols < cols => *share,
         Way::Bands => {
-            let bands = if share.order == Order::Steps && !is_alone { BLOCKS_MIN } else { 1 };
+            let bands = if share.order == PanelOrder::Steps && !is_alone { BLOCKS_MIN } else { 1 };
             let high = even(rows, most.min(rows.div_ceil(bands)).min(share.block.rows));
             let group = (most / high).clamp(1, cols);
             let block = BlockSize { rows: high, ..share.block };
-            Share { block, order: Order::Columns(group), ..*share }
+            Share { block, order: PanelOrder::Columns(group), ..*share }
         }
     }
 }

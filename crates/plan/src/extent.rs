@@ -40,7 +40,7 @@ pub struct Extent {
 
 /// The reason against Strassen's method.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Objection {
+pub enum StrassenObjection {
     /// Strassen's method would spread a NaN or an infinity to unrelated elements of C.
     NotFinite,
     /// Alpha or beta, which is applied to the elements of each product before these are added, is too large or too
@@ -52,15 +52,15 @@ pub enum Objection {
 
 impl Extent {
     /// The reason against that many levels, if any. Integers have none: their sums wrap, and the result is exact.
-    pub fn objection(&self, levels: u32) -> Option<Objection> {
+    pub fn objection(&self, levels: u32) -> Option<StrassenObjection> {
         if levels == 0 || !self.dtype.is_float() {
             return None;
         }
         if !self.is_finite {
-            return Some(Objection::NotFinite);
+            return Some(StrassenObjection::NotFinite);
         }
         if !(self.dtype.holds_factor(self.alpha) && self.dtype.holds_factor(self.beta)) {
-            return Some(Objection::Factor(self.dtype));
+            return Some(StrassenObjection::Factor(self.dtype));
         }
         let largest = if self.dtype == DType::F32 { f64::from(f32::MAX) } else { f64::MAX };
         let limit = largest.log2() - MARGIN_BITS;
@@ -71,11 +71,11 @@ impl Extent {
         let products = terms + levels * 9f64.log2() + self.alpha.abs().max(1.0).log2();
         let old = self.old_c.log2() + self.beta.abs().max(1.0).log2();
         let together = if old == f64::NEG_INFINITY { products } else { products.max(old) + 1.0 };
-        (sums > limit || together > limit).then_some(Objection::Overflow(*self))
+        (sums > limit || together > limit).then_some(StrassenObjection::Overflow(*self))
     }
 }
 
-impl std::fmt::Display for Objection {
+impl std::fmt::Display for StrassenObjection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NotFinite => f.write_str(
@@ -109,7 +109,7 @@ mod tests {
     };
 
     fn overflows(extent: Extent, levels: u32) -> bool {
-        matches!(extent.objection(levels), Some(Objection::Overflow(_)))
+        matches!(extent.objection(levels), Some(StrassenObjection::Overflow(_)))
     }
 
     #[test]

@@ -10,7 +10,7 @@
 
 mod bytes;
 
-pub use bytes::NoPlan;
+pub use bytes::InvalidPlan;
 
 use crate::memory::CellCharges;
 use crate::{Bound, Prediction, Problem, Recipe, Region, Strategy};
@@ -29,7 +29,7 @@ pub struct BlockSize {
 
 /// The order in which the panels of a block are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum PanelOrder {
     /// Step by step: the cells stay, the panels stream past.
     Steps,
     /// In groups of this many columns of cells: the panels of A stay, those of B stream past, and each group is
@@ -63,7 +63,7 @@ pub struct Block {
     /// Steps of k that are summed.
     pub steps: Span,
     /// The order in which its panels are sent.
-    pub order: Order,
+    pub order: PanelOrder,
 }
 
 impl Block {
@@ -75,9 +75,9 @@ impl Block {
     /// The step from which on it goes column by column; its end if it never does.
     pub fn by_columns_from(&self) -> u64 {
         let last = match self.order {
-            Order::Steps | Order::Corner => 0,
-            Order::Columns(_) => self.steps.len(),
-            Order::Ending(last) => last.min(self.steps.len()),
+            PanelOrder::Steps | PanelOrder::Corner => 0,
+            PanelOrder::Columns(_) => self.steps.len(),
+            PanelOrder::Ending(last) => last.min(self.steps.len()),
         };
         self.steps.end - last
     }
@@ -96,7 +96,7 @@ pub struct Share {
     /// Size of one block; blocks at the ends may be smaller.
     pub block: BlockSize,
     /// The order in which the panels of a block are sent.
-    pub order: Order,
+    pub order: PanelOrder,
 }
 
 impl Share {

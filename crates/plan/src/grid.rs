@@ -23,7 +23,7 @@ pub struct Grid {
 
 /// The user's tile size and step depth, in place of the defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cut {
+pub struct TileSize {
     /// Rows and columns of a tile.
     pub tile: Option<u64>,
     /// Depth of a step.
@@ -123,12 +123,12 @@ const EDGE_MIN: u64 = EDGES[2].0;
 
 impl Grid {
     /// The grid for a product.
-    pub fn new(problem: &Problem, cut: Cut) -> Result<Self, GridError> {
+    pub fn new(problem: &Problem, cut: TileSize) -> Result<Self, GridError> {
         Self::of(problem.m, problem.n, problem.k, cut)
     }
 
     /// The grid for a product of those sizes, which may be a part of a larger one.
-    pub fn of(m: u64, n: u64, k: u64, cut: Cut) -> Result<Self, GridError> {
+    pub fn of(m: u64, n: u64, k: u64, cut: TileSize) -> Result<Self, GridError> {
         let small = |x: u64, y: u64| x.checked_mul(y).is_some_and(|elements| elements <= ELEMENTS_MAX);
         let sides = [m, n, k].iter().all(|side| *side <= ELEMENTS_MAX);
         if !(sides && small(m, n) && small(m, k) && small(k, n)) {
@@ -164,18 +164,18 @@ impl Grid {
     /// The grid for one of the parts into which levels of Strassen–Winograd cut a matrix: the same, but with four
     /// smaller tiles in place of a single one, so that more than one machine can have cells. Not below 64, where
     /// products are too short.
-    pub(crate) fn shared(self, cut: Cut) -> Result<Self, GridError> {
+    pub(crate) fn shared(self, cut: TileSize) -> Result<Self, GridError> {
         let edge = self.m.max(self.n).div_ceil(2);
         if cut.tile.is_some() || self.tiles() > 1 || edge < PART_EDGE_MIN {
             return Ok(self);
         }
-        Self::of(self.m, self.n, self.k, Cut { tile: Some(edge), depth: Some(self.depth) })
+        Self::of(self.m, self.n, self.k, TileSize { tile: Some(edge), depth: Some(self.depth) })
     }
 
     /// The tile size with the steps of square products, if those of this grid are deeper because C is thin.
-    pub(crate) fn shallower(&self, cut: Cut) -> Option<Cut> {
+    pub(crate) fn shallower(&self, cut: TileSize) -> Option<TileSize> {
         let usual = default_depth(self.tile_rows.min(self.tile_cols));
-        (cut.depth.is_none() && self.depth > usual).then_some(Cut { depth: Some(usual), ..cut })
+        (cut.depth.is_none() && self.depth > usual).then_some(TileSize { depth: Some(usual), ..cut })
     }
 
     /// A grid from a stored plan; `None` if its values are impossible.
@@ -185,7 +185,7 @@ impl Grid {
         let fits =
             within(tile_rows, m, TILE_MAX) && within(tile_cols, n, TILE_MAX) && within(depth, k, DEPTH_MAX);
         // Sizes first: the counts are computed from them.
-        Self::of(m, n, k, Cut { tile: Some(TILE_MAX), depth: Some(DEPTH_MAX) }).ok()?;
+        Self::of(m, n, k, TileSize { tile: Some(TILE_MAX), depth: Some(DEPTH_MAX) }).ok()?;
         let grid = Self { m, n, k, tile_rows, tile_cols, depth };
         (fits && grid.counts().is_ok()).then_some(grid)
     }

@@ -10,7 +10,7 @@
 //! Vivien and Dongarra (INRIA RR-6053, 2006), where the words moved per multiply-add fall as 2/√memory.
 
 use crate::winograd::Recipe;
-use crate::{BlockSize, Order, Region, USE_BYTES, charged_bytes};
+use crate::{BlockSize, PanelOrder, Region, USE_BYTES, charged_bytes};
 use bramble_matrix::Rect;
 
 /// Most cells of a block in either direction, and most steps of a column: uses are counted in 16 bits.
@@ -86,16 +86,16 @@ impl CellCharges {
     }
 
     /// The least memory in which a block of that size can run.
-    pub(crate) fn need(&self, size: BlockSize, order: Order) -> u64 {
+    pub(crate) fn need(&self, size: BlockSize, order: PanelOrder) -> u64 {
         let (a, b, c) = self.block(size.rows, size.cols);
         match order {
-            Order::Steps => c.saturating_add(a.saturating_add(b).saturating_mul(size.steps.min(2))),
-            Order::Columns(group) => {
+            PanelOrder::Steps => c.saturating_add(a.saturating_add(b).saturating_mul(size.steps.min(2))),
+            PanelOrder::Columns(group) => {
                 let (all_a, column) = self.columns(size);
                 all_a.saturating_add(column.saturating_mul(size.cols.min(group.saturating_mul(2))))
             }
-            Order::Corner => c.saturating_add(a.saturating_add(b).saturating_mul(size.steps)),
-            Order::Ending(last) => {
+            PanelOrder::Corner => c.saturating_add(a.saturating_add(b).saturating_mul(size.steps)),
+            PanelOrder::Ending(last) => {
                 let by_steps = a.saturating_add(b).saturating_mul(size.steps.min(2));
                 c.saturating_add(by_steps.max(self.last_steps(size, last, 2)))
             }
@@ -111,7 +111,7 @@ impl CellCharges {
 
     /// Most columns of a block with that many rows that fit the memory, step by step.
     fn most_cols(&self, rows: u64, steps: u64, memory_bytes: u64) -> u64 {
-        let need = |cols: u64| self.need(BlockSize { rows, cols, steps }, Order::Steps);
+        let need = |cols: u64| self.need(BlockSize { rows, cols, steps }, PanelOrder::Steps);
         let (none, one) = (need(0), need(1));
         if one > memory_bytes || one == u64::MAX { 0 } else { (memory_bytes - none) / (one - none).max(1) }
     }
@@ -124,18 +124,18 @@ impl CellCharges {
     }
 
     /// The number of blocks for which a machine with that much memory has room.
-    pub(crate) fn room(&self, size: BlockSize, order: Order, memory_bytes: u64) -> Room {
+    pub(crate) fn room(&self, size: BlockSize, order: PanelOrder, memory_bytes: u64) -> Room {
         let need = self.need(size, order).max(1);
         let (fixed, unit, units) = match order {
-            Order::Steps | Order::Ending(_) => {
+            PanelOrder::Steps | PanelOrder::Ending(_) => {
                 let (a, b, c) = self.block(size.rows, size.cols);
                 (c, a.saturating_add(b), size.steps)
             }
-            Order::Columns(group) => {
+            PanelOrder::Columns(group) => {
                 let (all_a, column) = self.columns(size);
                 (all_a, column.saturating_mul(group), size.cols.div_ceil(group.max(1)))
             }
-            Order::Corner => {
+            PanelOrder::Corner => {
                 let lines = size.rows.min(size.cols).max(1);
                 (0, need.div_ceil(lines), lines)
             }
@@ -155,16 +155,16 @@ impl CellCharges {
 
     /// The ideal memory of a machine with that many threads and `blocks` such blocks in all: (blocks at once, bytes
     /// of each).
-    pub(crate) fn ideal(&self, size: BlockSize, order: Order, blocks: u64, threads: u32) -> (u64, u64) {
+    pub(crate) fn ideal(&self, size: BlockSize, order: PanelOrder, blocks: u64, threads: u32) -> (u64, u64) {
         let products = self.products_of(size.rows.saturating_mul(size.cols)).max(1);
         let ahead =
             (TILES_A_THREAD * u64::from(threads)).div_ceil(products).clamp(2, BLOCKS_MAX).min(blocks.max(1));
         let one = match order {
-            Order::Steps => {
+            PanelOrder::Steps => {
                 let (a, b, c) = self.block(size.rows, size.cols);
                 c.saturating_add(a.saturating_add(b).saturating_mul(size.steps.min(STEPS_AHEAD)))
             }
-            Order::Columns(group) => {
+            PanelOrder::Columns(group) => {
                 let (all_a, column) = self.columns(size);
                 let columns = (TILES_A_THREAD * u64::from(threads))
                     .div_ceil(size.rows.max(1))
@@ -172,8 +172,8 @@ impl CellCharges {
                     .min(size.cols);
                 all_a.saturating_add(column.saturating_mul(columns))
             }
-            Order::Corner => self.need(size, order),
-            Order::Ending(last) => {
+            PanelOrder::Corner => self.need(size, order),
+            PanelOrder::Ending(last) => {
                 let (a, b, c) = self.block(size.rows, size.cols);
                 let by_steps = a.saturating_add(b).saturating_mul(size.steps.min(STEPS_AHEAD));
                 c.saturating_add(by_steps.max(self.last_steps(size, last, GROUPS_AHEAD)))

@@ -12,7 +12,7 @@
 //!
 //! Invariants: the regions of a plan are disjoint and cover C; without levels a cell is a tile and there is no rim.
 
-use crate::{Cut, Grid, GridError, Problem};
+use crate::{Grid, GridError, Problem, TileSize};
 use bramble_matrix::{Rect, Span};
 
 /// A part of C with its grid.
@@ -32,13 +32,13 @@ pub struct Region {
 
 impl Region {
     /// The whole of C in tiles.
-    pub fn whole(problem: &Problem, cut: Cut) -> Result<Self, GridError> {
+    pub fn whole(problem: &Problem, cut: TileSize) -> Result<Self, GridError> {
         Ok(Self { row: 0, col: 0, grid: Grid::new(problem, cut)?, levels: 0, rim: 0 })
     }
 
     /// Regions for that many levels: the core, the rest on its right, the rest below. `None` if the matrices are
     /// too small for that many levels.
-    pub fn peeled(problem: &Problem, cut: Cut, levels: u32) -> Result<Option<Vec<Self>>, GridError> {
+    pub fn peeled(problem: &Problem, cut: TileSize, levels: u32) -> Result<Option<Vec<Self>>, GridError> {
         Self::laid_out(problem, levels, |m, n, k| {
             let grid = Grid::of(m, n, k, cut)?;
             // The peeled rest is not a part.

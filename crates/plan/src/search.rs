@@ -8,9 +8,9 @@
 
 use crate::cost::Costs;
 use crate::memory::CellCharges;
-use crate::team::{Team, plan_team};
+use crate::team::{TeamInput, plan_team};
 use crate::winograd::Recipe;
-use crate::{Base, Considered, Machine, Plan, Preference, Problem, Region, Strategy, Wish};
+use crate::{Base, Considered, Machine, Plan, PlanOptions, Preference, Problem, Region, Strategy};
 use std::collections::BTreeMap;
 
 /// C, cut for some number of levels.
@@ -26,7 +26,7 @@ pub(crate) struct Search<'a> {
     pub(crate) problem: &'a Problem,
     /// The machines, the primary first.
     pub(crate) machines: &'a [Machine],
-    pub(crate) wish: &'a Wish,
+    pub(crate) options: &'a PlanOptions,
     grounds: Vec<Ground<'a>>,
 }
 
@@ -35,11 +35,11 @@ const WORTH_OTHER_BITS: f64 = 1.04;
 
 /// The plans that were found.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct SearchOutcome {
     plans: Vec<Plan>,
 }
 
-impl Found {
+impl SearchOutcome {
     fn push(&mut self, plan: Option<Plan>) {
         self.plans.extend(plan);
     }
@@ -116,7 +116,7 @@ impl<'a> Search<'a> {
     pub(crate) fn new(
         problem: &'a Problem,
         machines: &'a [Machine],
-        wish: &'a Wish,
+        options: &'a PlanOptions,
         regions: &'a [(u32, Vec<Region>)],
     ) -> Self {
         let ground = |(levels, regions): &'a (u32, Vec<Region>)| {
@@ -126,12 +126,12 @@ impl<'a> Search<'a> {
                 regions.iter().zip(&recipes).map(|(r, recipe)| CellCharges::of(r, e, recipe)).collect();
             Ground { levels: *levels, regions, recipes, charges }
         };
-        Self { problem, machines, wish, grounds: regions.iter().map(ground).collect() }
+        Self { problem, machines, options, grounds: regions.iter().map(ground).collect() }
     }
 
     /// Whether the user has asked for all workers.
     pub(crate) fn uses_all(&self) -> bool {
-        self.wish.strategy.is_some() || self.wish.who == Preference::Workers
+        self.options.strategy.is_some() || self.options.who == Preference::Workers
     }
 
     fn ground(&self, levels: u32) -> Option<&Ground<'a>> {
@@ -151,11 +151,11 @@ impl<'a> Search<'a> {
             regions: ground.regions,
             recipes: &ground.recipes,
             charges: &ground.charges,
-            sums: self.wish.sums(),
+            sums: self.options.sums(),
             machines: self.machines,
-            relay: self.wish.relay,
+            relay: self.options.relay,
         };
-        let team = Team { costs: &costs, strategy, everyone: self.uses_all() };
+        let team = TeamInput { costs: &costs, strategy, everyone: self.uses_all() };
         let mut ids = ids.to_vec();
         while !ids.is_empty() {
             match plan_team(&team, &ids) {
@@ -168,7 +168,7 @@ impl<'a> Search<'a> {
     }
 
     /// All plans of the primary alone.
-    pub(crate) fn alone(&self, found: &mut Found) {
+    pub(crate) fn alone(&self, found: &mut SearchOutcome) {
         for ground in &self.grounds {
             for base in self.bases(1) {
                 found.push(self.plan(Strategy { base, levels: ground.levels }, &[0], false));
@@ -178,7 +178,7 @@ impl<'a> Search<'a> {
 
     /// Cuts for a team of that many machines, the simplest first.
     fn bases(&self, machines: usize) -> Vec<Base> {
-        if let Some(strategy) = self.wish.strategy {
+        if let Some(strategy) = self.options.strategy {
             return vec![strategy.base];
         }
         let mut bases = vec![Base::Reuse, Base::Cuboid];
@@ -209,7 +209,7 @@ impl<'a> Search<'a> {
     }
 
     /// Plans with workers: with all of them if the user asked for that, else with the best ones.
-    pub(crate) fn teams(&self, found: &mut Found) {
+    pub(crate) fn teams(&self, found: &mut SearchOutcome) {
         let orders = self.orders();
         let Some(all) = orders.first().filter(|order| !order.is_empty()) else { return };
         if self.uses_all() {
@@ -238,24 +238,26 @@ impl<'a> Search<'a> {
         for team in &teams {
             self.by_every_strategy(team, found);
         }
-        self.improve(found, Found::least);
-        self.improve(found, Found::least_with_bits);
+        self.improve(found, SearchOutcome::least);
+        self.improve(found, SearchOutcome::least_with_bits);
     }
 
     /// A team by every strategy; Strassen's levels with the simplest cuts, and with the cut that is best without
     /// levels.
-    fn by_every_strategy(&self, ids: &[usize], found: &mut Found) {
+    fn by_every_strategy(&self, ids: &[usize], found: &mut SearchOutcome) {
         let mut best: Option<(f64, Base)> = None;
         for ground in &self.grounds {
             for base in self.bases(ids.len()) {
-                let simple = matches!(base, Base::Reuse | Base::Cuboid) || self.wish.strategy.is_some();
+                let simple = matches!(base, Base::Reuse | Base::Cuboid) || self.options.strategy.is_some();
                 if ground.levels > 0 && !simple && best.is_none_or(|b| b.1 != base) {
                     continue;
                 }
                 let plan = self.plan(Strategy { base, levels: ground.levels }, ids, true);
                 // The primary must have room for the partial sums, unless the user has chosen the strategy.
                 let fits = |p: &Plan| p.predicted.primary_memory_bytes <= self.machines[0].memory_bytes;
-                let Some(plan) = plan.filter(|p| self.wish.strategy.is_some() || fits(p)) else { continue };
+                let Some(plan) = plan.filter(|p| self.options.strategy.is_some() || fits(p)) else {
+                    continue;
+                };
                 if ground.levels == 0 && best.is_none_or(|b| plan.predicted.seconds < b.0) {
                     best = Some((plan.predicted.seconds, base));
                 }
@@ -265,7 +267,7 @@ impl<'a> Search<'a> {
     }
 
     /// Removes machines from the team that `best` finds, or adds some, for as long as that helps.
-    fn improve(&self, found: &mut Found, best: fn(&Found) -> Option<&Plan>) {
+    fn improve(&self, found: &mut SearchOutcome, best: fn(&SearchOutcome) -> Option<&Plan>) {
         let of = best;
         for _ in 0..ROUNDS {
             let Some(best) = of(found) else { return };

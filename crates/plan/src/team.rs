@@ -6,10 +6,10 @@ use crate::bound::bound;
 use crate::cost::{Costs, Prediction};
 use crate::cut::{Cutting, Seat, shares};
 use crate::memory::{CellCharges, EDGE_MAX};
-use crate::{Base, BlockSize, Member, Order, Plan, Region, Relay, Share, Strategy, Sums};
+use crate::{Base, BlockSize, Member, PanelOrder, Plan, Region, Relay, Share, Strategy, Sums};
 
 /// The input of planning for a team.
-pub(crate) struct Team<'a> {
+pub(crate) struct TeamInput<'a> {
     pub(crate) costs: &'a Costs<'a>,
     pub(crate) strategy: Strategy,
     /// Every machine gets a share, if there are enough cells.
@@ -37,8 +37,8 @@ const MANY: usize = 64;
 
 /// The best plan for the machines with those numbers, relayed or not; or the numbers of the machines without room
 /// for their shares.
-pub(crate) fn plan_team(team: &Team<'_>, ids: &[usize]) -> Result<Plan, Vec<usize>> {
-    let (wish, plain) = (team.costs.relay, shared_out(team, ids, false)?);
+pub(crate) fn plan_team(team: &TeamInput<'_>, ids: &[usize]) -> Result<Plan, Vec<usize>> {
+    let (options, plain) = (team.costs.relay, shared_out(team, ids, false)?);
     if is_fixed(team) || !team.costs.may_relay(&plain.1) {
         return Ok(plan_of(team, plain, false));
     }
@@ -52,7 +52,7 @@ pub(crate) fn plan_team(team: &Team<'_>, ids: &[usize]) -> Result<Plan, Vec<usiz
     let is_better = |a: &Prediction, b: &Prediction| {
         a.seconds < b.seconds || (a.seconds == b.seconds && a.bytes_sent < b.bytes_sent)
     };
-    let wanted = wish == Relay::On || is_better(&relayed.0, &plain.0);
+    let wanted = options == Relay::On || is_better(&relayed.0, &plain.0);
     if wanted && relayed.0.bytes_relayed > 0 {
         Ok(plan_of(team, relayed, true))
     } else {
@@ -61,14 +61,14 @@ pub(crate) fn plan_team(team: &Team<'_>, ids: &[usize]) -> Result<Plan, Vec<usiz
 }
 
 /// Whether the strategy defines the block size: schemes of papers, whose traffic is part of their definition.
-fn is_fixed(team: &Team<'_>) -> bool {
+fn is_fixed(team: &TeamInput<'_>) -> bool {
     matches!(team.strategy.base, Base::Naive | Base::Row(_) | Base::Square(_))
 }
 
 type Shared = (Prediction, Vec<Member>);
 
 /// All shares, with their predicted time.
-fn shared_out(team: &Team<'_>, ids: &[usize], relay: bool) -> Result<Shared, Vec<usize>> {
+fn shared_out(team: &TeamInput<'_>, ids: &[usize], relay: bool) -> Result<Shared, Vec<usize>> {
     let seats: Vec<Seat> = ids.iter().map(|id| team.seat(*id)).collect();
     let mut best = best_of(team, ids, seats.clone(), relay)?;
     // Blocks of half the size move more bytes, but the next block arrives while the last one is returned. A member
@@ -89,7 +89,7 @@ fn shared_out(team: &Team<'_>, ids: &[usize], relay: bool) -> Result<Shared, Vec
 /// The same shares in other orders (by groups of columns, with the last steps by columns, or from a corner) if one
 /// is faster: most of C then returns while the rest is computed, but panels of A, or of both operands, have to
 /// stay.
-fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
+fn in_other_orders(team: &TeamInput<'_>, best: Shared, relay: bool) -> Shared {
     let costs = team.costs;
     let by_steps_s = best.0.seconds;
     let shares = || best.1.iter().flat_map(|m| &m.shares);
@@ -102,7 +102,7 @@ fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
         let memory_bytes = costs.machines[member.machine].memory_bytes;
         costs.charges[share.region].need(share.block, share.order) <= memory_bytes
     };
-    let tried = |order: Order| -> Option<Shared> {
+    let tried = |order: PanelOrder| -> Option<Shared> {
         let mut members = best.1.clone();
         for member in &mut members {
             member.shares.iter_mut().for_each(|s| s.order = order);
@@ -114,10 +114,10 @@ fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
     let doubled =
         |below: u64| std::iter::successors(Some(1), |n| Some(n * 2)).take_while(move |n| *n < below);
     let mut fastest: Option<Shared> = None;
-    for order in doubled(columns).map(Order::Columns).chain([Order::Corner]) {
+    for order in doubled(columns).map(PanelOrder::Columns).chain([PanelOrder::Corner]) {
         let Some(shared) = tried(order) else { continue };
         // Results that return continuously block others less than results of which half return at the end.
-        let even = if order == Order::Corner { EVEN } else { 1.0 };
+        let even = if order == PanelOrder::Corner { EVEN } else { 1.0 };
         let least = fastest.as_ref().map_or(by_steps_s * ORDER_GAIN, |(f, _)| f.seconds * even);
         if shared.0.seconds < least {
             fastest = Some(shared);
@@ -126,7 +126,7 @@ fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
     // More such steps as long as that is faster: from some number on, C returns as early as possible.
     let endings = doubled(steps.min(ENDING_MAX)).skip(1).flat_map(|n| [n, n + n / 2]).filter(|n| *n < steps);
     let mut ending: Option<Shared> = None;
-    for shared in endings.map_while(|n| tried(Order::Ending(n))) {
+    for shared in endings.map_while(|n| tried(PanelOrder::Ending(n))) {
         if ending.as_ref().is_some_and(|(e, _)| shared.0.seconds >= e.seconds) {
             break;
         }
@@ -139,7 +139,7 @@ fn in_other_orders(team: &Team<'_>, best: Shared, relay: bool) -> Shared {
     }
 }
 
-fn plan_of(team: &Team<'_>, (predicted, members): Shared, relay: bool) -> Plan {
+fn plan_of(team: &TeamInput<'_>, (predicted, members): Shared, relay: bool) -> Plan {
     let costs = team.costs;
     Plan {
         problem: *costs.problem,
@@ -154,7 +154,7 @@ fn plan_of(team: &Team<'_>, (predicted, members): Shared, relay: bool) -> Plan {
     }
 }
 
-impl Team<'_> {
+impl TeamInput<'_> {
     fn seat(&self, id: usize) -> Seat {
         let seat = Seat::of(&self.costs.machines[id]);
         // Chained parts of k wait for each other, and keep no threads busy.
@@ -165,7 +165,12 @@ impl Team<'_> {
 
 /// The best of some rounds of balancing. A round with fewer machines than the first is not used: a caller that asks
 /// for a team gets that team, and smaller ones are tried separately.
-fn best_of(team: &Team<'_>, ids: &[usize], mut seats: Vec<Seat>, relay: bool) -> Result<Shared, Vec<usize>> {
+fn best_of(
+    team: &TeamInput<'_>,
+    ids: &[usize],
+    mut seats: Vec<Seat>,
+    relay: bool,
+) -> Result<Shared, Vec<usize>> {
     let mut best: Option<Shared> = None;
     let rounds = match ids.len() {
         0 | 1 => 1,
@@ -194,7 +199,7 @@ fn best_of(team: &Team<'_>, ids: &[usize], mut seats: Vec<Seat>, relay: bool) ->
 }
 
 /// The members with their shares, or with cells moved among them if that is faster.
-fn levelled(team: &Team<'_>, ids: &[usize], seats: &[Seat], relay: bool, plain: Vec<Member>) -> Shared {
+fn levelled(team: &TeamInput<'_>, ids: &[usize], seats: &[Seat], relay: bool, plain: Vec<Member>) -> Shared {
     let predicted = team.costs.predict(&plain, relay);
     if is_fixed(team) || ids.len() < 2 || ids.len() > MANY {
         return (predicted, plain);
@@ -210,7 +215,7 @@ fn levelled(team: &Team<'_>, ids: &[usize], seats: &[Seat], relay: bool, plain: 
 
 /// All shares; or the seats without room.
 fn members(
-    team: &Team<'_>,
+    team: &TeamInput<'_>,
     ids: &[usize],
     seats: &[Seat],
     levels_out: bool,
@@ -286,10 +291,10 @@ fn even_out(seats: &mut [Seat], ids: &[usize], members: &[Member], predicted: &P
 pub(crate) fn least_memory(base: Base, region: &Region, charges: &CellCharges) -> u64 {
     let (rows, cols, steps) = (region.grid.rows().min(1), region.grid.cols().min(1), region.steps());
     let (size, order) = match base {
-        Base::Naive => (BlockSize { rows, cols, steps: 1 }, Order::Steps),
+        Base::Naive => (BlockSize { rows, cols, steps: 1 }, PanelOrder::Steps),
         Base::Row(n) => {
             let steps = u64::from(n).min(steps);
-            (BlockSize { rows, cols: region.grid.cols().min(EDGE_MAX), steps }, Order::Columns(1))
+            (BlockSize { rows, cols: region.grid.cols().min(EDGE_MAX), steps }, PanelOrder::Columns(1))
         }
         Base::Square(n) => {
             let n = u64::from(n);
@@ -300,11 +305,11 @@ pub(crate) fn least_memory(base: Base, region: &Region, charges: &CellCharges) -
                     cols: side(region.grid.cols()),
                     steps: side(steps),
                 },
-                Order::Steps,
+                PanelOrder::Steps,
             )
         }
         Base::Reuse | Base::Cuboid | Base::Box3(..) | Base::Summa(..) => {
-            (BlockSize { rows, cols, steps }, Order::Steps)
+            (BlockSize { rows, cols, steps }, PanelOrder::Steps)
         }
     };
     charges.need(size, order)

@@ -38,13 +38,13 @@ fn machine(name: &str, gflops: f64, memory_bytes: u64, mb_per_s: f64) -> Machine
 }
 
 /// All workers, by that strategy, without relaying.
-fn by(strategy: &str) -> Wish {
+fn by(strategy: &str) -> PlanOptions {
     let strategy = Some(strategy.parse().unwrap());
-    Wish { strategy, who: Preference::Workers, relay: Relay::Off, ..Wish::AUTO }
+    PlanOptions { strategy, who: Preference::Workers, relay: Relay::Off, ..PlanOptions::AUTO }
 }
 
 /// A plan for those workers by a strategy.
-fn planned(p: &Problem, cut: Cut, workers: &[Machine], strategy: &str) -> Plan {
+fn planned(p: &Problem, cut: TileSize, workers: &[Machine], strategy: &str) -> Plan {
     let primary = machine("primary", 1.0, 1 << 40, 0.0);
     decide(p, cut, &primary, workers, &by(strategy)).unwrap().plan
 }
@@ -61,9 +61,9 @@ fn side() -> impl Values<Value = u64> {
     ]
 }
 
-fn cut() -> impl Values<Value = Cut> {
+fn cut() -> impl Values<Value = TileSize> {
     let some = prop_oneof![Just(None), (1u64..70).prop_map(Some)];
-    (some.clone(), some).prop_map(|(tile, depth)| Cut { tile, depth })
+    (some.clone(), some).prop_map(|(tile, depth)| TileSize { tile, depth })
 }
 
 /// Speed (including 0 and infinity), memory, threads.

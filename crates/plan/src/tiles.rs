@@ -46,7 +46,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Cut, LinkRate, Machine, Problem, Region, Wish, decide};
+    use crate::{LinkRate, Machine, PlanOptions, Problem, Region, TileSize, decide};
     use bramble_matrix::DType;
 
     #[test]
@@ -74,9 +74,9 @@ mod tests {
                 nic_bytes_per_s: None,
                 memory_rate: None,
             };
-            let wish = Wish { strategy: Some(strategy.parse().unwrap()), ..Wish::AUTO };
-            let cut = Cut { tile: Some(8), depth: Some(4) };
-            let plan = decide(&p, cut, &machine, std::slice::from_ref(&machine), &wish).unwrap().plan;
+            let options = PlanOptions { strategy: Some(strategy.parse().unwrap()), ..PlanOptions::AUTO };
+            let cut = TileSize { tile: Some(8), depth: Some(4) };
+            let plan = decide(&p, cut, &machine, std::slice::from_ref(&machine), &options).unwrap().plan;
             let mut elements = 0;
             for (at, region) in plan.regions.iter().enumerate() {
                 for number in 0..region.tiles() {

@@ -31,7 +31,7 @@ pub struct Sum<T> {
 
 /// The sums and factors from one cell of an operand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Side {
+pub struct OperandRecipe {
     /// The sums, in order.
     pub sums: Vec<Sum<Term>>,
     /// The factor of each product.
@@ -44,7 +44,7 @@ pub struct Side {
 
 /// A product, or a sum of products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ResultTerm {
     /// A product.
     Product(usize),
     /// A sum of products.
@@ -53,11 +53,11 @@ pub enum Part {
 
 /// The sums that combine the products of one cell of C into its tiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Results {
+pub struct ResultRecipe {
     /// The sums, in order.
-    pub sums: Vec<Sum<Part>>,
+    pub sums: Vec<Sum<ResultTerm>>,
     /// For each tile of the cell (line of tiles × q + index in the line): the product or sum that it is.
-    pub tiles: Vec<Part>,
+    pub tiles: Vec<ResultTerm>,
     products: usize,
     /// For each product, then each sum: the number of sums that use it.
     uses: Vec<usize>,
@@ -69,29 +69,29 @@ pub struct Recipe {
     /// 2^levels: panels and tiles of a cell in each direction.
     pub q: usize,
     /// The left operand.
-    pub left: Side,
+    pub left: OperandRecipe,
     /// The right operand.
-    pub right: Side,
+    pub right: OperandRecipe,
     /// The tiles of C.
-    pub results: Results,
+    pub results: ResultRecipe,
 }
 
 impl Recipe {
     /// The recipe with that many levels.
     pub fn new(levels: u32) -> Self {
         let q = 1usize << levels;
-        let panels = |side: &mut Side, scheme: &Scheme| {
+        let panels = |side: &mut OperandRecipe, scheme: &Scheme| {
             let all: Vec<Term> = (0..q * q).map(Term::Panel).collect();
             factors(side, scheme, &all);
             side.count();
         };
-        let (mut left, mut right) = (Side::empty(q * q), Side::empty(q * q));
+        let (mut left, mut right) = (OperandRecipe::empty(q * q), OperandRecipe::empty(q * q));
         panels(&mut left, &LEFT);
         panels(&mut right, &RIGHT);
         let mut sums = Vec::new();
         let mut next = 0;
         let tiles = put_together(&mut sums, &mut next, q);
-        Self { q, left, right, results: Results::new(sums, tiles, next) }
+        Self { q, left, right, results: ResultRecipe::new(sums, tiles, next) }
     }
 
     /// Number of products: 7^levels.
@@ -100,7 +100,7 @@ impl Recipe {
     }
 }
 
-impl Side {
+impl OperandRecipe {
     const fn empty(panels: usize) -> Self {
         Self { sums: Vec::new(), factors: Vec::new(), panels, uses: Vec::new() }
     }
@@ -131,9 +131,9 @@ impl Side {
     }
 }
 
-impl Results {
+impl ResultRecipe {
     /// For that number of products.
-    fn new(sums: Vec<Sum<Part>>, tiles: Vec<Part>, products: usize) -> Self {
+    fn new(sums: Vec<Sum<ResultTerm>>, tiles: Vec<ResultTerm>, products: usize) -> Self {
         let mut new = Self { uses: vec![0; products + sums.len()], sums, tiles, products };
         for at in 0..new.sums.len() {
             for part in [new.sums[at].a, new.sums[at].b] {
@@ -144,15 +144,15 @@ impl Results {
         new
     }
 
-    fn at(&self, part: Part) -> usize {
+    fn at(&self, part: ResultTerm) -> usize {
         match part {
-            Part::Product(product) => product,
-            Part::Sum(sum) => self.products + sum,
+            ResultTerm::Product(product) => product,
+            ResultTerm::Sum(sum) => self.products + sum,
         }
     }
 
     /// The number of sums that use a product or sum.
-    pub fn uses(&self, part: Part) -> usize {
+    pub fn uses(&self, part: ResultTerm) -> usize {
         self.uses[self.at(part)]
     }
 }
@@ -206,7 +206,7 @@ const RIGHT: Scheme = Scheme {
 };
 
 /// The factors of all products of a cell, and before each product the sums that the scheme makes there.
-fn factors(side: &mut Side, scheme: &Scheme, all: &[Term]) {
+fn factors(side: &mut OperandRecipe, scheme: &Scheme, all: &[Term]) {
     if let [one] = all {
         side.factors.push(*one);
         return;
@@ -230,7 +230,7 @@ fn of<'a>(quarters: &'a [Vec<Term>], made: &'a [Vec<Term>], factor: Factor) -> &
 }
 
 /// The sum of two quarters, panel by panel.
-fn sum(side: &mut Side, (a, b): (&[Term], &[Term]), subtracts: bool) -> Vec<Term> {
+fn sum(side: &mut OperandRecipe, (a, b): (&[Term], &[Term]), subtracts: bool) -> Vec<Term> {
     let made = a.iter().zip(b).map(|(a, b)| {
         side.sums.push(Sum { a: *a, b: *b, subtracts });
         Term::Sum(side.sums.len() - 1)
@@ -239,16 +239,16 @@ fn sum(side: &mut Side, (a, b): (&[Term], &[Term]), subtracts: bool) -> Vec<Term
 }
 
 /// The q × q tiles of a cell from its products, in the order in which `factors` numbers them.
-fn put_together(sums: &mut Vec<Sum<Part>>, next: &mut usize, q: usize) -> Vec<Part> {
+fn put_together(sums: &mut Vec<Sum<ResultTerm>>, next: &mut usize, q: usize) -> Vec<ResultTerm> {
     if q == 1 {
         *next += 1;
-        return vec![Part::Product(*next - 1)];
+        return vec![ResultTerm::Product(*next - 1)];
     }
     let [m1, m2, m5, m6, m3, m4, m7] = std::array::from_fn(|_| put_together(sums, next, q / 2));
-    let mut add = |a: &[Part], b: &[Part], subtracts: bool| -> Vec<Part> {
+    let mut add = |a: &[ResultTerm], b: &[ResultTerm], subtracts: bool| -> Vec<ResultTerm> {
         let made = a.iter().zip(b).map(|(a, b)| {
             sums.push(Sum { a: *a, b: *b, subtracts });
-            Part::Sum(sums.len() - 1)
+            ResultTerm::Sum(sums.len() - 1)
         });
         made.collect()
     };
@@ -274,7 +274,7 @@ mod tests {
 
     /// Executes the recipe on numbers: cells of q × q "panels" of one element.
     fn product(recipe: &Recipe, a: &[i64], b: &[i64]) -> Vec<i64> {
-        let side = |side: &Side, panels: &[i64]| -> Vec<i64> {
+        let side = |side: &OperandRecipe, panels: &[i64]| -> Vec<i64> {
             let mut sums: Vec<i64> = Vec::new();
             let value = |sums: &[i64], term: Term| match term {
                 Term::Panel(i) => panels[i],
@@ -289,9 +289,9 @@ mod tests {
         let (left, right) = (side(&recipe.left, a), side(&recipe.right, b));
         let products: Vec<i64> = left.iter().zip(right).map(|(a, b)| a * b).collect();
         let mut sums: Vec<i64> = Vec::new();
-        let value = |sums: &[i64], part: Part| match part {
-            Part::Product(i) => products[i],
-            Part::Sum(i) => sums[i],
+        let value = |sums: &[i64], part: ResultTerm| match part {
+            ResultTerm::Product(i) => products[i],
+            ResultTerm::Sum(i) => sums[i],
         };
         for s in &recipe.results.sums {
             let (a, b) = (value(&sums, s.a), value(&sums, s.b));
@@ -326,7 +326,7 @@ mod tests {
     /// One thread makes each sum when the first product or sum needs it, and frees it after its last use.
     #[test]
     fn few_sums_are_there_at_once() {
-        let most = |side: &Side| {
+        let most = |side: &OperandRecipe| {
             let mut left: Vec<usize> = side.uses.iter().map(|uses| uses[0] + uses[1]).collect();
             let (mut made, mut there, mut most) = (0, 0, 0);
             let used = |left: &mut Vec<usize>, term: Term| {
@@ -372,7 +372,7 @@ mod tests {
             }
         }
         for i in 0..recipe.products() {
-            assert!(recipe.results.uses(Part::Product(i)) > 0, "{i}");
+            assert!(recipe.results.uses(ResultTerm::Product(i)) > 0, "{i}");
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::opening::Session;
 use bramble_link::{Section, Spent};
 use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Effort, Verdict};
-use bramble_plan::{Bound, LeftOut, Prediction, Sums};
+use bramble_plan::{Bound, Prediction, Sums, UnusedMachine};
 use bramble_schedule::message::{Bye, IoReport, ThreadReport};
 use bramble_schedule::primary::Primary;
 use std::time::Duration;
@@ -290,7 +290,7 @@ pub struct Report {
     /// Machines that were named but could not be used, one sentence each.
     pub missing: Vec<String>,
     /// Machines without a share, and why.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<UnusedMachine>,
     /// Result of the verification.
     pub verify: VerifyReport,
     /// The machine that computed the element that is still wrong, if one is.

@@ -152,7 +152,7 @@ fn written(output: &Output, threads: usize) -> Option<MemoryRate> {
     // The first pages of a new file cost up to a hundred times as much as later ones, until the system detects their order.
     timed(pieces, threads, 4, |piece| {
         let (rows, part) = pieces.at(piece);
-        let mut lent = output.lend(Rect::new(rows, Span::new(part.start / size, part.end / size)));
+        let mut lent = output.lease(Rect::new(rows, Span::new(part.start / size, part.end / size)));
         let lines = lent.lines();
         lent.lines_mut(0..lines).for_each(|line| line.fill(0));
     })

@@ -5,7 +5,7 @@
 //! share one encoding.
 
 use bramble_link::{Body, Landing, Link, SharedRegion};
-use bramble_matrix::{Buffer, Layout, Lent, Matrix, MatrixError, Output, Rect};
+use bramble_matrix::{Buffer, Layout, Matrix, MatrixError, Output, Rect, TileLease};
 use bramble_schedule::message::{Generated, Source};
 use bramble_schedule::primary::{Outgoing, Piece, Referred, Which};
 use std::any::Any;
@@ -41,7 +41,7 @@ impl Bodies {
     pub(crate) fn body(&mut self, message: &Outgoing, output: &Output) -> Result<Body, MatrixError> {
         let Some(piece) = message.piece else { return Ok(Body::Empty) };
         if piece.lent {
-            let mut lent = output.lend(piece.rect);
+            let mut lent = output.lease(piece.rect);
             if piece.which == Which::C
                 && let Some(old) = &self.old_c
             {
@@ -138,7 +138,7 @@ fn read_by_rows(matrix: &Matrix, rect: Rect, dst: &mut [u8]) -> Result<(), Matri
 }
 
 /// Copies the old C into a tile that is about to be leased.
-fn copy_old(old: &Matrix, lent: &mut Lent) -> Result<(), MatrixError> {
+fn copy_old(old: &Matrix, lent: &mut TileLease) -> Result<(), MatrixError> {
     let rect = lent.rect();
     let mut rows = Buffer::zeroed(lent.lines() * lent.line_bytes())?;
     if old.layout() == Layout::RowMajor {
@@ -155,7 +155,7 @@ fn copy_old(old: &Matrix, lent: &mut Lent) -> Result<(), MatrixError> {
 
 /// A copy of a sum in C, for a worker that continues it.
 fn sum_so_far(piece: &Piece, output: &Output) -> Result<Body, MatrixError> {
-    let mut lent = output.lend(piece.rect);
+    let mut lent = output.lease(piece.rect);
     let mut buffer = Buffer::zeroed(piece.bytes)?;
     let line_bytes = lent.line_bytes().max(1);
     for (line, row) in
@@ -168,18 +168,18 @@ fn sum_so_far(piece: &Piece, output: &Output) -> Result<Body, MatrixError> {
 
 /// Rows of a tile of the output, as the memory in which a link lands them.
 pub(crate) struct TileRows {
-    lent: Lent,
+    lent: TileLease,
     lines: std::ops::Range<usize>,
 }
 
 impl TileRows {
     /// All rows.
-    pub(crate) fn new(lent: Lent) -> Self {
+    pub(crate) fn new(lent: TileLease) -> Self {
         Self { lines: 0..lent.lines(), lent }
     }
 
     /// Some rows.
-    pub(crate) fn rows(lent: Lent, lines: std::ops::Range<usize>) -> Self {
+    pub(crate) fn rows(lent: TileLease, lines: std::ops::Range<usize>) -> Self {
         Self { lent, lines }
     }
 }

@@ -14,7 +14,7 @@ use crate::opening::{Opening, Session, dismiss, one_kernel, open};
 use crate::product::{MachineLinks, ProductObserver, Request};
 use crate::run::{AllowedKernels, JoinSource};
 use bramble_matrix::Winograd;
-use bramble_plan::{Decision, Plan, Problem, Wish, memory_to_ask};
+use bramble_plan::{Decision, Plan, PlanOptions, Problem, memory_to_ask};
 use bramble_schedule::message::Wants;
 
 /// All sessions that can take part, and the conditions for the plan.
@@ -32,7 +32,7 @@ pub(crate) struct Participants {
     pub(crate) join_source: Option<JoinSource>,
     /// The rules by which Strassen kernels among the machines cut products, and the user's wish, adapted to them.
     pub(crate) rules: Vec<Winograd>,
-    pub(crate) wish: Wish,
+    pub(crate) wish: PlanOptions,
 }
 
 /// Opens all sessions and measures their links.

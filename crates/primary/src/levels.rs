@@ -9,7 +9,7 @@ use crate::PrimaryError;
 use crate::opening::Session;
 use bramble_kernel::Choice;
 use bramble_matrix::{DType, TileLevels, Winograd};
-use bramble_plan::{Grid, Wish};
+use bramble_plan::{Grid, PlanOptions};
 
 /// The rules by which a machine's kernel cuts products. `kernel` is the name from its welcome, possibly followed by a space and
 /// what its bits depend on. `None` for classical and unknown kernels.
@@ -27,8 +27,8 @@ pub(crate) fn of_kernel(name: &str, dtype: DType) -> Option<Winograd> {
 pub(crate) fn considered(
     sessions: &[&Session],
     dtype: DType,
-    wish: Wish,
-) -> Result<(Vec<Winograd>, Wish), PrimaryError> {
+    wish: PlanOptions,
+) -> Result<(Vec<Winograd>, PlanOptions), PrimaryError> {
     let found = sessions.iter().filter_map(|s| Some((*s, rules(&s.welcome.kernel, dtype)?)));
     let found: Vec<(&Session, Winograd)> = found.collect();
     let Some((session, _)) = found.first() else { return Ok((Vec::new(), wish)) };
@@ -49,7 +49,7 @@ pub(crate) fn considered(
     rules.sort_unstable();
     rules.dedup();
     // Levels of the plan on top of levels in kernels could not be checked, so none are planned.
-    Ok((rules, Wish { elementwise: true, ..wish }))
+    Ok((rules, PlanOptions { elementwise: true, ..wish }))
 }
 
 /// Refuses a machine that joins with a Strassen kernel whose rules the check of C does not allow for.

@@ -9,7 +9,7 @@
 //! (`Prediction::primary_memory_bytes`), the workers' memory those of staged tiles. Only whole results outlive their machine.
 
 use bramble_link::{Landing, SharedRegion};
-use bramble_matrix::{Buffer, DType, Element, Lent, MatrixError, Rect, View};
+use bramble_matrix::{Buffer, DType, Element, MatrixError, Rect, TileLease, View};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -71,7 +71,7 @@ impl PartialSums {
     }
 
     /// Adds a partial sum to C. False if there is none of that key.
-    pub(crate) fn merge(&mut self, key: Key, mut c: Lent) -> bool {
+    pub(crate) fn merge(&mut self, key: Key, mut c: TileLease) -> bool {
         let Some(buffer) = self.remove(key) else { return false };
         match c.dtype() {
             DType::F32 => add::<f32>(&buffer, &mut c),
@@ -84,7 +84,7 @@ impl PartialSums {
     }
 
     /// Copies a staged tile into C. False if there is none of that key.
-    pub(crate) fn store(&mut self, key: Key, mut c: Lent) -> bool {
+    pub(crate) fn store(&mut self, key: Key, mut c: TileLease) -> bool {
         let Some(buffer) = self.remove(key) else { return false };
         let line = c.line_bytes().max(1);
         let mut lines = buffer.bytes().chunks_exact(line);
@@ -127,7 +127,7 @@ impl PartialSums {
 }
 
 /// C += the partial sum, row by row.
-fn add<T: Element>(sum: &Buffer, c: &mut Lent) {
+fn add<T: Element>(sum: &Buffer, c: &mut TileLease) {
     let (rows, cols) = (c.lines(), c.line_bytes() / size_of::<T>().max(1));
     let sum = View::row_major(sum.elements::<T>(), rows, cols);
     let mut view = c.view_mut::<T>();

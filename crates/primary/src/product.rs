@@ -19,7 +19,7 @@ use bramble_kernel::factors;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span};
-use bramble_plan::{Cut, Decision, Machine, Making, MemoryRate, Plan, Problem, Wish};
+use bramble_plan::{Decision, Machine, MadeOperands, PlanOptions, MemoryRate, Plan, Problem, TileSize};
 use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
 use std::rc::Rc;
@@ -40,11 +40,11 @@ pub struct Request {
     /// The output for C.
     pub output: Output,
     /// Tile size and step depth, if not the defaults.
-    pub cut: Cut,
+    pub cut: TileSize,
     /// Kernel by name, or `auto`.
     pub kernel: String,
     /// The user's wishes for the plan.
-    pub wish: Wish,
+    pub wish: PlanOptions,
     /// Names the strategy or kernel that replaces one that the user has ordered, and the reason. `None` in a new request.
     pub instead: Option<String>,
     /// Most bytes that the primary may have outstanding at each worker.
@@ -165,8 +165,8 @@ pub async fn multiply(
     recorder.phase(Phase::Opening);
     let wants = Wants { log: recorder.is_on(), account: request.account };
     let mut gathered = gather(&request, &problem, ends, wants, watch).await?;
-    let making = Making { a: request.a.is_made(), b: request.b.is_made() };
-    request.wish = Wish { tiles_early: request.journal.as_ref().map(|_| making), ..gathered.wish };
+    let making = MadeOperands { a: request.a.is_made(), b: request.b.is_made() };
+    request.wish = PlanOptions { tiles_early: request.journal.as_ref().map(|_| making), ..gathered.wish };
     let everybody = std::iter::once(&gathered.local).chain(&gathered.workers);
     strassen::check_own_kernels(&request, &problem, everybody, measured).await?;
     let before = request.journal.as_ref().and_then(|journal| journal.before.as_deref());
@@ -373,7 +373,7 @@ fn scale<T: Element>(old: &Matrix, beta: f64, output: &Output) -> Result<(), Pri
         let rect = Rect::new(Span::new(row, row + 1), Span::new(0, shape.cols));
         let mut bytes = vec![0; shape.cols as usize * size_of::<T>()];
         old.read_block(rect, &mut bytes)?;
-        let mut lent = output.lend(rect);
+        let mut lent = output.lease(rect);
         let mut view = lent.view_mut::<T>();
         for (j, element) in bytes.chunks_exact(size_of::<T>()).enumerate() {
             *view.at_mut(0, j) = factors::times(bytemuck::pod_read_unaligned::<T>(element), beta);

@@ -139,7 +139,7 @@ fn damaged(output: &Output, journal: &Journal, threads: usize) -> BTreeSet<(usiz
     let work = || {
         while let Some((tile, digest)) = tiles.get(next.fetch_add(1, Ordering::Relaxed)) {
             let region = &journal.head.plan.regions[tile.0];
-            let is_right = region.tile_of(tile.1).is_some_and(|rect| output.lend(rect).digest() == *digest);
+            let is_right = region.tile_of(tile.1).is_some_and(|rect| output.lease(rect).digest() == *digest);
             if !is_right {
                 found.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(*tile);
             }

@@ -23,7 +23,7 @@ use crate::neighbours::ConnectedPeers;
 use crate::partial_sums::PartialSums;
 use crate::product::ProductObserver;
 use bramble_link::{Arrived, Body, Frame, LinkError, Section, SectionMeter, SendProgressProbe};
-use bramble_matrix::{Lent, Output, Rect};
+use bramble_matrix::{Output, Rect, TileLease};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::clock::{Clock, PRIMARY_STEP};
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
@@ -95,7 +95,7 @@ struct Core {
     /// Their entries in the report.
     machines: Vec<MachineReport>,
     /// Leases of tiles of which only some rows have landed, by peer and id.
-    partial: BTreeMap<(usize, u32), Lent>,
+    partial: BTreeMap<(usize, u32), TileLease>,
     /// Partial sums that wait for earlier steps, and staged tiles.
     partial_sums: PartialSums,
     /// Tiles that each row of tiles still lacks; empty where C is not one grid of tiles.
@@ -280,7 +280,7 @@ impl Core {
                 Action::Parted { peer, other } => self.parted(peer, other),
                 Action::Ping(peer, nonce) => self.send(peer, Kind::Ping, encode_number(nonce), Body::Empty),
                 Action::Merge { peer, tile, rect } => {
-                    let c = self.output.lend(rect);
+                    let c = self.output.lease(rect);
                     assert!(
                         self.partial_sums.merge((peer, tile), c),
                         "tile {tile} of peer {peer} has no partial sum"
@@ -295,7 +295,7 @@ impl Core {
                 Action::Fail(why) => self.fail(why),
                 Action::Cut { peer, why } => self.disconnect(peer, why),
                 Action::Put { peer, tile, rect } => {
-                    let c = self.output.lend(rect);
+                    let c = self.output.lease(rect);
                     assert!(
                         self.partial_sums.store((peer, tile), c),
                         "tile {tile} of peer {peer} was not staged"

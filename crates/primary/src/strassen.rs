@@ -16,7 +16,7 @@ use crate::opening::Session;
 use crate::product::Request;
 use bramble_kernel::Choice;
 use bramble_matrix::{Scaling, Winograd, largest_element, scaling};
-use bramble_plan::{Cut, Decision, Extent, Machine, PlanError, Problem, Wish, decide};
+use bramble_plan::{Decision, Extent, Machine, PlanError, PlanOptions, Problem, TileSize, decide};
 
 /// The measurements of the operands.
 #[derive(Clone, Copy)]
@@ -65,7 +65,7 @@ pub(crate) async fn replace_unsafe_strategy(
     if let Some(why) = measured.extent.objection(strategy.levels) {
         request.instead =
             Some(format!("a classical strategy, not strassen:{}, because {why}", strategy.levels));
-        request.wish = Wish { strategy: None, elementwise: true, ..request.wish };
+        request.wish = PlanOptions { strategy: None, elementwise: true, ..request.wish };
     }
     Ok(request)
 }
@@ -133,7 +133,8 @@ pub(crate) async fn choose(
     machines: &[Machine],
 ) -> Result<Decision, PrimaryError> {
     let named = |e: PlanError| e.with_credits(request.credits);
-    let decide_as = |cut: Cut, wish: &Wish| decide(problem, cut, primary, machines, wish).map_err(named);
+    let decide_as =
+        |cut: TileSize, wish: &PlanOptions| decide(problem, cut, primary, machines, wish).map_err(named);
     let mut decision = decide_as(request.cut, &request.wish)?;
     let levels = decision.plan.strategy.levels;
     // A named strategy was examined before.
@@ -147,7 +148,7 @@ pub(crate) async fn choose(
         };
         let why = measured.extent.objection(levels).map(|why| format!("because {why}")).or_else(loses);
         if let Some(why) = why {
-            let classical = Wish { elementwise: true, ..request.wish };
+            let classical = PlanOptions { elementwise: true, ..request.wish };
             decision = decide_as(request.cut, &classical)?;
             decision.sentence += &format!("; not by Strassen's method, {why}");
         }

@@ -4,7 +4,7 @@
 
 mod world;
 
-use bramble_plan::{Base, Cut, Problem, Strategy as Cutting, Wish};
+use bramble_plan::{Base, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use bramble_schedule::primary::{Action, Event};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use world::{Setting, World, cutting, problem};
 
 /// Runs a product in which one machine's results are wrong, and has what is wrong made again. How many tiles that were; `None`
 /// where the product does not fit.
-fn mended(p: &Problem, setting: &Setting, wish: &Wish, liar: usize, choices: &[u32]) -> Option<usize> {
+fn mended(p: &Problem, setting: &Setting, wish: &PlanOptions, liar: usize, choices: &[u32]) -> Option<usize> {
     let mut whole =
         World::new(p, &Setting { deaths: Vec::new(), joins: Vec::new(), ..setting.clone() }, wish)?;
     whole.run(&[]);
@@ -69,13 +69,13 @@ proptest! {
         slow in proptest::collection::vec(1u32..5, 0..4), choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         // What is on this machine has to have room for the largest cell.
         let memories: Vec<u64> = memories.into_iter().chain([400_000]).collect();
         let setting = Setting {
             cut, memories, shared, relay, steals, columns, slow, deaths, joins, recovers: true, reserve: true, ..Setting::PLAIN
         };
-        let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
+        let wish = PlanOptions { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..PlanOptions::AUTO };
         let peers = setting.memories.len();
         mended(&p, &setting, &wish, liar % peers, &choices);
     }
@@ -87,9 +87,10 @@ fn every_strategy_is_mended() {
     for (base, levels, reproducible) in world::kinds() {
         for seed in 0..6u32 {
             let p = problem(45, 40, 50, seed.is_multiple_of(2), seed.is_multiple_of(3));
-            let wish = Wish { strategy: Some(Cutting { base, levels }), reproducible, ..Wish::AUTO };
+            let wish =
+                PlanOptions { strategy: Some(Cutting { base, levels }), reproducible, ..PlanOptions::AUTO };
             let setting = Setting {
-                cut: Cut { tile: Some(4), depth: Some(4) },
+                cut: TileSize { tile: Some(4), depth: Some(4) },
                 memories: vec![400_000, 60_000, 200_000, 90_000],
                 relay: seed % 3 != 1,
                 steals: seed % 2 == 1,
@@ -109,12 +110,12 @@ fn every_strategy_is_mended() {
 fn all_there(base: Base) -> World {
     let p = problem(20, 20, 20, false, false);
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![200_000; 2],
         recovers: true,
         ..Setting::PLAIN
     };
-    let wish = Wish { strategy: Some(Cutting::plain(base)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(base)), ..PlanOptions::AUTO };
     let mut world = World::new(&p, &setting, &wish).unwrap();
     world.primary = world.primary.inspected();
     world.run(&[]);

@@ -6,7 +6,7 @@
 
 mod world;
 
-use bramble_plan::{Base, Cut, Problem, Strategy as Cutting, Sums, Wish};
+use bramble_plan::{Base, PlanOptions, Problem, Strategy as Cutting, Sums, TileSize};
 use bramble_schedule::limits::SILENCE_MAX;
 use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{Action, Event, Outgoing, Place};
@@ -28,9 +28,9 @@ proptest! {
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         let setting = Setting { cut, memories, shared, col_major, relay, breaks, slow, steals, columns, ..Setting::PLAIN };
-        let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
+        let wish = PlanOptions { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..PlanOptions::AUTO };
         if let Some(mut world) = World::new(&p, &setting, &wish) {
             world.run(&choices);
             let still = Setting { steals: false, ..setting };
@@ -70,7 +70,7 @@ fn blocks_that_come_back_in_any_order_keep_their_panels_apart() {
 
 /// Workers over links that move bytes, `reuse`.
 fn world(p: &Problem, tile: u64, depth: u64, memories: &[u64]) -> Option<World> {
-    let cut = Cut { tile: Some(tile), depth: Some(depth) };
+    let cut = TileSize { tile: Some(tile), depth: Some(depth) };
     let setting = Setting {
         cut,
         memories: memories.to_vec(),
@@ -82,7 +82,7 @@ fn world(p: &Problem, tile: u64, depth: u64, memories: &[u64]) -> Option<World> 
         steals: true,
         ..Setting::PLAIN
     };
-    World::new(p, &setting, &Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO })
+    World::new(p, &setting, &PlanOptions { strategy: Some(Cutting::plain(Base::Reuse)), ..PlanOptions::AUTO })
 }
 
 #[test]
@@ -90,8 +90,8 @@ fn operands_leave_the_primary_once_where_workers_pass_them_on() {
     let bases = [Base::Reuse, Base::Cuboid, Base::Summa(2, 2), Base::Summa(1, 4), Base::Box3(2, 2, 1)];
     for (seed, base) in bases.into_iter().enumerate() {
         let p = problem(48, 40, 56, false, false);
-        let cut = Cut { tile: Some(4), depth: Some(4) };
-        let wish = Wish { strategy: Some(Cutting::plain(base)), ..Wish::AUTO };
+        let cut = TileSize { tile: Some(4), depth: Some(4) };
+        let wish = PlanOptions { strategy: Some(Cutting::plain(base)), ..PlanOptions::AUTO };
         let mut sent = [0, 0];
         for (relay, columns) in [(false, 0), (true, 0), (true, 2), (true, 4), (true, 6)] {
             let setting = Setting {
@@ -196,7 +196,7 @@ fn a_million_blocks_cost_no_more_than_what_is_in_flight() {
         2000,
         1000,
         4 << 30,
-        &Wish { strategy: Some(Cutting::plain(Base::Naive)), ..Wish::AUTO },
+        &PlanOptions { strategy: Some(Cutting::plain(Base::Naive)), ..PlanOptions::AUTO },
     );
     assert_eq!(primary.plan().results(), 1_000_000);
     let sent = primary.handle(Event::Start, Duration::ZERO);
@@ -225,13 +225,13 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
         for (shared, reproducible) in
             [(0, false), (1, false), (2, false), (3, false), (0, true), (1, true), (2, true), (3, true)]
         {
-            let wish = Wish {
+            let wish = PlanOptions {
                 strategy: Some(strategy),
                 reproducible: reproducible && strategy.levels == 0,
-                ..Wish::AUTO
+                ..PlanOptions::AUTO
             };
             let p = problem(29, 23, 31, number % 2 == 0, number % 3 == 0);
-            let cut = Cut { tile: Some(5), depth: Some(4) };
+            let cut = TileSize { tile: Some(5), depth: Some(4) };
             let memories = vec![500_000, 300_000, 900_000];
             let (relay, breaks, slow) = (number % 3 != 1, number % 5 == 0, vec![1, 9]);
             let col_major = number % 4 == 0;
@@ -259,7 +259,7 @@ fn every_strategy_runs_on_small_machines_and_large_ones() {
 #[test]
 fn a_worker_that_keeps_its_first_tile_does_not_fill_the_primary_with_sums_that_wait() {
     let p = problem(8, 8, 64, false, false);
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Naive)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Naive)), ..PlanOptions::AUTO };
     let mut primary = world::primary(&p, 4, 1, 100_000, &wish);
     let mut actions = VecDeque::from(primary.handle(Event::Start, Duration::ZERO));
     let (mut first, mut aside_bytes) = (None, 0);
@@ -296,9 +296,9 @@ fn a_worker_that_keeps_its_first_tile_does_not_fill_the_primary_with_sums_that_w
 
 /// A product on machines of which the second takes so many times as long as the others.
 fn slowed(strategy: Cutting, shared: u8, reproducible: bool, slow: u32, seed: u32) -> World {
-    let wish = Wish { strategy: Some(strategy), reproducible, ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(strategy), reproducible, ..PlanOptions::AUTO };
     let p = problem(36, 40, 64, seed.is_multiple_of(2), seed.is_multiple_of(3));
-    let cut = Cut { tile: Some(4), depth: Some(4) };
+    let cut = TileSize { tile: Some(4), depth: Some(4) };
     let memories = vec![60_000; 4];
     let setting = Setting {
         cut,

@@ -6,7 +6,7 @@
 mod world;
 
 use bramble_matrix::Layout;
-use bramble_plan::{Base, Cut, Plan, Problem, Strategy as Cutting, Wish};
+use bramble_plan::{Base, Plan, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use bramble_schedule::limits::PING_AFTER;
 use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary, Referred};
@@ -20,7 +20,7 @@ fn deaths() -> impl Strategy<Value = Vec<(u64, u32)>> {
 }
 
 /// Runs a product in which machines die, and checks it against the same without deaths. `None` where it does not fit.
-fn survived(p: &Problem, setting: &Setting, wish: &Wish, choices: &[u32]) -> Option<World> {
+fn survived(p: &Problem, setting: &Setting, wish: &PlanOptions, choices: &[u32]) -> Option<World> {
     let still = Setting { deaths: Vec::new(), joins: Vec::new(), ..setting.clone() };
     let mut unhurt = World::new(p, &still, wish)?;
     unhurt.run(&[]);
@@ -60,12 +60,12 @@ proptest! {
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         let setting = Setting {
             cut, memories, shared, relay, breaks, slow, steals, columns, reserve, deaths, joins, recovers: true,
             ..Setting::PLAIN
         };
-        let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
+        let wish = PlanOptions { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..PlanOptions::AUTO };
         survived(&p, &setting, &wish, &choices);
     }
 }
@@ -81,10 +81,11 @@ fn work_of_the_dead_is_done_by_every_strategy() {
     for (base, levels, reproducible) in world::kinds() {
         for seed in 0..8u32 {
             let p = problem(45, 40, 50, seed.is_multiple_of(2), seed.is_multiple_of(3));
-            let wish = Wish { strategy: Some(Cutting { base, levels }), reproducible, ..Wish::AUTO };
+            let wish =
+                PlanOptions { strategy: Some(Cutting { base, levels }), reproducible, ..PlanOptions::AUTO };
             let mix = |salt: u32| (seed ^ salt << 8).wrapping_mul(2_654_435_761).rotate_left(15);
             let setting = Setting {
-                cut: Cut { tile: Some(4), depth: Some(4) },
+                cut: TileSize { tile: Some(4), depth: Some(4) },
                 memories: vec![400_000, 60_000, 200_000, 90_000],
                 shared: if seed % 4 == 3 { 3 } else { 0 },
                 relay: seed % 3 != 1,
@@ -113,14 +114,14 @@ fn work_of_the_dead_is_done_by_every_strategy() {
 /// A product of 8 by 8 tiles on so many workers.
 fn some(workers: usize, shared: u8, reserve: bool) -> World {
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![100_000; workers],
         shared,
         reserve,
         recovers: true,
         ..Setting::PLAIN
     };
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Reuse)), ..PlanOptions::AUTO };
     World::new(&problem(32, 32, 32, true, false), &setting, &wish).unwrap()
 }
 
@@ -208,9 +209,9 @@ fn threads_of_the_primary_itself_cannot_be_lost() {
 
 /// A plan of 8 by 8 tiles, or of one, for so many workers that relay nothing.
 fn plan(workers: usize, edge: u64) -> Plan {
-    let cut = Cut { tile: Some(4), depth: Some(4) };
+    let cut = TileSize { tile: Some(4), depth: Some(4) };
     let setting = Setting { cut, memories: vec![100_000; workers], ..Setting::PLAIN };
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Reuse)), ..PlanOptions::AUTO };
     World::new(&problem(edge, edge, 32, false, false), &setting, &wish).unwrap().primary.plan().clone()
 }
 
@@ -290,9 +291,9 @@ fn work_that_goes_down_with_every_machine_ends_at_the_primary_itself() {
 
 #[test]
 fn who_joins_takes_its_part_and_is_a_new_machine_if_it_was_lost() {
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Reuse)), ..PlanOptions::AUTO };
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![100_000],
         recovers: true,
         steals: true,
@@ -320,9 +321,9 @@ fn the_reserve_is_given_nothing_while_others_can_do_it() {
 
 #[test]
 fn blocks_of_a_large_machine_are_cut_for_a_small_one() {
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Reuse)), ..PlanOptions::AUTO };
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![90_000, 9_000],
         recovers: true,
         deaths: vec![(0, 1)],

@@ -5,7 +5,7 @@
 
 mod world;
 
-use bramble_plan::{Base, Cut, Problem, Strategy as Cutting, Wish};
+use bramble_plan::{Base, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use proptest::prelude::*;
 use world::{Setting, World, cutting, problem};
 
@@ -18,7 +18,7 @@ fn revived(
     p: &Problem,
     settings: &[Setting],
     lives: &[Life],
-    wish: &Wish,
+    wish: &PlanOptions,
     choices: &[u32],
 ) -> Option<Vec<usize>> {
     let mut whole = World::new(p, &Setting { deaths: Vec::new(), ..settings[0].clone() }, wish)?;
@@ -63,11 +63,11 @@ proptest! {
         choices in proptest::collection::vec(any::<u32>(), 0..3000),
     ) {
         let p = problem(m, n, k, reads_c, generated);
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         let deaths = if shared == 1 { Vec::new() } else { deaths };
         let setting = Setting { cut, memories: first, shared, relay, steals, columns, recovers: true, ..Setting::PLAIN };
         let other = Setting { memories: second, deaths, reserve: true, columns: 0, ..setting.clone() };
-        let wish = Wish { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..Wish::AUTO };
+        let wish = PlanOptions { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..PlanOptions::AUTO };
         revived(&p, &[setting, other], &lives, &wish, &choices);
     }
 }
@@ -78,9 +78,10 @@ fn every_strategy_goes_on() {
     for (base, levels, reproducible) in world::kinds() {
         for seed in 0..6u64 {
             let p = problem(45, 40, 50, seed.is_multiple_of(2), seed.is_multiple_of(3));
-            let wish = Wish { strategy: Some(Cutting { base, levels }), reproducible, ..Wish::AUTO };
+            let wish =
+                PlanOptions { strategy: Some(Cutting { base, levels }), reproducible, ..PlanOptions::AUTO };
             let setting = Setting {
-                cut: Cut { tile: Some(4), depth: Some(4) },
+                cut: TileSize { tile: Some(4), depth: Some(4) },
                 memories: vec![400_000, 60_000, 200_000, 90_000],
                 relay: seed % 3 != 1,
                 recovers: true,
@@ -102,12 +103,12 @@ fn every_strategy_goes_on() {
 fn a_product_that_is_stopped_sends_nothing_more_and_what_is_under_way_lands() {
     let p = problem(40, 40, 40, false, false);
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(40) },
+        cut: TileSize { tile: Some(4), depth: Some(40) },
         memories: vec![20_000; 2],
         recovers: true,
         ..Setting::PLAIN
     };
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Naive)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Naive)), ..PlanOptions::AUTO };
     let mut world = World::new(&p, &setting, &wish).unwrap();
     let mut whole = World::new(&p, &setting, &wish).unwrap();
     whole.run(&[]);
@@ -127,12 +128,12 @@ fn a_product_that_is_stopped_sends_nothing_more_and_what_is_under_way_lands() {
 fn of_a_product_that_was_complete_nobody_who_is_here_made_anything() {
     let p = problem(40, 40, 40, false, false);
     let setting = Setting {
-        cut: Cut { tile: Some(4), depth: Some(4) },
+        cut: TileSize { tile: Some(4), depth: Some(4) },
         memories: vec![200_000; 3],
         recovers: true,
         ..Setting::PLAIN
     };
-    let wish = Wish { strategy: Some(Cutting::plain(Base::Reuse)), ..Wish::AUTO };
+    let wish = PlanOptions { strategy: Some(Cutting::plain(Base::Reuse)), ..PlanOptions::AUTO };
     let mut whole = World::new(&p, &setting, &wish).unwrap();
     whole.run(&[]);
     assert!(whole.primary.owner_of(0, 0).is_some());

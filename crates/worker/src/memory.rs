@@ -8,7 +8,7 @@
 use bramble_kernel::KernelElement;
 use bramble_link::{Landing, SharedRegion};
 use bramble_matrix::number::{to_u64, to_usize};
-use bramble_matrix::{Buffer, Layout, Lent, Lines, MatrixError, Shape, View, ViewMut};
+use bramble_matrix::{Buffer, Layout, Lines, MatrixError, Shape, TileLease, View, ViewMut};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{Generated, MatrixHeader, Source};
@@ -91,14 +91,14 @@ pub(crate) enum TargetTile {
     /// The same after its last job: no job writes it any more.
     Whole(FinishedTile),
     /// A lease of the output itself, from the primary in the same process.
-    Lent(Lent),
+    Leased(TileLease),
 }
 
 impl TargetTile {
     /// The tile's elements.
     pub(crate) fn view_mut<T: KernelElement>(&mut self) -> ViewMut<'_, T> {
         match self {
-            Self::Lent(lent) => lent.view_mut(),
+            Self::Leased(lent) => lent.view_mut(),
             Self::Owned(header, buffer) => {
                 ViewMut::row_major(buffer.elements_mut(), to_usize(header.rows), to_usize(header.cols))
             }
@@ -136,7 +136,7 @@ pub(crate) struct FinishedTile {
 }
 
 /// A lease on its way back to the primary.
-pub(crate) struct ReturningLease(pub(crate) Lent);
+pub(crate) struct ReturningLease(pub(crate) TileLease);
 
 impl Landing for ReturningLease {
     fn len(&self) -> usize {

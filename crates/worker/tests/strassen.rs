@@ -8,7 +8,7 @@ use bramble_link::{
     ArrivedBody, Body, BodyPlacer, Frame, FrameLimits, Landing, Link, SharedRegion, tcp_connect, tcp_link,
     thread_pair,
 };
-use bramble_matrix::{Element, Layout, Lent, Output, Rect, Shape, Span};
+use bramble_matrix::{Element, Layout, Output, Rect, Shape, Span, TileLease};
 use bramble_schedule::message::{
     Bye, Hello, Job, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then, Wants, decode_error,
     decode_number,
@@ -163,10 +163,10 @@ struct Tiles {
 }
 
 impl Tiles {
-    fn lend<T: Element>(&self, id: u32, elements: Option<&Matrix<T>>) -> Lent {
+    fn lend<T: Element>(&self, id: u32, elements: Option<&Matrix<T>>) -> TileLease {
         let from = u64::from(id - self.first) * self.rows;
         let cols = Span::new(0, self.output.shape().cols);
-        let mut lent = self.output.lend(Rect::new(Span::new(from, from + self.rows), cols));
+        let mut lent = self.output.lease(Rect::new(Span::new(from, from + self.rows), cols));
         let mut view = lent.view_mut::<T>();
         for i in 0..view.rows() {
             for j in 0..view.cols() {
@@ -178,7 +178,7 @@ impl Tiles {
     }
 }
 
-struct Returning(Lent);
+struct Returning(TileLease);
 
 impl Landing for Returning {
     fn len(&self) -> usize {
@@ -281,7 +281,7 @@ fn elements<T: Element>(body: ArrivedBody) -> Vec<T> {
             bytemuck::pod_collect_to_vec(&bytes)
         }
         ArrivedBody::Leased(landing) => {
-            let mut lent = landing.into_any().downcast::<Lent>().unwrap();
+            let mut lent = landing.into_any().downcast::<TileLease>().unwrap();
             let mut view = lent.view_mut::<T>();
             let (rows, cols) = (view.rows(), view.cols());
             (0..rows * cols).map(|at| *view.at_mut(at / cols, at % cols)).collect()

@@ -3,7 +3,7 @@
 use crate::bytes::Bytes;
 use crate::files::check_message;
 use bramble_matrix::{DType, Layout};
-use bramble_plan::{Base, Cut, LinkRate, Machine, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
+use bramble_plan::{Base, TileSize, LinkRate, Machine, Plan, Preference, Problem, Relay, Strategy, PlanOptions, decide};
 use bramble_schedule::primary::Operands;
 
 /// Plans with more results would take long, and show nothing new.
@@ -37,8 +37,8 @@ impl Setting {
             sends_a: !flag(2),
             sends_b: !flag(3),
         };
-        let cut = Cut { tile: Some(large(1 + cut % 8)), depth: Some(large(1 + cut / 8 % 8)) };
-        let wish = Wish {
+        let cut = TileSize { tile: Some(large(1 + cut % 8)), depth: Some(large(1 + cut / 8 % 8)) };
+        let wish = PlanOptions {
             tiles_early: None,
             strategy: strategy(bytes),
             who: if flag(4) { Preference::Fastest } else { Preference::Workers },

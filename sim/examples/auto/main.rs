@@ -10,7 +10,7 @@
 
 mod clusters;
 
-use bramble_plan::{Cut, Machine, Plan, Preference, Problem, Relay, Strategy, Wish, decide};
+use bramble_plan::{Machine, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize, decide};
 use bramble_sim::{Setting, simulate};
 use clusters::{Cluster, cases};
 
@@ -58,9 +58,9 @@ fn main() {
 }
 
 /// Workers relay panels if that is predicted to be faster, unless `--unicast` is given.
-fn left_to_bramble() -> Wish {
+fn left_to_bramble() -> PlanOptions {
     let unicast = std::env::args().any(|a| a == "--unicast");
-    Wish { relay: if unicast { Relay::Off } else { Relay::Auto }, ..Wish::AUTO }
+    PlanOptions { relay: if unicast { Relay::Off } else { Relay::Auto }, ..PlanOptions::AUTO }
 }
 
 /// `auto`'s plan first, then the others.
@@ -68,7 +68,7 @@ fn tries(cluster: &Cluster, problem: &Problem) -> Vec<Tried> {
     let mut tried = Vec::new();
     let machines = &cluster.machines;
     tried.extend(attempt(problem, machines, &left_to_bramble()));
-    let wish = |strategy: &str| Wish {
+    let wish = |strategy: &str| PlanOptions {
         strategy: strategy.parse::<Strategy>().ok(),
         who: Preference::Workers,
         ..left_to_bramble()
@@ -96,8 +96,8 @@ fn tries(cluster: &Cluster, problem: &Problem) -> Vec<Tried> {
 }
 
 /// One plan; `None` if it does not exist, or if the primary has no memory for its partial sums.
-fn attempt(problem: &Problem, machines: &[Machine], wish: &Wish) -> Option<Tried> {
-    let plan = decide(problem, Cut::default(), &machines[0], &machines[1..], wish).ok()?.plan;
+fn attempt(problem: &Problem, machines: &[Machine], wish: &PlanOptions) -> Option<Tried> {
+    let plan = decide(problem, TileSize::default(), &machines[0], &machines[1..], wish).ok()?.plan;
     if plan.predicted.primary_memory_bytes > machines[0].memory_bytes {
         return None;
     }

@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout)] // It is what it is for.
 
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Strategy, Wish, decide};
+use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Strategy, TileSize, decide};
 use bramble_sim::{Setting, SimReport, simulate};
 
 /// One line of the table.
@@ -69,8 +69,8 @@ fn planned(case: &Case, machines: &[Machine]) -> Plan {
     let (n, k) = (case.n, case.k);
     let problem = Problem { m: n, n, k, dtype: DType::F32, reads_c: false, sends_a: true, sends_b: true };
     let strategy = case.strategy.parse::<Strategy>().unwrap_or_else(|e| panic!("{e}"));
-    let wish = Wish { strategy: Some(strategy), who: Preference::Workers, ..Wish::AUTO };
-    let cut = Cut { tile: Some(512), depth: Some(512) };
+    let wish = PlanOptions { strategy: Some(strategy), who: Preference::Workers, ..PlanOptions::AUTO };
+    let cut = TileSize { tile: Some(512), depth: Some(512) };
     match decide(&problem, cut, &machines[0], &machines[1..], &wish) {
         Ok(decision) => decision.plan,
         Err(e) => panic!("{e}"),

@@ -7,7 +7,7 @@
 
 use super::trial_data::{InitialValue, TrialData, places};
 use bramble_matrix::{Rect, Span};
-use bramble_plan::{Part, Plan, Recipe, Region, Side, Term};
+use bramble_plan::{OperandRecipe, Plan, Recipe, Region, ResultTerm, Term};
 use std::collections::BTreeMap;
 
 /// A matrix by rows.
@@ -137,7 +137,7 @@ impl Cell<'_> {
         products
     }
 
-    fn factors(&self, side: &Side, panels: Vec<Elements>) -> Vec<Elements> {
+    fn factors(&self, side: &OperandRecipe, panels: Vec<Elements>) -> Vec<Elements> {
         let mut sums: Vec<Elements> = Vec::new();
         let value = |sums: &[Elements], term: Term| match term {
             Term::Panel(at) => panels[at].clone(),
@@ -154,13 +154,13 @@ impl Cell<'_> {
 
     fn put_together(&self, products: &[Elements], before: InitialValue, tiles: &mut [Elements]) {
         let mut sums: Vec<Elements> = Vec::new();
-        let value = |sums: &[Elements], part: Part| match part {
-            Part::Product(at) => products[at].clone(),
-            Part::Sum(at) => sums[at].clone(),
+        let value = |sums: &[Elements], part: ResultTerm| match part {
+            ResultTerm::Product(at) => products[at].clone(),
+            ResultTerm::Sum(at) => sums[at].clone(),
         };
         for (at, sum) in self.recipe.results.sums.iter().enumerate() {
             let (a, b) = (value(&sums, sum.a), value(&sums, sum.b));
-            let tile = self.recipe.results.tiles.iter().position(|t| *t == Part::Sum(at));
+            let tile = self.recipe.results.tiles.iter().position(|t| *t == ResultTerm::Sum(at));
             let mut made = tile.map_or_else(|| vec![0.0; a.len()], |tile| tiles[tile].clone());
             let before = if tile.is_some() { before } else { InitialValue::Nothing };
             self.data.combine(&a, &b, sum.subtracts, before, &mut made);

@@ -7,7 +7,8 @@ use crate::fault::Faults;
 use crate::random::SeededRandom;
 use bramble_matrix::DType;
 use bramble_plan::{
-    Base, Cut, LinkRate, Machine, Making, Order, Plan, Preference, Problem, Relay, Strategy, Wish, decide,
+    Base, LinkRate, Machine, MadeOperands, PanelOrder, Plan, PlanOptions, Preference, Problem, Relay,
+    Strategy, TileSize, decide,
 };
 use bramble_schedule::primary::{PeerInfo, Referred};
 use std::fmt::{self, Display, Formatter};
@@ -77,13 +78,13 @@ impl Scenario {
         let machines = machines(&p, seconds, (workers, comers), random);
         let levels = if values == Values::Digits || random.chance(0.7) { 0 } else { 1 + random.below(2) };
         let levels = u32::try_from(levels).unwrap_or(0);
-        let wish = Wish {
+        let wish = PlanOptions {
             strategy: Some(Strategy { base: base(random), levels }),
             who: *random.one_of(&[Preference::Workers, Preference::Workers, Preference::Fastest]),
             reproducible: levels == 0 && random.chance(0.3),
             elementwise: false,
             relay: *random.one_of(&[Relay::On, Relay::Off, Relay::Auto]),
-            tiles_early: seed.is_multiple_of(2).then(Making::default),
+            tiles_early: seed.is_multiple_of(2).then(MadeOperands::default),
         };
         let mut plan = decide(&p, cut, &machines[0], &machines[1..=workers], &wish).ok()?.plan;
         if random.chance(0.4) {
@@ -178,7 +179,7 @@ impl Display for Scenario {
 }
 
 /// `None` if it has too many tiles or steps.
-fn problem(values: Values, random: &mut SeededRandom) -> Option<(Problem, Cut)> {
+fn problem(values: Values, random: &mut SeededRandom) -> Option<(Problem, TileSize)> {
     let side = |random: &mut SeededRandom| 1 + random.below(48);
     let (m, n, k) = (side(random), side(random), side(random));
     let (tile, depth) = (1 + random.below(12), 1 + random.below(12));
@@ -188,7 +189,7 @@ fn problem(values: Values, random: &mut SeededRandom) -> Option<(Problem, Cut)> 
     }
     let reads_c = values != Values::Digits && random.chance(0.4);
     let p = Problem { m, n, k, dtype: DType::F64, reads_c, sends_a: random.chance(0.8), sends_b: true };
-    Some((p, Cut { tile: Some(tile), depth: Some(depth) }))
+    Some((p, TileSize { tile: Some(tile), depth: Some(depth) }))
 }
 
 /// The primary, workers with links on which the product takes about `seconds`, and machines like these that may join.
@@ -241,7 +242,7 @@ fn base(random: &mut SeededRandom) -> Base {
 /// Changes the order of the plan's blocks, which takes more memory.
 fn in_another_order(plan: &mut Plan, random: &mut SeededRandom) {
     let some = 1 + random.below(6);
-    let order = *random.one_of(&[Order::Columns(some), Order::Corner, Order::Ending(some)]);
+    let order = *random.one_of(&[PanelOrder::Columns(some), PanelOrder::Corner, PanelOrder::Ending(some)]);
     for member in &mut plan.members {
         member.shares.iter_mut().for_each(|share| share.order = order);
         member.memory_bytes = 1 << 30;

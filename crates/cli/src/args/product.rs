@@ -7,7 +7,7 @@ use crate::quantity::{duration, number, size};
 use crate::ranks::Ranks;
 use bramble_kernel::{Choice, KernelName};
 use bramble_matrix::{DType, Effort, Shape};
-use bramble_plan::{Cut, Preference, Relay, Strategy, Wish};
+use bramble_plan::{PlanOptions, Preference, Relay, Strategy, TileSize};
 use bramble_worker::limits::AWAIT_MAX;
 use clap::{Args, ValueEnum};
 use std::ffi::{OsStr, OsString};
@@ -170,8 +170,8 @@ impl CutArgs {
     }
 
     /// Tile size and step depth of an m × n product of depth k.
-    pub(crate) fn cut(&self, sizes: [u64; 3], dtype: DType) -> Cut {
-        levels::cut(Cut { tile: self.tile, depth: self.panel }, self.kernel(), sizes, dtype)
+    pub(crate) fn cut(&self, sizes: [u64; 3], dtype: DType) -> TileSize {
+        levels::cut(TileSize { tile: self.tile, depth: self.panel }, self.kernel(), sizes, dtype)
     }
 
     /// Refuses `--relay on` over links whose workers have no addresses and cannot connect to each other.
@@ -197,9 +197,9 @@ impl CutArgs {
 
     /// The constraints that the options put on the plan. `workers_only`: use the workers even if the primary alone is
     /// predicted to be faster.
-    pub(crate) fn wish(&self, workers_only: bool) -> Wish {
+    pub(crate) fn wish(&self, workers_only: bool) -> PlanOptions {
         let is_named = self.strategy.0.is_some();
-        Wish {
+        PlanOptions {
             strategy: self.strategy.0,
             who: if workers_only || is_named { Preference::Workers } else { Preference::Fastest },
             reproducible: self.reproducible,

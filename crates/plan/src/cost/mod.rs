@@ -12,7 +12,7 @@ mod waits;
 
 use crate::memory::CellCharges;
 use crate::winograd::Recipe;
-use crate::{Machine, Member, Order, Problem, Region, Relay, Share, Sums, USE_BYTES};
+use crate::{Machine, Member, PanelOrder, Problem, Region, Relay, Share, Sums, USE_BYTES};
 pub(crate) use bytes::load;
 use bytes::{Load, Relayed};
 pub(crate) use relay::may_relay;
@@ -231,7 +231,7 @@ pub(crate) fn stored_bytes(problem: &Problem, regions: &[Region], members: &[Mem
         let region = &regions[share.region];
         let charges = CellCharges::of(region, e, &Recipe::new(region.levels));
         let (down, across, deep) = share.blocks_each_way();
-        let one = |rows, cols, steps| charges.need(crate::BlockSize { rows, cols, steps }, Order::Steps);
+        let one = |rows, cols, steps| charges.need(crate::BlockSize { rows, cols, steps }, PanelOrder::Steps);
         let (rows, cols) = (share.cells.rows.len(), share.cells.cols.len());
         let a = one(rows, 0, 1).saturating_mul(share.steps.len()).saturating_mul(across);
         let b = one(0, cols, 1).saturating_mul(share.steps.len()).saturating_mul(down);

@@ -90,7 +90,7 @@ pub(crate) fn passed(
             let alike = |b: &Block| b.region == first.region && b.order == first.order;
             let group: Vec<(usize, Block)> = left.iter().copied().filter(|(_, b)| alike(b)).collect();
             left.retain(|(_, b)| !alike(b));
-            for side in [Side::A, Side::B] {
+            for side in [PanelSide::A, PanelSide::B] {
                 if side.travels(problem) {
                     share(problem, &regions[first.region], side, &group, &mut all);
                 }
@@ -112,12 +112,12 @@ fn spread(number: u64, count: u64, all: u64) -> u64 {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum PanelSide {
     A,
     B,
 }
 
-impl Side {
+impl PanelSide {
     fn travels(self, problem: &Problem) -> bool {
         match self {
             Self::A => problem.sends_a,
@@ -135,7 +135,7 @@ impl Side {
 }
 
 /// Adds the panels that the members of a group share on one side in one wave.
-fn share(problem: &Problem, region: &Region, side: Side, group: &[(usize, Block)], all: &mut [Passed]) {
+fn share(problem: &Problem, region: &Region, side: PanelSide, group: &[(usize, Block)], all: &mut [Passed]) {
     for steps in pieces(group.iter().map(|(_, b)| b.steps)) {
         let here: Vec<&(usize, Block)> =
             group.iter().filter(|(_, b)| b.steps.contains(steps.start)).collect();
@@ -153,7 +153,7 @@ fn share(problem: &Problem, region: &Region, side: Side, group: &[(usize, Block)
             if sharers < 2 {
                 continue;
             }
-            let needed = panels(problem, region, side == Side::A, lines, steps);
+            let needed = panels(problem, region, side == PanelSide::A, lines, steps);
             for (number, (at, _)) in needing.iter().enumerate() {
                 let passed = needed.minus(needed.part(number as u64, sharers));
                 let one = &mut all[*at];

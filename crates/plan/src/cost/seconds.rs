@@ -2,11 +2,11 @@
 //!
 //! Place in the flow: after the bytes. The page docs/cost-model.md has the same formulas in the same order.
 
-use super::flow::{Flow, first_rates, queue_s};
+use super::flow::{LinkFlow, first_rates, queue_s};
 use super::waits::{after_s, behind_s, cells_a_unit, lag_s, last_results, rounds};
 use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, LOOP_S_PER_BYTE, flops_an_addition};
 use super::{Costs, Limit, Load, MachineCost, Prediction};
-use crate::{Machine, Member, Order, Share, Sums};
+use crate::{Machine, Member, PanelOrder, Share, Sums};
 use std::collections::BTreeMap;
 
 /// The fraction of the memory rate at which kernels read operands: a loop that only reads is faster. Between 0.53
@@ -114,11 +114,11 @@ impl Costs<'_> {
         // Bytes received in total per byte from the primary; relayed bytes arrive as fast as they are sent.
         let times: Vec<f64> = out.iter().zip(&taken).map(|(out, taken)| 1.0 + taken / out.max(1.0)).collect();
         let caps: Vec<Option<f64>> = links.iter().zip(&times).map(|(link, t)| link.map(|l| l / t)).collect();
-        let (there, home) = (Flow::new(&caps, &out, primary), Flow::new(&links, &back, primary));
+        let (there, home) = (LinkFlow::new(&caps, &out, primary), LinkFlow::new(&links, &back, primary));
         let first: Vec<f64> = first_rates(&caps, primary).iter().zip(&times).map(|(r, t)| r * t).collect();
         let mut alone: Vec<Alone> = Vec::with_capacity(members.len());
         for (at, (member, loads)) in members.iter().zip(loads).enumerate() {
-            let mean = |bytes: f64, flow: &Flow| match flow.end_s(at) {
+            let mean = |bytes: f64, flow: &LinkFlow| match flow.end_s(at) {
                 0.0 => first[at],
                 seconds => bytes / seconds,
             };
@@ -292,14 +292,14 @@ impl Costs<'_> {
         let net_s = load.out as f64 / rates.out;
         let idle_s = self.idle_s(share, load, rates, (units, unit_s * units));
         let quiet_s = match share.order {
-            Order::Steps => 0.0,
-            Order::Columns(_) => idle_s,
+            PanelOrder::Steps => 0.0,
+            PanelOrder::Columns(_) => idle_s,
             // Until the first column of the last steps is done.
-            Order::Ending(last) => {
+            PanelOrder::Ending(last) => {
                 let last = last.min(share.block.steps) as f64;
                 (each - last) * there_s.max(unit_s) + idle_s + last * unit_s / share.block.cols.max(1) as f64
             }
-            Order::Corner => behind_s(net_s, load.back as f64 / rates.back),
+            PanelOrder::Corner => behind_s(net_s, load.back as f64 / rates.back),
         };
         let all_blocks = share.blocks().max(1) as f64;
         // The tiles of the last step return while it is computed, or still arrives; those that threads finish last
@@ -314,7 +314,7 @@ impl Costs<'_> {
         let lead_s = home_s - after_s(step_s, home_s);
         let tail_s = |rate: f64| after_s(step_s, last_back / rate).max(last_tiles / rate);
         let waits = if each > 1.0 && at_once == 1 { (all_blocks - 1.0) * (1.0 - room.spare) } else { 0.0 };
-        let steps_before = if share.order == Order::Steps { each - 1.0 } else { 0.0 };
+        let steps_before = if share.order == PanelOrder::Steps { each - 1.0 } else { 0.0 };
         Alone {
             compute_s,
             empty_s: start_s + steps_before * there_s.max(unit_s) * (1.0 + waits),
@@ -339,8 +339,8 @@ impl Costs<'_> {
     fn idle_s(&self, share: &Share, load: &Load, rates: &Rates, (units, work_s): (f64, f64)) -> f64 {
         let net_s = load.out as f64 / rates.out;
         match share.order {
-            Order::Steps => 0.0,
-            Order::Ending(last) => {
+            PanelOrder::Steps => 0.0,
+            PanelOrder::Ending(last) => {
                 // The first column of the last steps arrives with all their panels of A, at most two steps ahead.
                 let part = last.min(share.block.steps) as f64 / units;
                 let (there_s, column) = (net_s * part, 1.0 / share.block.cols.max(1) as f64);
@@ -349,11 +349,11 @@ impl Costs<'_> {
                 (first_s - 2.0 * ((work_s - net_s) / units).max(0.0)).max(0.0)
             }
             // The first columns arrive with all panels of A, which takes longer than their work.
-            Order::Columns(_) => {
+            PanelOrder::Columns(_) => {
                 let first = self.resident_bytes(share) * (1.0 - 1.0 / units) + load.out as f64 / units;
                 (first / rates.out - work_s / units).max(0.0)
             }
-            Order::Corner => behind_s(net_s, work_s),
+            PanelOrder::Corner => behind_s(net_s, work_s),
         }
     }
 

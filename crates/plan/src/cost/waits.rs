@@ -3,7 +3,7 @@
 //!
 //! Place in the flow: formulas of `seconds`, each of plain numbers.
 
-use crate::{Order, Share};
+use crate::{PanelOrder, Share};
 
 /// The part of the results of a step that is still being returned after it, if the step takes `step_s` and its
 /// results need `home_s`. When a fraction f of the panels has arrived, f² of the tiles have both of theirs: so
@@ -16,10 +16,10 @@ pub(super) fn after_s(step_s: f64, home_s: f64) -> f64 {
 pub(super) fn rounds(share: &Share) -> (u64, u64) {
     let (down, across, deep) = share.blocks_each_way();
     match share.order {
-        Order::Steps | Order::Ending(_) => {
+        PanelOrder::Steps | PanelOrder::Ending(_) => {
             (down.saturating_mul(across).saturating_mul(share.steps.len()), share.block.steps)
         }
-        Order::Columns(group) => {
+        PanelOrder::Columns(group) => {
             let groups = |cols: u64| cols.div_ceil(group.max(1));
             (
                 down.saturating_mul(groups(share.cells.cols.len())).saturating_mul(deep),
@@ -27,7 +27,7 @@ pub(super) fn rounds(share: &Share) -> (u64, u64) {
             )
         }
         // A row and a column of cells.
-        Order::Corner => {
+        PanelOrder::Corner => {
             let lines = share.block.rows.min(share.block.cols);
             (share.blocks().saturating_mul(lines), lines)
         }
@@ -38,9 +38,11 @@ pub(super) fn rounds(share: &Share) -> (u64, u64) {
 pub(super) fn cells_a_unit(share: &Share) -> u64 {
     let block = share.block;
     match share.order {
-        Order::Steps | Order::Ending(_) => block.rows.saturating_mul(block.cols),
-        Order::Columns(group) => block.rows.saturating_mul(group.min(block.cols)).saturating_mul(block.steps),
-        Order::Corner => block.rows.saturating_add(block.cols).saturating_mul(block.steps),
+        PanelOrder::Steps | PanelOrder::Ending(_) => block.rows.saturating_mul(block.cols),
+        PanelOrder::Columns(group) => {
+            block.rows.saturating_mul(group.min(block.cols)).saturating_mul(block.steps)
+        }
+        PanelOrder::Corner => block.rows.saturating_add(block.cols).saturating_mul(block.steps),
     }
 }
 
@@ -48,10 +50,10 @@ pub(super) fn cells_a_unit(share: &Share) -> u64 {
 pub(super) fn last_results(share: &Share, units: f64) -> (f64, f64) {
     let all_blocks = share.blocks().max(1) as f64;
     match share.order {
-        Order::Steps => (1.0 / all_blocks, 1.0),
-        Order::Columns(_) | Order::Corner => (1.0 / units, 1.0 / share.block.steps.max(1) as f64),
+        PanelOrder::Steps => (1.0 / all_blocks, 1.0),
+        PanelOrder::Columns(_) | PanelOrder::Corner => (1.0 / units, 1.0 / share.block.steps.max(1) as f64),
         // A column of that many steps.
-        Order::Ending(last) => {
+        PanelOrder::Ending(last) => {
             let columns = share.block.cols.max(1) as f64;
             (1.0 / (all_blocks * columns), last.min(share.block.steps) as f64 / columns)
         }

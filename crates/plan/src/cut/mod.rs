@@ -13,7 +13,7 @@ mod partition;
 pub use partition::partition;
 
 use crate::memory::{CellCharges, EDGE_MAX, largest_block};
-use crate::{Base, BlockSize, Machine, Order, Region, Share};
+use crate::{Base, BlockSize, Machine, PanelOrder, Region, Share};
 use boxes::{Cells3, cuboid};
 use bramble_matrix::Span;
 use level::level;
@@ -113,31 +113,31 @@ fn boxes_of(cutting: &Cutting<'_>, seats: &[Seat]) -> Vec<Vec<Cells3>> {
 }
 
 /// How a box is cut into blocks.
-fn block_of(cutting: &Cutting<'_>, part: &Cells3, seat: &Seat) -> Option<(BlockSize, Order)> {
+fn block_of(cutting: &Cutting<'_>, part: &Cells3, seat: &Seat) -> Option<(BlockSize, PanelOrder)> {
     let Cutting { base, region, charges, .. } = *cutting;
     let (rows, cols, steps) = (part.cells.rows.len(), part.cells.cols.len(), part.steps.len());
-    let fixed = |block: BlockSize, order: Order| {
+    let fixed = |block: BlockSize, order: PanelOrder| {
         (charges.need(block, order) <= seat.memory_bytes).then_some((block, order))
     };
     match base {
-        Base::Naive => fixed(BlockSize { rows: 1, cols: 1, steps: 1 }, Order::Steps),
+        Base::Naive => fixed(BlockSize { rows: 1, cols: 1, steps: 1 }, PanelOrder::Steps),
         Base::Row(n) => {
             let block =
                 BlockSize { rows: 1, cols: cols.min(EDGE_MAX), steps: u64::from(n).min(steps.max(1)) };
-            fixed(block, Order::Columns(1))
+            fixed(block, PanelOrder::Columns(1))
         }
         Base::Square(n) => {
             let n = u64::from(n);
             fixed(
                 BlockSize { rows: n.min(rows), cols: n.min(cols), steps: n.min(steps.max(1)) },
-                Order::Steps,
+                PanelOrder::Steps,
             )
         }
         Base::Reuse | Base::Cuboid | Base::Box3(..) | Base::Summa(..) => {
             let block = largest_block(region, charges, part.cells, steps, seat.block_bytes)
                 .or_else(|| largest_block(region, charges, part.cells, steps, seat.memory_bytes))?;
             let most = if cutting.sums_here { region.grid.steps_of_a_sum() } else { block.steps };
-            Some((BlockSize { steps: block.steps.min(most), ..block }, Order::Steps))
+            Some((BlockSize { steps: block.steps.min(most), ..block }, PanelOrder::Steps))
         }
     }
 }

@@ -6,7 +6,7 @@ use bramble_matrix::{Rect, Span};
 /// A plan, chained if possible.
 fn plan(
     sides: [u64; 3],
-    cut: Cut,
+    cut: TileSize,
     workers: &[Machine],
     strategy: Strategy,
     reproducible: bool,
@@ -15,12 +15,12 @@ fn plan(
     let primary = machine("primary", 10.0, 1 << 32, 0.0);
     let levels = if reproducible { 0 } else { strategy.levels };
     let strategy = Some(Strategy { levels, ..strategy });
-    let wish = Wish { strategy, who: Preference::Workers, reproducible, ..Wish::AUTO };
+    let options = PlanOptions { strategy, who: Preference::Workers, reproducible, ..PlanOptions::AUTO };
     let grid = Grid::new(&p, cut).ok()?;
     if grid.tiles() * grid.steps() > 100_000 {
         return None;
     }
-    decide(&p, cut, &primary, workers, &wish).ok().map(|decision| decision.plan)
+    decide(&p, cut, &primary, workers, &options).ok().map(|decision| decision.plan)
 }
 
 proptest! {
@@ -60,7 +60,7 @@ proptest! {
 #[test]
 fn work_twice_left_out_or_outside_is_refused() {
     let workers = [machine("w0", 1.0, 1 << 30, 100.0), machine("w1", 1.0, 1 << 30, 100.0)];
-    let cut = Cut { tile: Some(16), depth: Some(16) };
+    let cut = TileSize { tile: Some(16), depth: Some(16) };
     let plan = planned(&problem(100, 100, 100), cut, &workers, "cuboid");
     assert!(Plan::decode(&plan.encode()).is_ok());
     let refused = |change: &dyn Fn(&mut Share), why: &str| {
@@ -74,7 +74,7 @@ fn work_twice_left_out_or_outside_is_refused() {
     refused(&|share| share.steps = Span::new(0, 8), "one of its shares is not in its regions");
     refused(&|share| share.region = 1, "one of its shares is not in its regions");
     refused(&|share| share.block.rows = 0, "one of its shares is not in its regions");
-    refused(&|share| share.order = Order::Columns(0), "one of its orders is unknown");
+    refused(&|share| share.order = PanelOrder::Columns(0), "one of its orders is unknown");
     let mut other = plan.clone();
     other.problem.k = 99;
     assert!(Plan::decode(&other.encode()).is_ok(), "a depth of 7 steps is that of 97 to 112");

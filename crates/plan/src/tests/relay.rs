@@ -15,7 +15,7 @@ fn needed(plan: &Plan) -> BTreeMap<Key, Vec<usize>> {
     let p = &plan.problem;
     for (at, member) in plan.members.iter().enumerate() {
         for (wave, block) in (0..).zip(member.blocks()) {
-            let by_columns = block.order != Order::Steps;
+            let by_columns = block.order != PanelOrder::Steps;
             for step in block.steps.iter() {
                 let sides = [(true, p.sends_a, block.cells.rows), (false, p.sends_b, block.cells.cols)];
                 for (is_a, _, lines) in sides.into_iter().filter(|s| s.1) {
@@ -85,9 +85,9 @@ proptest! {
             speeds.iter().map(|s| machine("w", f64::from(*s), 1 << bits, 100.0)).collect();
         let reproducible = reproducible && strategy.levels == 0;
         let who = Preference::Workers;
-        let wish = Wish { strategy: Some(strategy), who, reproducible, relay: Relay::On, elementwise: false, tiles_early: None };
-        let cut = Cut { tile: Some(tile), depth: Some(depth) };
-        let Ok(decision) = decide(&p, cut, &workers[0], &workers, &wish) else { return Ok(()) };
+        let options = PlanOptions { strategy: Some(strategy), who, reproducible, relay: Relay::On, elementwise: false, tiles_early: None };
+        let cut = TileSize { tile: Some(tile), depth: Some(depth) };
+        let Ok(decision) = decide(&p, cut, &workers[0], &workers, &options) else { return Ok(()) };
         let (plan, t) = (&decision.plan, &decision.plan.predicted);
         let fixed = matches!(strategy.base, Base::Naive | Base::Row(_) | Base::Square(_));
         prop_assert!(!plan.relay || !fixed && plan.members.len() > 1);
@@ -128,9 +128,10 @@ pub(super) fn balanced(strategy: &str, relay: Relay, gflops: f64) -> f64 {
     let n = 16384;
     let p = problem(n, n, n);
     let workers = vec![machine("pi5", gflops, 6 << 30, 117.5); 8];
-    let wish = Wish { relay, ..by(strategy) };
-    let plan =
-        decide(&p, Cut::default(), &machine("primary", 1.0, 1 << 40, 0.0), &workers, &wish).unwrap().plan;
+    let options = PlanOptions { relay, ..by(strategy) };
+    let plan = decide(&p, TileSize::default(), &machine("primary", 1.0, 1 << 40, 0.0), &workers, &options)
+        .unwrap()
+        .plan;
     assert_eq!(plan.members.len(), 8);
     // Bytes grow as n², operations as n³.
     let (sent_s, computed_s) = (plan.predicted.bytes_sent as f64 / 117.5e6, p.flops() / (8.0 * gflops * 1e9));
@@ -143,8 +144,8 @@ fn relaying_is_chosen_where_it_is_faster_and_only_among_those_who_can() {
     let primary = Machine { link: None, ..machine("primary", 20.0, 8 << 30, 0.0) };
     let boards = vec![machine("pi", 40.0, 4 << 30, 117.0); 4];
     let plan = |workers: &[Machine], relay| {
-        let wish = Wish { relay, ..by("reuse") };
-        let plan = decide(&p, Cut::default(), &primary, workers, &wish).unwrap().plan;
+        let options = PlanOptions { relay, ..by("reuse") };
+        let plan = decide(&p, TileSize::default(), &primary, workers, &options).unwrap().plan;
         println!("{relay:?}: {:.2} s", plan.predicted.seconds);
         plan
     };
@@ -159,12 +160,12 @@ fn relaying_is_chosen_where_it_is_faster_and_only_among_those_who_can() {
     assert!(!plan(&here, Relay::Auto).relay && plan(&here, Relay::On).relay);
     // Panels that are generated at the worker are not relayed.
     let made = Problem { sends_a: false, sends_b: false, ..p };
-    let wish = Wish { relay: Relay::On, ..by("reuse") };
-    assert!(!decide(&made, Cut::default(), &primary, &boards, &wish).unwrap().plan.relay);
+    let options = PlanOptions { relay: Relay::On, ..by("reuse") };
+    assert!(!decide(&made, TileSize::default(), &primary, &boards, &options).unwrap().plan.relay);
     // Computing is the limit in any case, and the plan stays as simple as without relaying.
-    let auto = decide(&p, Cut::default(), &primary, &boards, &Wish::AUTO).unwrap();
-    let off = Wish { relay: Relay::Off, ..Wish::AUTO };
-    let off = decide(&p, Cut::default(), &primary, &boards, &off).unwrap();
+    let auto = decide(&p, TileSize::default(), &primary, &boards, &PlanOptions::AUTO).unwrap();
+    let off = PlanOptions { relay: Relay::Off, ..PlanOptions::AUTO };
+    let off = decide(&p, TileSize::default(), &primary, &boards, &off).unwrap();
     assert!(auto.plan.predicted.seconds <= off.plan.predicted.seconds * 1.04);
 }
 
@@ -174,8 +175,8 @@ fn a_slow_link_among_the_workers_slows_down_what_passes_it() {
     let with = |rate: f64| {
         let mut workers = vec![machine("pi", 1000.0, 8 << 30, 117.0); 4];
         workers[3] = machine("far", 1000.0, 8 << 30, rate);
-        let wish = Wish { relay: Relay::On, ..by("summa:2x2") };
-        decide(&p, Cut::default(), &workers[0], &workers, &wish).unwrap().plan.predicted.seconds
+        let options = PlanOptions { relay: Relay::On, ..by("summa:2x2") };
+        decide(&p, TileSize::default(), &workers[0], &workers, &options).unwrap().plan.predicted.seconds
     };
     assert!(with(11.7) > 1.3 * with(117.0), "{} {}", with(11.7), with(117.0));
 }
@@ -185,10 +186,10 @@ fn waves_beyond_those_that_are_looked_at_are_taken_to_be_alike() {
     // 8 machines with so many blocks of one cell that only a sample is counted, compared with fewer.
     let plan = |rows: u64| {
         let p = problem(rows * 64, 64 * 64, 64);
-        let cut = Cut { tile: Some(64), depth: Some(64) };
+        let cut = TileSize { tile: Some(64), depth: Some(64) };
         let workers = vec![machine("w", 10.0, 150_000, 100.0); 8];
-        let wish = Wish { relay: Relay::On, ..by("summa:1x8") };
-        decide(&p, cut, &machine("primary", 1.0, 1 << 40, 0.0), &workers, &wish).unwrap().plan
+        let options = PlanOptions { relay: Relay::On, ..by("summa:1x8") };
+        decide(&p, cut, &machine("primary", 1.0, 1 << 40, 0.0), &workers, &options).unwrap().plan
     };
     let (few, many) = (plan(64), plan(640));
     let blocks = |plan: &Plan| plan.members[0].blocks().count();

@@ -312,7 +312,7 @@ impl WriterThread {
             let tile = shared.next(at);
             let event = match tile.and_then(|number| self.numbers.tile(to_u64(number))) {
                 Some((region, tile, rect)) => {
-                    let digest = self.output.lend(rect).digest();
+                    let digest = self.output.lease(rect).digest();
                     Event::Committed { region, tile, digest }
                 }
                 None if shared.is_ending(JournalEnding::Last) && log.is_quiet() => return Ok(()),

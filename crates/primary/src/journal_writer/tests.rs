@@ -2,7 +2,7 @@
 
 use super::*;
 use bramble_matrix::{DType, Generator, Shape, Span, Unfinished};
-use bramble_plan::{Cut, LinkRate, Machine, Wish, decide};
+use bramble_plan::{LinkRate, Machine, PlanOptions, TileSize, decide};
 use std::fs;
 
 fn plan() -> Plan {
@@ -18,8 +18,8 @@ fn plan() -> Plan {
         nic_bytes_per_s: None,
         memory_rate: None,
     };
-    let cut = Cut { tile: Some(10), depth: Some(8) };
-    decide(&p, cut, &machine, std::slice::from_ref(&machine), &Wish::AUTO).unwrap().plan
+    let cut = TileSize { tile: Some(10), depth: Some(8) };
+    decide(&p, cut, &machine, std::slice::from_ref(&machine), &PlanOptions::AUTO).unwrap().plan
 }
 
 fn subject() -> JournalSubject {
@@ -46,7 +46,7 @@ fn tile(i: u64, j: u64) -> Rect {
 
 /// Fills a tile and reports it complete.
 fn complete(output: &Output, journal_writer: &JournalWriter, i: u64, j: u64) -> Digest128 {
-    let mut lent = output.lend(tile(i, j));
+    let mut lent = output.lease(tile(i, j));
     (0..lent.lines()).for_each(|line| lent.line_mut(line).fill((10 * i + j + 1) as u8));
     let digest = lent.digest();
     drop(lent);
@@ -97,7 +97,7 @@ fn what_is_complete_is_in_the_journal_and_another_run_goes_on_with_it() {
     bytes.extend([1; 40]);
     fs::write(&path, bytes).unwrap();
     let output = Unfinished::lock(&c).unwrap().resume(shape, DType::F64).unwrap();
-    assert_eq!(output.lend(tile(2, 0)).digest(), first[1]);
+    assert_eq!(output.lease(tile(2, 0)).digest(), first[1]);
     let output = Arc::new(output);
     let journal_writer = JournalWriter::start(journaling(Some(before)), subject(), output.clone()).unwrap();
     let second = complete(&output, &journal_writer, 1, 1);

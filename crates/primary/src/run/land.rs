@@ -12,7 +12,7 @@ use crate::bodies::TileRows;
 use crate::partial_sums::{DiscardedRows, PendingRows, bytes_of, copy_lines};
 use bramble_link::{ArrivedBody, Landing};
 use bramble_matrix::number::to_usize;
-use bramble_matrix::{Buffer, Lent, Rect};
+use bramble_matrix::{Buffer, Rect, TileLease};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::ResultHead;
 use bramble_schedule::primary::{Destination, Place};
@@ -42,7 +42,7 @@ impl Core {
         }
         let lent = match self.partial.remove(&(peer, head.c)) {
             Some(lent) => lent,
-            None => self.output.lend(rect),
+            None => self.output.lease(rect),
         };
         let first = to_usize(head.first_line);
         Ok(Box::new(TileRows::rows(lent, first..first + to_usize(head.lines))))
@@ -87,7 +87,7 @@ impl Core {
         if landing.is::<DiscardedRows>() {
             return Ok(());
         }
-        let lent = landing.downcast::<Lent>();
+        let lent = landing.downcast::<TileLease>();
         let lent = lent.map_err(|_| ProtocolError::new("it returned memory that is no part of C"))?;
         let rows = lent.rect().rows.len();
         if u64::from(head.first_line) + u64::from(head.lines) < rows {

@@ -12,7 +12,7 @@
 mod heap;
 
 use bramble_matrix::{DType, Layout};
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Preference, Problem, Strategy, Wish, decide};
+use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Strategy, TileSize, decide};
 use bramble_schedule::message::{Job, MatrixHeader, ResultHead, Then};
 use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary, Referred};
 use std::collections::{HashMap, VecDeque};
@@ -42,10 +42,10 @@ fn machines(workers: usize, memory_bytes: u64) -> Vec<Machine> {
     vec![machine; workers + 1]
 }
 
-fn planned(problem: &Problem, cut: Cut, strategy: Option<&str>, workers: usize) -> Plan {
+fn planned(problem: &Problem, cut: TileSize, strategy: Option<&str>, workers: usize) -> Plan {
     let all = machines(workers, 4 << 30);
     let strategy = strategy.map(|s| s.parse::<Strategy>().unwrap_or_else(|e| panic!("{e}")));
-    let wish = Wish { strategy, who: Preference::Workers, ..Wish::AUTO };
+    let wish = PlanOptions { strategy, who: Preference::Workers, ..PlanOptions::AUTO };
     match decide(problem, cut, &all[0], &all[1..], &wish) {
         Ok(decision) => decision.plan,
         Err(e) => panic!("{e}"),
@@ -188,7 +188,7 @@ fn main() {
 }
 
 /// 64 × 64 tiles, 64 steps.
-const CUT: Cut = Cut { tile: Some(512), depth: Some(512) };
+const CUT: TileSize = TileSize { tile: Some(512), depth: Some(512) };
 const SIDE: u64 = 64 * 512;
 
 fn table(json: bool) {
@@ -227,7 +227,7 @@ fn table(json: bool) {
 fn first_message(json: bool) {
     for (strategy, workers) in [(Some("naive"), 8), (Some("reuse"), 64), (None, 8), (None, 64)] {
         let began = Instant::now();
-        let plan = planned(&problem(100_000), Cut::default(), strategy, workers);
+        let plan = planned(&problem(100_000), TileSize::default(), strategy, workers);
         let planning_s = began.elapsed().as_secs_f64();
         let mut primary = primary(plan);
         let sent = primary.handle(Event::Start, Duration::ZERO);
@@ -253,7 +253,7 @@ fn first_message(json: bool) {
 fn many_blocks(json: bool) {
     for workers in [1, 8, 64] {
         let before = heap::reset();
-        let cut = Cut { tile: Some(512), depth: Some(512) };
+        let cut = TileSize { tile: Some(512), depth: Some(512) };
         let plan = planned(&problem(51_200), cut, Some("naive"), workers);
         let blocks: u64 = plan.members.iter().flat_map(|m| &m.shares).map(bramble_plan::Share::blocks).sum();
         let cost = run(primary(plan), false);

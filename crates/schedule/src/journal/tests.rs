@@ -3,7 +3,7 @@
 
 use super::*;
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Plan, Problem, Wish, decide};
+use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Problem, TileSize, decide};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,8 +23,8 @@ fn plan(strategy: &str) -> Plan {
         nic_bytes_per_s: None,
         memory_rate: None,
     };
-    let wish = Wish { strategy: Some(strategy.parse().unwrap()), ..Wish::AUTO };
-    let cut = Cut { tile: Some(8), depth: Some(8) };
+    let wish = PlanOptions { strategy: Some(strategy.parse().unwrap()), ..PlanOptions::AUTO };
+    let cut = TileSize { tile: Some(8), depth: Some(8) };
     decide(&p, cut, &machine, std::slice::from_ref(&machine), &wish).unwrap().plan.unpredicted()
 }
 

@@ -13,7 +13,7 @@ use super::work::Work;
 use crate::message::{Job, MatrixHeader, Operation, Source, Then};
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Layout, Rect, Span};
-use bramble_plan::{Block, Part, Plan, Recipe, Region, Side, Term};
+use bramble_plan::{Block, OperandRecipe, Plan, Recipe, Region, ResultTerm, Term};
 
 /// A panel of the current step, for one row or column of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,10 +97,10 @@ impl Scene<'_> {
         self.ids.products.wrapping_add(small(self.at(i, j) * products + to_u64(product)))
     }
 
-    fn part_id(&self, i: u64, j: u64, part: Part) -> u32 {
+    fn part_id(&self, i: u64, j: u64, part: ResultTerm) -> u32 {
         match part {
-            Part::Product(product) => self.product_id(i, j, product),
-            Part::Sum(sum) => match self.recipe.results.tiles.iter().position(|t| *t == part) {
+            ResultTerm::Product(product) => self.product_id(i, j, product),
+            ResultTerm::Sum(sum) => match self.recipe.results.tiles.iter().position(|t| *t == part) {
                 Some(tile) => {
                     self.ids.tiles.wrapping_add(small(self.at(i, j) * self.q() * self.q() + to_u64(tile)))
                 }
@@ -164,7 +164,7 @@ impl Scene<'_> {
         }
     }
 
-    fn side(&self, panel: Panel) -> &Side {
+    fn side(&self, panel: Panel) -> &OperandRecipe {
         match panel {
             Panel::A(_) => &self.recipe.left,
             Panel::B(_) => &self.recipe.right,
@@ -265,7 +265,7 @@ impl Scene<'_> {
             let id = self.product_id(i, j, product);
             if first && levels > 0 {
                 let header = self.header(id, rect, Layout::RowMajor, Source::Vacant);
-                let uses = uses(self.recipe.results.uses(Part::Product(product)));
+                let uses = uses(self.recipe.results.uses(ResultTerm::Product(product)));
                 delivery.vacant.push(MatrixHeader { uses, ..header });
             }
             let then = match (last, levels) {
@@ -294,7 +294,7 @@ impl Scene<'_> {
         let rect = self.region().tile(i, j, 0, 0);
         let ends = step + 1 == self.block().steps.end;
         for (at, sum) in self.recipe.results.sums.iter().enumerate() {
-            let part = Part::Sum(at);
+            let part = ResultTerm::Sum(at);
             let tile = self.recipe.results.tiles.iter().position(|t| *t == part).map(to_u64);
             match tile {
                 Some(tile) => self.tile(i, j, tile / q, tile % q, delivery),

@@ -10,7 +10,7 @@
 use super::offer::parts;
 use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Rect, Span};
-use bramble_plan::{Block, Order, Plan, Recipe};
+use bramble_plan::{Block, PanelOrder, Plan, Recipe};
 
 /// A block as it is computed.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,12 +26,12 @@ pub(super) struct Work {
     /// How often it was begun at machines that are gone.
     pub(super) attempt: u32,
     /// What others have taken of it, in the order of the steps.
-    cuts: Vec<Cut>,
+    cuts: Vec<TileSize>,
 }
 
 /// From a step on a block has fewer cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cut {
+struct TileSize {
     from: u64,
     /// The cells that it still has, from its first row and column; none where it ends there.
     kept: Rect,
@@ -65,7 +65,7 @@ impl Work {
 
     /// The same step by step, which takes the least memory and can be divided; the bits are the same.
     pub(super) fn by_steps(self) -> Self {
-        Self { block: Block { order: Order::Steps, ..self.block }, ..self }
+        Self { block: Block { order: PanelOrder::Steps, ..self.block }, ..self }
     }
 
     /// Two parts of one that was not begun, the first of about so much work, both step by step. `None` for a single cell.
@@ -90,7 +90,7 @@ impl Work {
             from > self.block.steps.start && from >= last && from < self.block.steps.end,
             "a cut at {from}"
         );
-        self.cuts.push(Cut { from, kept });
+        self.cuts.push(TileSize { from, kept });
     }
 
     /// Where the last cut is; the first step without one.
@@ -266,7 +266,7 @@ impl Lot {
     pub(super) fn least_bytes(&self, plan: &Plan, recipes: &[Recipe]) -> u64 {
         let cell = Rect::new(Span::new(0, 1), Span::new(0, 1));
         let of = |region: usize, steps: u64| {
-            let block = Block { region, cells: cell, steps: Span::new(0, steps), order: Order::Steps };
+            let block = Block { region, cells: cell, steps: Span::new(0, steps), order: PanelOrder::Steps };
             plan.block_bytes(&block, &recipes[region])
         };
         let Self::Blocks { member, numbers } = self else {
@@ -299,7 +299,7 @@ impl Lot {
 mod tests {
     use super::*;
     use bramble_matrix::DType;
-    use bramble_plan::{Base, Cut as Grid, LinkRate, Machine, Problem, Strategy, Wish, decide};
+    use bramble_plan::{Base, LinkRate, Machine, PlanOptions, Problem, Strategy, TileSize as Grid, decide};
 
     fn rect(rows: u64, cols: u64) -> Rect {
         Rect::new(Span::new(2, 2 + rows), Span::new(5, 5 + cols))
@@ -321,7 +321,7 @@ mod tests {
             memory_rate: None,
         };
         let machines: Vec<Machine> = [40_000, 60_000, 30_000, 90_000].map(machine).to_vec();
-        let wish = Wish { strategy: Some(Strategy { base, levels }), ..Wish::AUTO };
+        let wish = PlanOptions { strategy: Some(Strategy { base, levels }), ..PlanOptions::AUTO };
         let cut = Grid { tile: Some(4), depth: Some(4) };
         decide(&p, cut, &machines[0], &machines, &wish).unwrap().plan
     }
@@ -370,14 +370,14 @@ mod tests {
         let sum = first.amount(&plan) + rest.amount(&plan);
         assert!((sum - work.amount(&plan)).abs() < 1e-6);
         assert!((first.amount(&plan) / sum - 1.0 / 3.0).abs() < 0.2, "{first:?}");
-        assert_eq!((first.block.order, rest.block.order), (Order::Steps, Order::Steps));
+        assert_eq!((first.block.order, rest.block.order), (PanelOrder::Steps, PanelOrder::Steps));
         let cell = Work { block: Block { cells: rect(1, 1), ..work.block }, ..work };
         assert_eq!(Lot::One(cell.clone()).cut_to(&plan, 0.0), (Lot::One(cell), None));
     }
 
     #[test]
     fn a_tile_has_the_steps_before_the_cut_that_took_it() {
-        let block = Block { region: 0, cells: rect(4, 6), steps: Span::new(3, 20), order: Order::Steps };
+        let block = Block { region: 0, cells: rect(4, 6), steps: Span::new(3, 20), order: PanelOrder::Steps };
         let mut work = Work { block, goes_on: false, together: false, skip: 0, attempt: 0, cuts: Vec::new() };
         work.cut(7, rect(3, 6));
         work.cut(7, rect(3, 4));

@@ -11,7 +11,7 @@ pub(crate) mod resumed;
 mod strategies;
 
 use bramble_matrix::{DType, Layout, Rect};
-use bramble_plan::{Cut, LinkRate, Machine, Order, Plan, Problem, Wish, decide};
+use bramble_plan::{LinkRate, Machine, PanelOrder, Plan, PlanOptions, Problem, TileSize, decide};
 use bramble_schedule::message::{
     Forward, MatrixHeader, ResultHead, Source, decode_forwards, encode_forwards,
 };
@@ -31,7 +31,7 @@ const ALPHA: i64 = 5;
 /// The machines and how things lie.
 #[derive(Clone)]
 pub(crate) struct Setting {
-    pub(crate) cut: Cut,
+    pub(crate) cut: TileSize,
     pub(crate) memories: Vec<u64>,
     /// 0: all links move bytes; 1: all share memory; 2: the primary computes alone, in its own memory; 3: one of
     /// the machines shares memory, as when the primary computes too.
@@ -61,7 +61,7 @@ pub(crate) struct Setting {
 impl Setting {
     /// Nothing special.
     pub(crate) const PLAIN: Self = Self {
-        cut: Cut { tile: None, depth: None },
+        cut: TileSize { tile: None, depth: None },
         memories: Vec::new(),
         shared: 0,
         col_major: false,
@@ -175,7 +175,7 @@ fn machine(memory_bytes: u64, at: usize) -> Machine {
     }
 }
 
-fn plan(p: &Problem, cut: Cut, memories: &[u64], alone: bool, wish: &Wish) -> Option<Plan> {
+fn plan(p: &Problem, cut: TileSize, memories: &[u64], alone: bool, wish: &PlanOptions) -> Option<Plan> {
     let machines: Vec<Machine> = memories.iter().enumerate().map(|(at, m)| machine(*m, at)).collect();
     let workers = if alone { &[][..] } else { &machines[..] };
     Some(decide(p, cut, &machines[0], workers, wish).ok()?.plan)
@@ -187,8 +187,9 @@ pub(crate) fn problem(m: u64, n: u64, k: u64, reads_c: bool, generated: bool) ->
 }
 
 /// A primary with one worker.
-pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wish: &Wish) -> Primary {
-    let plan = plan(p, Cut { tile: Some(tile), depth: Some(depth) }, &[memory_bytes], false, wish).unwrap();
+pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wish: &PlanOptions) -> Primary {
+    let plan =
+        plan(p, TileSize { tile: Some(tile), depth: Some(depth) }, &[memory_bytes], false, wish).unwrap();
     let peers = vec![PeerInfo {
         name: "w".into(),
         credit_bytes: memory_bytes,
@@ -219,13 +220,13 @@ fn numbers(count: u64, by: u64) -> Vec<i64> {
 
 impl World {
     /// `None` where the product does not fit those machines.
-    pub(crate) fn new(p: &Problem, setting: &Setting, wish: &Wish) -> Option<Self> {
+    pub(crate) fn new(p: &Problem, setting: &Setting, wish: &PlanOptions) -> Option<Self> {
         let alone = setting.shared == 2;
         let mut plan = plan(p, setting.cut, &setting.memories, alone, wish)?;
         let order = match setting.columns {
-            4 => Order::Corner,
-            more if more > 4 => Order::Ending(more - 4),
-            columns => Order::Columns(columns),
+            4 => PanelOrder::Corner,
+            more if more > 4 => PanelOrder::Ending(more - 4),
+            columns => PanelOrder::Columns(columns),
         };
         for member in plan.members.iter_mut().filter(|_| setting.columns > 0) {
             member.shares.iter_mut().for_each(|s| s.order = order);

@@ -1,7 +1,7 @@
 //! The primary dies, and another run goes on with what is complete.
 
 use super::{Setting, World, operands};
-use bramble_plan::{Problem, Wish};
+use bramble_plan::{PlanOptions, Problem};
 use bramble_schedule::primary::{Event, Primary};
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl World {
         &self,
         p: &Problem,
         setting: &Setting,
-        wish: &Wish,
+        wish: &PlanOptions,
         nth: usize,
     ) -> Option<Result<Self, String>> {
         let mut next = Self::new(p, setting, wish)?;

@@ -12,7 +12,7 @@ use crate::memory::{Operand, ReturningLease, Store, StoreParts, TargetTile};
 use crate::pool::{ComputePool, ComputeTask, TaskLength};
 use bramble_kernel::{Kernel, KernelElement, Sign, factors};
 use bramble_link::{Arrived, ArrivedBody, Body, Frame, Section, SectionMeter};
-use bramble_matrix::{Buffer, DType, Generator, Lent, Rect, Span};
+use bramble_matrix::{Buffer, DType, Generator, Rect, Span, TileLease};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{
     Bye, Generated, Hello, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then, encode_number,
@@ -182,9 +182,9 @@ impl Core {
                 return Err(ProtocolError::new("an operand in lent memory").into());
             }
             ArrivedBody::Leased(landing) => {
-                let lent = landing.into_any().downcast::<Lent>();
+                let lent = landing.into_any().downcast::<TileLease>();
                 let lent = lent.map_err(|_| ProtocolError::new("lent memory that is no part of C"))?;
-                self.store.put_tile(header.id, TargetTile::Lent(*lent));
+                self.store.put_tile(header.id, TargetTile::Leased(*lent));
             }
             ArrivedBody::Empty | ArrivedBody::Landed(_) => {}
         }
@@ -315,7 +315,7 @@ impl Core {
         let kind = Kind::Result.code();
         let mut whole = match tile {
             TargetTile::Whole(whole) => whole,
-            TargetTile::Lent(lent) => {
+            TargetTile::Leased(lent) => {
                 let lines = u32::try_from(lent.lines());
                 let lines = lines.map_err(|_| WorkerError::Here(format!("tile {id} has 2^32 rows")))?;
                 let head = ResultHead { lines, ..head };

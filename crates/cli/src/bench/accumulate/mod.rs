@@ -16,7 +16,10 @@ use super::{chart, machine};
 use crate::args::{BenchAccumulateArgs, BenchSize};
 use crate::exit::{Exit, Failure};
 use crate::times::Times;
-use bramble_kernel::{Accumulated, Accumulator, AtomicElement, Choice, Job, Kernel, Share, Way, open_on};
+use bramble_kernel::{
+    AccumulateJob, AccumulateMethod, Accumulated, Accumulator, AtomicElement, Choice, Kernel, ThreadTotals,
+    open_on,
+};
 use bramble_matrix::DType;
 use bramble_worker::{available_memory, default_threads};
 use std::collections::BTreeSet;
@@ -45,7 +48,7 @@ pub(crate) struct AccumulateCase {
 pub(crate) struct AccumulatePoint {
     pub(crate) case: AccumulateCase,
     pub(crate) dtype: DType,
-    pub(crate) way: Way,
+    pub(crate) way: AccumulateMethod,
     /// Blocks in a run.
     pub(crate) blocks: usize,
     /// Seconds per block, with all its jobs.
@@ -53,7 +56,7 @@ pub(crate) struct AccumulatePoint {
     /// Time relative to the owner's in the same round, the median of all rounds.
     pub(crate) times_owner: f64,
     /// The activity of each thread in all rounds.
-    pub(crate) threads: Vec<Share>,
+    pub(crate) threads: Vec<ThreadTotals>,
     /// Seconds of all rounds.
     pub(crate) all_s: f64,
     /// Number of distinct results among blocks that should be equal.
@@ -69,18 +72,18 @@ impl AccumulatePoint {
     }
 
     /// Fraction of the time of all rounds in which a thread multiplied or added.
-    pub(crate) fn busy(&self, share: &Share) -> f64 {
+    pub(crate) fn busy(&self, share: &ThreadTotals) -> f64 {
         (share.multiply + share.add).as_secs_f64() / self.all_s
     }
 
     /// Fraction of all threads' busy and waiting time that `of` selects.
-    pub(crate) fn part(&self, of: fn(&Share) -> f64) -> f64 {
+    pub(crate) fn part(&self, of: fn(&ThreadTotals) -> f64) -> f64 {
         let all: f64 = self.threads.iter().map(busy_and_waiting).sum();
         self.threads.iter().map(of).sum::<f64>() / all.max(1e-12)
     }
 }
 
-fn busy_and_waiting(share: &Share) -> f64 {
+fn busy_and_waiting(share: &ThreadTotals) -> f64 {
     (share.multiply + share.add + share.wait).as_secs_f64()
 }
 
@@ -88,7 +91,7 @@ fn busy_and_waiting(share: &Share) -> f64 {
 pub(crate) fn run(args: &BenchAccumulateArgs) -> Result<Exit, Failure> {
     args.form.check_plot()?;
     let form = Form::of(&args.form.runs);
-    let mut ways = vec![Way::Owner];
+    let mut ways = vec![AccumulateMethod::Owner];
     args.way.iter().for_each(|way| {
         if !ways.contains(way) {
             ways.push(*way)
@@ -145,7 +148,8 @@ fn fits(case: AccumulateCase, dtype: DType) -> Result<(), Failure> {
     let BenchSize { m, k, n } = case.size;
     let operands = (m + n).saturating_mul(k).saturating_mul(case.jobs).saturating_mul(2 * dtype.size_bytes());
     // The blocks of a run, and a private block for each thread.
-    let blocks = block_bytes(case.size, dtype).max(BLOCKS_BYTES_MAX).saturating_mul(Way::ALL.len());
+    let blocks =
+        block_bytes(case.size, dtype).max(BLOCKS_BYTES_MAX).saturating_mul(AccumulateMethod::ALL.len());
     let own = block_bytes(case.size, dtype).saturating_mul(case.threads + 2);
     let (bytes, free) = (operands.saturating_add(blocks).saturating_add(own) as u64, available_memory());
     if bytes <= free {
@@ -161,10 +165,10 @@ fn fits(case: AccumulateCase, dtype: DType) -> Result<(), Failure> {
 
 /// The state of one way during the measurement.
 struct Measured<'a, T: AtomicElement> {
-    way: Way,
+    way: AccumulateMethod,
     blocks: Accumulator<'a, T>,
     wall: Vec<f64>,
-    threads: Vec<Share>,
+    threads: Vec<ThreadTotals>,
     /// Hashes of the bits of all blocks.
     results: BTreeSet<u64>,
     difference: f64,
@@ -174,14 +178,17 @@ struct Measured<'a, T: AtomicElement> {
 fn measured<T: AtomicElement>(
     case: AccumulateCase,
     kernel: &dyn Kernel,
-    ways: &[Way],
+    ways: &[AccumulateMethod],
     rounds: u16,
 ) -> Result<Vec<AccumulatePoint>, Failure> {
     let BenchSize { m, k, n } = case.size;
-    let job = |at: usize| Job { a: numbers(m * k, 2 * at as u64 + 1), b: numbers(k * n, 2 * at as u64 + 2) };
-    let jobs: Vec<Job<T>> = (0..case.jobs).map(job).collect();
-    let new = |way: Way, blocks: usize| Accumulator::new(way, kernel, &jobs, [m, k, n], blocks);
-    let mut first = new(Way::Owner, 1);
+    let job = |at: usize| AccumulateJob {
+        a: numbers(m * k, 2 * at as u64 + 1),
+        b: numbers(k * n, 2 * at as u64 + 2),
+    };
+    let jobs: Vec<AccumulateJob<T>> = (0..case.jobs).map(job).collect();
+    let new = |way: AccumulateMethod, blocks: usize| Accumulator::new(way, kernel, &jobs, [m, k, n], blocks);
+    let mut first = new(AccumulateMethod::Owner, 1);
     first.run(1);
     let warm = first.run(1).wall.as_secs_f64().max(1e-9);
     let right = first.block(0);
@@ -189,11 +196,11 @@ fn measured<T: AtomicElement>(
     let least = (PIECES * case.threads).div_ceil(Accumulator::<T>::tiles(m, n));
     let most = (BLOCKS_BYTES_MAX / block_bytes(case.size, T::DTYPE).max(1)).clamp(1, BLOCKS_MAX);
     let blocks = ((RUN_SECONDS * case.threads as f64 / warm) as usize).max(least).clamp(1, most);
-    let start = |way: &Way| Measured {
+    let start = |way: &AccumulateMethod| Measured {
         way: *way,
         blocks: new(*way, blocks),
         wall: Vec::new(),
-        threads: vec![Share::default(); case.threads],
+        threads: vec![ThreadTotals::default(); case.threads],
         results: BTreeSet::new(),
         difference: 0.0,
     };
@@ -215,7 +222,7 @@ fn measured<T: AtomicElement>(
 
 /// Checks the owner's block against exact sums, as one product: the A of all jobs side by side, times their B
 /// stacked.
-fn checked<T: AtomicElement>(case: AccumulateCase, jobs: &[Job<T>], right: &[T]) -> Result<(), Failure> {
+fn checked<T: AtomicElement>(case: AccumulateCase, jobs: &[AccumulateJob<T>], right: &[T]) -> Result<(), Failure> {
     let BenchSize { m, k, n } = case.size;
     let rows = (0..m).flat_map(|i| jobs.iter().flat_map(move |job| &job.a[i * k..(i + 1) * k]));
     let (a, b): (Vec<T>, Vec<T>) =
@@ -223,11 +230,11 @@ fn checked<T: AtomicElement>(case: AccumulateCase, jobs: &[Job<T>], right: &[T])
     let size = BenchSize { m, k: k * jobs.len(), n };
     match of_bound(case.kernel, size, &a, &b, right) {
         Some(error) if error <= 1.0 => Ok(()),
-        _ => Err(wrong(case, T::DTYPE, Way::Owner)),
+        _ => Err(wrong(case, T::DTYPE, AccumulateMethod::Owner)),
     }
 }
 
-fn wrong(case: AccumulateCase, dtype: DType, way: Way) -> Failure {
+fn wrong(case: AccumulateCase, dtype: DType, way: AccumulateMethod) -> Failure {
     let BenchSize { m, k, n } = case.size;
     let text = format!("{way}: {} jobs of {m}x{k}x{n} of {dtype} give a wrong sum", case.jobs);
     Failure { exit: Exit::Unverified, text }
@@ -249,7 +256,7 @@ impl<T: AtomicElement> Measured<'_, T> {
                 self.difference = self.difference.max((x.to_f64() - y.to_f64()).abs());
             }
             self.results.insert(hash.finish());
-            let is_right = match T::DTYPE.is_float() && self.way != Way::Owner {
+            let is_right = match T::DTYPE.is_float() && self.way != AccumulateMethod::Owner {
                 true => self.difference <= bound,
                 // The owner's floats have to be equal, too: the order of its additions is fixed.
                 false => block == right,
@@ -300,29 +307,29 @@ mod tests {
     #[test]
     fn all_ways_are_measured_and_right() {
         let kernel = open_on(Choice::Auto, 1).unwrap();
-        let points = measured::<f32>(case(3, 2), &*kernel, &Way::ALL, 2).unwrap();
-        assert_eq!(points.iter().map(|p| p.way).collect::<Vec<_>>(), Way::ALL);
+        let points = measured::<f32>(case(3, 2), &*kernel, &AccumulateMethod::ALL, 2).unwrap();
+        assert_eq!(points.iter().map(|p| p.way).collect::<Vec<_>>(), AccumulateMethod::ALL);
         for p in &points {
             let jobs: f64 = p.threads.iter().map(|share| share.jobs).sum();
             assert!((jobs - (3 * p.blocks * 2) as f64).abs() < 1e-6 && p.gflops() > 0.0 && p.results > 0);
             assert_eq!(p.wall.len(), 2);
         }
         assert_eq!((points[0].times_owner, points[0].results, points[0].difference), (1.0, 1, 0.0));
-        let integers = measured::<i64>(case(4, 2), &*kernel, &Way::ALL, 1).unwrap();
+        let integers = measured::<i64>(case(4, 2), &*kernel, &AccumulateMethod::ALL, 1).unwrap();
         assert!(integers.iter().all(|p| p.results == 1 && p.difference == 0.0));
     }
 
     #[test]
     fn a_block_that_is_wrong_ends_it() {
         let kernel = open_on(Choice::Auto, 1).unwrap();
-        let job: Job<f64> = Job { a: numbers(1200, 1), b: numbers(600, 2) };
+        let job: AccumulateJob<f64> = AccumulateJob { a: numbers(1200, 1), b: numbers(600, 2) };
         let jobs = [job];
-        let mut block = Accumulator::new(Way::Mutex, &*kernel, &jobs, [40, 30, 20], 1);
+        let mut block = Accumulator::new(AccumulateMethod::Mutex, &*kernel, &jobs, [40, 30, 20], 1);
         block.run(1);
         let mut right = block.block(0);
         assert!(checked(case(1, 1), &jobs, &right).is_ok());
         let mut one = Measured {
-            way: Way::Mutex,
+            way: AccumulateMethod::Mutex,
             blocks: block,
             wall: Vec::new(),
             threads: Vec::new(),

@@ -9,7 +9,7 @@ use crate::bench::plot::threads as thread_count;
 use crate::bench::show::{Form, size, values};
 use crate::quantity::brief;
 use crate::table as lines_of;
-use bramble_kernel::Share;
+use bramble_kernel::ThreadTotals;
 use serde_json::{Value, json};
 
 /// The head line of the CSV: the JSON fields, without the schema and the activity of each thread.
@@ -26,17 +26,17 @@ pub(crate) fn lines(form: Form, points: &[AccumulatePoint]) -> String {
     points.iter().map(one).collect()
 }
 
-fn adding(share: &Share) -> f64 {
+fn adding(share: &ThreadTotals) -> f64 {
     share.add.as_secs_f64()
 }
 
-fn waiting(share: &Share) -> f64 {
+fn waiting(share: &ThreadTotals) -> f64 {
     share.wait.as_secs_f64()
 }
 
 fn json(p: &AccumulatePoint) -> Value {
     let BenchSize { m, k, n } = p.case.size;
-    let thread = |share: &Share| {
+    let thread = |share: &ThreadTotals| {
         json!({
             "jobs": share.jobs, "multiply_s": share.multiply.as_secs_f64(), "add_s": adding(share), "wait_s": waiting(share),
             "busy": p.busy(share),
@@ -76,7 +76,7 @@ pub(crate) fn table(points: &[AccumulatePoint]) -> Vec<String> {
     ];
     let row = |p: &AccumulatePoint| {
         let by_thread =
-            |of: &dyn Fn(&Share) -> String| p.threads.iter().map(of).collect::<Vec<_>>().join(" ");
+            |of: &dyn Fn(&ThreadTotals) -> String| p.threads.iter().map(of).collect::<Vec<_>>().join(" ");
         let jobs: f64 = p.threads.iter().map(|share| share.jobs).sum();
         vec![
             p.way.to_string(),
@@ -156,11 +156,11 @@ mod tests {
     use super::super::AccumulateCase;
     use super::*;
     use crate::times::Times;
-    use bramble_kernel::{Choice, Way};
+    use bramble_kernel::{AccumulateMethod, Choice};
     use bramble_matrix::DType;
     use std::time::Duration;
 
-    fn point(way: Way) -> AccumulatePoint {
+    fn point(way: AccumulateMethod) -> AccumulatePoint {
         let ms = Duration::from_millis;
         AccumulatePoint {
             case: AccumulateCase {
@@ -174,7 +174,7 @@ mod tests {
             blocks: 10,
             wall: Times::new(vec![1e-3, 1.1e-3, 2e-3]),
             times_owner: 1.25,
-            threads: vec![Share { jobs: 60.0, multiply: ms(15), add: ms(4), wait: ms(1) }; 2],
+            threads: vec![ThreadTotals { jobs: 60.0, multiply: ms(15), add: ms(4), wait: ms(1) }; 2],
             all_s: 0.02,
             results: 3,
             difference: 1e-6,
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn all_forms_say_the_same() {
-        let p = point(Way::Mutex);
+        let p = point(AccumulateMethod::Mutex);
         let (csv, read) = (values(CSV_HEAD, &json(&p)), json(&p));
         assert_eq!(csv.split(',').count(), CSV_HEAD.split(',').count());
         assert_eq!(read.as_object().unwrap().len(), CSV_HEAD.split(',').count() + 2);
@@ -206,8 +206,12 @@ mod tests {
 
     #[test]
     fn every_way_is_a_line_and_what_was_disturbed_is_said() {
-        let drawn = charts(&[point(Way::Owner), point(Way::Mutex), point(Way::Mutex)]);
+        let drawn = charts(&[
+            point(AccumulateMethod::Owner),
+            point(AccumulateMethod::Mutex),
+            point(AccumulateMethod::Mutex),
+        ]);
         assert_eq!((drawn.len(), drawn[0].series.len(), drawn[0].series[1].points.len()), (1, 2, 2));
-        assert!(warnings(&[point(Way::Owner)])[0].contains("1 of 3 runs"));
+        assert!(warnings(&[point(AccumulateMethod::Owner)])[0].contains("1 of 3 runs"));
     }
 }

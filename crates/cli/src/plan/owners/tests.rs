@@ -2,7 +2,7 @@
 
 use super::*;
 use bramble_matrix::DType;
-use bramble_plan::{Cut, LinkRate, Machine, Preference, Problem, Wish, decide};
+use bramble_plan::{LinkRate, Machine, PlanOptions, Preference, Problem, TileSize, decide};
 use proptest::prelude::*;
 
 /// A machine with this speed; `link` is bytes a second, `None` for the primary.
@@ -26,8 +26,8 @@ pub(crate) fn plan(sizes: [u64; 3], cut: [u64; 2], strategy: &str, speeds: &[f64
     let problem = Problem { m, n, k, dtype: DType::F64, reads_c: false, sends_a: true, sends_b: true };
     let workers: Vec<Machine> =
         speeds.iter().enumerate().map(|(i, s)| machine(&format!("w{i}"), *s, Some(1e8))).collect();
-    let wish = Wish { strategy: strategy.parse().ok(), who: Preference::Fastest, ..Wish::AUTO };
-    let cut = Cut { tile: Some(cut[0]), depth: Some(cut[1]) };
+    let wish = PlanOptions { strategy: strategy.parse().ok(), who: Preference::Fastest, ..PlanOptions::AUTO };
+    let cut = TileSize { tile: Some(cut[0]), depth: Some(cut[1]) };
     decide(&problem, cut, &machine("here", 10.0, None), &workers, &wish).ok().map(|d| d.plan)
 }
 

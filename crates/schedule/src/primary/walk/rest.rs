@@ -8,7 +8,7 @@ use crate::primary::standing::Next;
 use crate::primary::work::Work;
 use bramble_matrix::number::{nearest_f64, to_usize};
 use bramble_matrix::{Rect, Span};
-use bramble_plan::{Order, Plan, Recipe};
+use bramble_plan::{PanelOrder, Plan, Recipe};
 
 impl Walk {
     /// What the next message waits for, as far as the walk knows without taking a step.
@@ -66,7 +66,7 @@ impl Walk {
     pub(in crate::primary) fn divisible(&self, plan: &Plan) -> Option<&Work> {
         let (_, OutBlock { work, .. }) = self.sending.as_ref().zip(self.out.last())?;
         let simple = plan.regions[work.block.region].levels == 0
-            && matches!(work.block.order, Order::Steps | Order::Ending(_));
+            && matches!(work.block.order, PanelOrder::Steps | PanelOrder::Ending(_));
         (simple && work.lands_in_c() && !work.together).then_some(work)
     }
 

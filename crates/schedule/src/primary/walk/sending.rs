@@ -13,7 +13,7 @@ use super::{Ids, Key, Panel};
 use crate::primary::outgoing::small;
 use crate::primary::work::Work;
 use bramble_matrix::{Rect, Span};
-use bramble_plan::{Block, Order};
+use bramble_plan::{Block, PanelOrder};
 
 /// How much of the block that is being sent (the last of those that are out) was sent.
 pub(super) struct Sending {
@@ -52,7 +52,7 @@ impl Sending {
             Panel::A(row) => (false, row),
             Panel::B(col) => (true, col),
         };
-        let by_columns = matches!(block.order, Order::Columns(_) | Order::Corner);
+        let by_columns = matches!(block.order, PanelOrder::Columns(_) | PanelOrder::Corner);
         Some(Key { wave: self.wave?, step: self.step, region: block.region, by_columns, is_b, index })
     }
 
@@ -77,15 +77,15 @@ impl Sending {
     /// How many columns of cells are done before the next ones are begun, where that is how the block goes on.
     fn group(&self, block: &Block) -> Option<u64> {
         match block.order {
-            Order::Steps | Order::Corner => None,
-            Order::Columns(group) => Some(group.max(1)),
-            Order::Ending(_) => (self.step >= block.by_columns_from()).then_some(1),
+            PanelOrder::Steps | PanelOrder::Corner => None,
+            PanelOrder::Columns(group) => Some(group.max(1)),
+            PanelOrder::Ending(_) => (self.step >= block.by_columns_from()).then_some(1),
         }
     }
 
     /// Whether panels of B alone make work possible from now on, without a new step's beginning.
     pub(super) fn has_all_of_a(&self, block: &Block) -> bool {
-        matches!(block.order, Order::Ending(_)) && self.group(block).is_some() && self.cols_done > 0
+        matches!(block.order, PanelOrder::Ending(_)) && self.group(block).is_some() && self.cols_done > 0
     }
 
     /// The cells that are walked step by step: column by column those of a group.
@@ -121,7 +121,7 @@ impl Sending {
         let place = |span: Span| index(at.saturating_sub(span.start));
         let cells = self.cells(work);
         let (rows, cols) = (place(cells.rows), place(cells.cols));
-        if block.order == Order::Corner {
+        if block.order == PanelOrder::Corner {
             let (step, steps) = (index(self.step - block.steps.start), index(block.steps.len()));
             return match panel {
                 Panel::A(_) => self.b[cols * steps + step],
@@ -147,7 +147,7 @@ impl Sending {
             Panel::B(_) => (&mut self.b_sent, &mut self.b),
         };
         ids_of_side.push(ids);
-        if work.block.order == Order::Corner {
+        if work.block.order == PanelOrder::Corner {
             self.step += 1;
             if self.step == work.block.steps.end {
                 self.step = work.block.steps.start;

@@ -1,31 +1,31 @@
-//! Which rectangles of the output are lent.
+//! The table of leased rectangles of the output.
 //!
-//! Place in the flow: `lent` asks it before it gives out access to memory; its answer is what makes that
-//! access exclusive.
+//! Place in the flow: `lease` asks it before it gives access to memory; the table is what makes that access
+//! exclusive.
 //!
 //! Invariants: no two rectangles in it overlap. A rectangle without elements is never in it.
 //!
-//! How: the matrix is divided into at most 64 × 64 cells, and each lent rectangle is listed in every cell that
-//! it touches. Two rectangles that overlap have a cell in common, so only the lists of the new
-//! rectangle's cells are looked through: a few entries each even with thousands of tiles lent.
+//! Method: the matrix is divided into at most 64 × 64 cells, and each leased rectangle is listed in every cell that
+//! it touches. Two overlapping rectangles have a cell in common, so only the lists of the new rectangle's cells are
+//! searched: a few entries each, even with thousands of leases.
 
 use crate::{Rect, Shape, Span};
 use std::ops::RangeInclusive;
 
-/// Cells in each direction, at most.
+/// Most cells in each direction.
 const CELLS: u64 = 64;
 
-/// The rectangles that are lent now.
-pub(super) struct Ledger {
+/// The leased rectangles.
+pub(super) struct LeaseTable {
     shape: Shape,
     /// Rows and columns of a cell.
     cell: (u64, u64),
-    /// Lists of lent rectangles, row of cells by row of cells.
+    /// Lists of leased rectangles, row of cells by row of cells.
     cells: Vec<Vec<Rect>>,
     count: usize,
 }
 
-impl Ledger {
+impl LeaseTable {
     pub(super) fn new(shape: Shape) -> Self {
         let cell = (shape.rows.div_ceil(CELLS).max(1), shape.cols.div_ceil(CELLS).max(1));
         Self { shape, cell, cells: vec![Vec::new(); (CELLS * CELLS) as usize], count: 0 }
@@ -35,7 +35,7 @@ impl Ledger {
         self.count
     }
 
-    /// Enters a rectangle, or gives the one in the way of it. Panics where it is outside the matrix.
+    /// Enters a rectangle, or returns the conflicting one. Panics if it is outside the matrix.
     pub(super) fn take(&mut self, rect: Rect) -> Result<(), Rect> {
         assert!(rect.fits(self.shape), "{rect} is outside the output of {}", self.shape);
         for cell in self.touched(rect) {
@@ -48,7 +48,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Strikes out a rectangle that was entered.
+    /// Removes a rectangle.
     pub(super) fn give_back(&mut self, rect: Rect) {
         for cell in self.touched(rect) {
             if let Some(at) = self.cells[cell].iter().position(|other| *other == rect) {
@@ -90,22 +90,22 @@ mod tests {
             (rows, cols) in (1u64..300, 1u64..300),
             steps in prop::collection::vec(((0u64..300, 0u64..60), (0u64..300, 0u64..60), any::<bool>()), 1..60),
         ) {
-            let mut ledger = Ledger::new(Shape::new(rows, cols));
+            let mut table = LeaseTable::new(Shape::new(rows, cols));
             let mut lent: Vec<Rect> = Vec::new();
             for (r, c, give_back) in steps {
                 if give_back && !lent.is_empty() {
-                    ledger.give_back(lent.swap_remove(0));
+                    table.give_back(lent.swap_remove(0));
                     continue;
                 }
                 let (r0, c0) = (r.0.min(rows), c.0.min(cols));
                 let new = rect((r0, r.1.min(rows - r0)), (c0, c.1.min(cols - c0)));
                 let free = lent.iter().all(|other| other.disjoint(new));
-                prop_assert_eq!(ledger.take(new).is_ok(), free);
+                prop_assert_eq!(table.take(new).is_ok(), free);
                 if free {
                     lent.push(new);
                 }
                 let real = lent.iter().filter(|r| !is_empty(**r)).count();
-                prop_assert_eq!(ledger.count(), real);
+                prop_assert_eq!(table.count(), real);
             }
         }
     }

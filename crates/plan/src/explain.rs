@@ -1,13 +1,13 @@
 //! Explanations of a decision: the reason for a plan, for a machine without a share, and for the lack of room.
 
-use crate::search::{Found, Search, tries, unusable};
+use crate::search::{Search, SearchOutcome, tries, unusable};
 use crate::team::least_memory;
-use crate::{Base, LeftOut, Machine, Plan, PlanError, Preference, Strategy};
+use crate::{Base, Machine, Plan, PlanError, Preference, Strategy, UnusedMachine};
 use std::fmt::Write;
 
 impl Search<'_> {
     /// Every worker without a share, with the reason.
-    pub(crate) fn left_out(&self, best: &Plan, alone: bool) -> Vec<LeftOut> {
+    pub(crate) fn left_out(&self, best: &Plan, alone: bool) -> Vec<UnusedMachine> {
         let used: Vec<usize> = best.members.iter().map(|m| m.machine).collect();
         let explained = tries(used.len());
         let mut left = Vec::new();
@@ -28,13 +28,13 @@ impl Search<'_> {
             } else {
                 "it would not make the product faster".to_owned()
             };
-            left.push(LeftOut { name: machine.name.clone(), reason });
+            left.push(UnusedMachine { name: machine.name.clone(), reason });
         }
         left
     }
 
     /// The decision in one sentence.
-    pub(crate) fn sentence(&self, best: &Plan, found: &Found, alone: bool) -> String {
+    pub(crate) fn sentence(&self, best: &Plan, found: &SearchOutcome, alone: bool) -> String {
         let by = match best.strategy {
             Strategy { base: Base::Reuse, levels: 0 } => String::new(),
             strategy => format!(" by {strategy}"),
@@ -54,7 +54,7 @@ impl Search<'_> {
         let too = if workers < best.members.len() { " and this machine" } else { "" };
         let against = match found.alone_s() {
             Some(t) => format!(", against {} on the primary alone", seconds(t)),
-            None if self.wish.who == Preference::Fastest && self.wish.strategy.is_none() => {
+            None if self.options.who == Preference::Fastest && self.options.strategy.is_none() => {
                 "; the product does not fit the primary alone".to_owned()
             }
             None => String::new(),
@@ -64,12 +64,12 @@ impl Search<'_> {
 
     /// The error if nothing fits: the memory that would be needed.
     pub(crate) fn no_room(&self) -> PlanError {
-        let strategy = self.wish.strategy.unwrap_or(Strategy::plain(Base::Reuse));
+        let strategy = self.options.strategy.unwrap_or(Strategy::plain(Base::Reuse));
         let first = self.first_region();
         let need_bytes = first.map_or(0, |(region, charges)| least_memory(strategy.base, region, charges));
         let asked = match self.machines.len() {
             1 => self.machines,
-            _ if self.wish.who == Preference::Workers => &self.machines[1..],
+            _ if self.options.who == Preference::Workers => &self.machines[1..],
             _ => self.machines,
         };
         let have_bytes = asked.iter().map(|m| m.memory_bytes).max().unwrap_or(0);
