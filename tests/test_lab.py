@@ -200,7 +200,7 @@ def test_labs_stand_side_by_side_and_none_is_made_twice(tmp_path):
     with lab(tmp_path) as (one, first), lab(tmp_path) as (other, second):
         assert first["machines"][0]["address"] == second["machines"][0]["address"]
         assert_refused(bramble("lab", "up", tmp_path / "lab.toml", "--name", one), 1,
-                       [f"lab {one}: it is there already", f"bramble lab down --name {one}"])
+                       [f"lab {one}: it exists already", f"bramble lab down --name {one}"])
         succeed("lab", "down", "--name", other)
         succeed("lab", "down", "--name", other)
         assert_nothing_left(other)
@@ -303,7 +303,7 @@ def test_after_a_crash_of_up_down_leaves_nothing(tmp_path, moment):
         assert result.code in (0, 1), result
         if result.code:
             # What `up` had just started may not be over yet.
-            assert_refused(result, 1, [f"(never completed; remove it with bramble lab down --name {name}|is making)"])
+            assert_refused(result, 1, [f"(was not completed; remove it with bramble lab down --name {name}|is creating)"])
     finally:
         succeed("lab", "down", "--name", name)
     assert_nothing_left(name)

@@ -93,7 +93,7 @@ fn parse_line(line: &str, hosts_max: usize) -> Result<Vec<Host>, String> {
         let number = value.parse().ok().filter(|number| *number > 0);
         let number: u16 = number.ok_or_else(|| wrong("must be a number from 1 to 65535"))?;
         if key.replace(number).is_some() {
-            return Err(wrong("is said twice on this line; leave one of them away"));
+            return Err(wrong("is given twice on this line; leave one of them out"));
         }
     }
     let mut hosts = Vec::new();
@@ -109,7 +109,7 @@ fn workers(item: &str, port: Option<u16>, slots: u16, hosts_max: usize) -> Resul
     let (set, own_ports) = split_port(item)?;
     let ports = match (own_ports, port) {
         (Some(_), Some(port)) => {
-            return Err(format!("has a port, and port={port} is another; leave one away"));
+            return Err(format!("has a port, and port={port} is another; leave one out"));
         }
         (Some(ports), None) => ports,
         (None, port) => vec![port.unwrap_or(DEFAULT_PORT)],

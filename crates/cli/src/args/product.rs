@@ -180,7 +180,7 @@ impl CutArgs {
             Some(link @ (LinkKind::Pipe | LinkKind::Shm | LinkKind::Mpi))
                 if matches!(self.relay, RelayKind::On) =>
             {
-                let way = if link == LinkKind::Mpi { "leave it away" } else { "use --link tcp" };
+                let way = if link == LinkKind::Mpi { "leave it out" } else { "use --link tcp" };
                 let link = link.name();
                 let text =
                     format!("--relay on: workers on --link {link} cannot connect to each other; {way}");
