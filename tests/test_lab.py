@@ -362,7 +362,7 @@ def test_a_wrong_description_is_refused_before_anything_is_made(tmp_path, text, 
 
 def test_wrong_words_are_refused():
     assert_refused(bramble("lab", "up", "five"), 2, ["five: no example of a lab", "four, mixed, tiny8, slow-link"])
-    assert_refused(bramble("lab", "up", "four", "--name", "a-b"), 2, ["--name", "small letters"])
+    assert_refused(bramble("lab", "up", "four", "--name", "a-b"), 2, ["--name", "lower-case letters"])
     assert_refused(bramble("lab", "up", "four", "--cores", "0"), 2, ["--cores", "0.01"])
     assert_refused(bramble("lab", "up", "four", "--link", "9"), 2, ["--link", "200Mbit/s"])
 

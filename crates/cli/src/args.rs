@@ -181,8 +181,8 @@ impl Cli {
     }
 }
 
-/// Lets every numeric option accept a value that begins with `-`. A user who writes -1e-3 means a number, and -1 is a
-/// number out of range; without this, clap takes both for unknown options.
+/// Lets every numeric option accept a value that begins with `-`. To a user, -1e-3 is a number, and -1 is a number
+/// out of range; without this, clap takes both for unknown options.
 fn with_signs(command: clap::Command) -> clap::Command {
     let is_number = |arg: &clap::Arg| {
         let value = arg.get_value_parser().type_id();

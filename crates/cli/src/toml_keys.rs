@@ -2,8 +2,8 @@
 //!
 //! Place in the flow: `cluster_file` (machines for `plan`) and `lab::file` (machines of a lab) use this.
 //!
-//! Invariants: an error is one line. It names the file, and either the line or the machine and the key. Texts of a file
-//! are shown without control characters, and never at length.
+//! Invariants: an error is one line. It names the file, and either the line or the machine and the key. Texts from a
+//! file are shown shortened and without control characters.
 //!
 //! Deliberately absent: serde, whose errors would not name the machine.
 
