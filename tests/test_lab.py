@@ -257,7 +257,7 @@ def test_a_command_is_in_the_machine_and_keeps_its_streams_code_and_signals(tmp_
         stray = inside(name, "sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!", at="pi1").out.strip()
         own = inside(name, sys.executable, "-c", "print('listening')", at="pi1")
         assert own.code == 0 and Path(f"/proc/{stray}").exists()
-        assert_refused(inside(name, BRAMBLE, "lab", "down", "--name", name), 1, ["this command runs in it"])
+        assert_refused(inside(name, BRAMBLE, "lab", "down", "--name", name), 1, ["this command runs inside the lab"])
     assert_ended(int(stray))
 
 
