@@ -101,7 +101,7 @@ def test_what_bench_starts_is_nothing_for_people(purpose):
     # The bare process ends when its standard input ends.
     assert done.code == (1 if purpose == "end" else 0) and done.out == ""
     if purpose == "end":
-        assert "only bench link starts it" in done.err
+        assert "only bench link can start this" in done.err
     assert "child" not in bramble("bench", "--help").out
 
 

@@ -249,7 +249,7 @@ def test_a_device_without_an_end_is_no_list_of_machines(option):
 
 @pytest.mark.parametrize("line, said", [
     ("a port=0", "port=0: must be a number from 1"), ("a slots=0", "slots=0: must be a number from 1"),
-    ("a port=1 port=2", "port=2: is said twice"), ("a:1 port=2", "port=2 is another"), ("a:0", "0 is no port"),
+    ("a port=1 port=2", "port=2: is given twice"), ("a:1 port=2", "port=2 is another"), ("a:0", "0 is no port"),
 ])
 def test_lines_of_hostfiles_that_say_two_things_or_nothing_are_refused(tmp_path, line, said):
     (tmp_path / "hosts").write_text(f"# mine\n{line}\n")

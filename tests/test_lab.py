@@ -200,7 +200,7 @@ def test_labs_stand_side_by_side_and_none_is_made_twice(tmp_path):
     with lab(tmp_path) as (one, first), lab(tmp_path) as (other, second):
         assert first["machines"][0]["address"] == second["machines"][0]["address"]
         assert_refused(bramble("lab", "up", tmp_path / "lab.toml", "--name", one), 1,
-                       [f"lab {one}: it is there already", f"bramble lab down --name {one}"])
+                       [f"lab {one}: it exists already", f"bramble lab down --name {one}"])
         succeed("lab", "down", "--name", other)
         succeed("lab", "down", "--name", other)
         assert_nothing_left(other)
@@ -257,7 +257,7 @@ def test_a_command_is_in_the_machine_and_keeps_its_streams_code_and_signals(tmp_
         stray = inside(name, "sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!", at="pi1").out.strip()
         own = inside(name, sys.executable, "-c", "print('listening')", at="pi1")
         assert own.code == 0 and Path(f"/proc/{stray}").exists()
-        assert_refused(inside(name, BRAMBLE, "lab", "down", "--name", name), 1, ["this command runs in it"])
+        assert_refused(inside(name, BRAMBLE, "lab", "down", "--name", name), 1, ["this command runs inside the lab"])
     assert_ended(int(stray))
 
 
@@ -303,7 +303,7 @@ def test_after_a_crash_of_up_down_leaves_nothing(tmp_path, moment):
         assert result.code in (0, 1), result
         if result.code:
             # Processes that `up` has just started may still be ending.
-            assert_refused(result, 1, [f"(never completed; remove it with bramble lab down --name {name}|is making)"])
+            assert_refused(result, 1, [f"(was not completed; remove it with bramble lab down --name {name}|is creating)"])
     finally:
         succeed("lab", "down", "--name", name)
     assert_nothing_left(name)
@@ -362,7 +362,7 @@ def test_a_wrong_description_is_refused_before_anything_is_made(tmp_path, text, 
 
 def test_wrong_words_are_refused():
     assert_refused(bramble("lab", "up", "five"), 2, ["five: no example of a lab", "four, mixed, tiny8, slow-link"])
-    assert_refused(bramble("lab", "up", "four", "--name", "a-b"), 2, ["--name", "small letters"])
+    assert_refused(bramble("lab", "up", "four", "--name", "a-b"), 2, ["--name", "lower-case letters"])
     assert_refused(bramble("lab", "up", "four", "--cores", "0"), 2, ["--cores", "0.01"])
     assert_refused(bramble("lab", "up", "four", "--link", "9"), 2, ["--link", "200Mbit/s"])
 

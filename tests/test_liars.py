@@ -213,5 +213,5 @@ def test_what_another_run_has_left_is_looked_at_too(tmp_path):
     result = bramble(*product, "--resume", "--json")
     assert result.code == 3 and np.array_equal(np.load(tmp_path / "C.npy"), a @ b), result
     (wrong,) = result.report["faults"]["wrong"]
-    assert wrong["names"] == [] and wrong["tiles"] > 0 and "of what was there before" in result.err, wrong
+    assert wrong["names"] == [] and wrong["tiles"] > 0 and "of the interrupted run" in result.err, wrong
     assert sorted(path.name for path in tmp_path.glob("C.npy*")) == ["C.npy"]

@@ -175,7 +175,7 @@ def test_what_is_wrong_is_named_with_what_to_do(cluster, tmp_path):
             "--faults", "kill:w1@1s,die:w1@1s")
     refused(["--faults", "names no fault"], SHAPE, *on, "--faults", "")
     refused(["--faults", "'kill:w1@.*'", "the product ends after"], SHAPE, *on, "--strategy", "reuse", "--faults", "kill:w1@500%")
-    refused(["--faults", "no part in this product", "--strategy reuse"], "100x100x100", *on, "--faults", "kill:w2@50%", "--json")
+    refused(["--faults", "no share of this product", "--strategy reuse"], "100x100x100", *on, "--faults", "kill:w2@50%", "--json")
     refused(["--faults", "'kill:w5@1s'", "w1 to w4"], SHAPE, *on, "--faults", "kill:w5@1s")
     refused(["--faults", "'stall:w1@1s..'", "kinds are kill, off"], SHAPE, *on, "--faults", "stall:w1@1s..")
     refused(["--faults", "a time is"], SHAPE, *on, "--faults", "kill:w1@half")

@@ -91,8 +91,8 @@ pub(crate) enum KeyCommand {
 
 const MULTIPLY_HELP: &str = "Matrices: A.npy, A.mtx, model.safetensors:tensor, random:ROWSxCOLS:DTYPE:SEED, \
 identity:N:DTYPE; 'bramble matrix FILE' lists what is in a file\n\
-Exit codes: 0 done, 1 failed, 2 usage, 3 done, but a machine was lost, missing or wrong, 4 verification failed, 5 a \
-worker is unreachable, 6 done, but part of C could not be verified, 129 terminal closed, 130 interrupted, \
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but a machine was lost, missing or wrong; 4 verification \
+failed; 5 a worker is unreachable; 6 done, but part of C could not be verified; 129 terminal closed; 130 interrupted; \
 143 terminated";
 
 const MATRIX_HELP: &str = "Example: bramble matrix model.safetensors\nExit codes: 0 shown, whether Bramble can \
@@ -109,7 +109,7 @@ Examples: bramble sim 20000x20000x20000 --cluster cluster.toml --faults kill:w3@
 bramble sim 20000x20000x20000:f32 --cluster cluster.toml --seeds 100";
 
 const NODES_HELP: &str =
-    "Exit codes: 0 all machines answered, 5 a machine did not (the others are shown all the same)";
+    "Exit codes: 0 all machines answered; 5 a machine did not (the others are shown all the same)";
 
 const LAB_HELP: &str = "Start with: bramble lab up four; bramble lab run -- multiply A.npy B.npy; bramble lab down\n\
 Exit codes: run and exec exit with the code of their command";
@@ -181,8 +181,8 @@ impl Cli {
     }
 }
 
-/// Lets every numeric option accept a value that begins with `-`. A user who writes -1e-3 means a number, and -1 is a
-/// number out of range; without this, clap takes both for unknown options.
+/// Lets every numeric option accept a value that begins with `-`. To a user, -1e-3 is a number, and -1 is a number
+/// out of range; without this, clap takes both for unknown options.
 fn with_signs(command: clap::Command) -> clap::Command {
     let is_number = |arg: &clap::Arg| {
         let value = arg.get_value_parser().type_id();

@@ -1,6 +1,6 @@
 //! `bramble lab` on systems without network namespaces: an error.
 //!
-//! Place in the flow: replaces `lab` on systems other than Linux.
+//! Place in the flow: replaces `lab` where the system is not Linux.
 //!
 //! Invariant: nothing is created.
 //!

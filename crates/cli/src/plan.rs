@@ -144,7 +144,7 @@ pub(crate) fn problem(verb: &str, args: &PlanArgs) -> Result<Problem, Failure> {
     Ok(problem)
 }
 
-/// Tile size and step depth: the user's, or those that suit the kernel.
+/// Tile size and step depth: the user's, or a choice that suits the kernel.
 fn cut_of(args: &PlanArgs, problem: &Problem) -> TileSize {
     args.cut.cut([problem.m, problem.n, problem.k], problem.dtype)
 }

@@ -110,7 +110,7 @@ fn share_of(journal: &Journal) -> String {
     format!("{there} of {} ({percent} %)", counted(tiles, "tile"))
 }
 
-/// Refuses a `--kernel` other than that of the interrupted run, which is used anyway: one kernel computes all tiles
+/// Refuses a `--kernel` that differs from the interrupted run's, which is used anyway: one kernel computes all tiles
 /// of C.
 fn same_kernel(args: &MultiplyArgs, was: &str) -> Result<(), Failure> {
     let was = was.split(' ').next().unwrap_or_default().trim_end_matches(',');

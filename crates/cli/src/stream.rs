@@ -24,7 +24,7 @@ pub(crate) fn check(args: &MultiplyArgs) -> Result<(), Failure> {
     }
     let refused = |what: &str| Err(Failure::usage(format!("-o -: {what}")));
     if args.json {
-        return refused("--json writes to standard output, too; write C to a file, or leave --json away");
+        return refused("--json writes to standard output, too; write C to a file, or leave --json out");
     }
     if args.beta != 0.0 {
         return refused("--beta reads the old C from the output file; name a file");

@@ -200,8 +200,8 @@ impl TeamSpec {
 }
 
 impl GatheredTeam {
-    /// From now on, the product can take in more workers: those that dial in, and those that answer again after they
-    /// were reported on `lost`. Has to run inside a `LocalSet`.
+    /// From now on, the product can take in more workers: new ones dial in, and lost ones, whose names come on
+    /// `lost`, are dialled again. Has to run inside a `LocalSet`.
     pub(crate) fn expect_more(&mut self, lost: mpsc::UnboundedReceiver<String>) {
         let Some(later) = self.later.take() else { return };
         let (to, ends) = mpsc::channel(COMERS_MAX);

@@ -180,7 +180,7 @@ impl CutArgs {
             Some(link @ (LinkKind::Pipe | LinkKind::Shm | LinkKind::Mpi))
                 if matches!(self.relay, RelayKind::On) =>
             {
-                let way = if link == LinkKind::Mpi { "leave it away" } else { "use --link tcp" };
+                let way = if link == LinkKind::Mpi { "leave it out" } else { "use --link tcp" };
                 let link = link.name();
                 let text =
                     format!("--relay on: workers on --link {link} cannot connect to each other; {way}");
@@ -476,7 +476,7 @@ mod tests {
             assert!(why.contains("127.0.0.1:7510") && why.contains("0.0.0.0:7510"), "{why}");
         }
         for bad in ["", "localhost:1", "127.0.0.1", "1.2.3.4:70000"] {
-            assert!(socket_address(bad).unwrap_err().starts_with("use the number"), "{bad}");
+            assert!(socket_address(bad).unwrap_err().starts_with("use a numeric"), "{bad}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Workers that connect while a product runs: those that dial in, and lost ones that answer again.
+//! Workers that connect while a product runs: new workers dial in, and lost workers answer again.
 //!
 //! Place in the flow: after `ClusterSpec::meet`, concurrent with the product, which takes them in as new machines.
 //!

@@ -1,6 +1,6 @@
-//! `lab status`: the machines of a lab, what they may use, and what their workers and links have done.
+//! `lab status`: shows the machines of a lab, their limits, and the activity of workers and links.
 //!
-//! Place in the flow: `up` ends with the same table.
+//! Place in the flow: `up` prints the same table at its end.
 
 use super::network;
 use super::process::Process;
@@ -30,11 +30,11 @@ pub(super) fn show(folder: &Folder, lab: &Lab, json: bool) -> Result<Exit, Failu
     crate::out(text.as_bytes())
 }
 
-/// A machine as it is now.
+/// The current state of a machine.
 struct Seen<'a> {
     machine: &'a LabMachine,
     worker: Option<Process>,
-    /// Seconds of processor time that the worker has had; `None` if it is gone.
+    /// Processor seconds of the worker; `None` if it has ended.
     cpu_s: Option<f64>,
     /// Bytes that its interface received and sent.
     bytes: Option<(u64, u64)>,

@@ -1,9 +1,9 @@
-//! An event log as JSON in the form of Chrome's trace viewer, which Perfetto opens.
+//! Renders an event log as JSON in the Chrome trace event format, which Perfetto opens.
 //!
-//! Invariants: of two spans of one track none begins before the other has ended. Tracks, counters and what is in
-//! `otherData` are said in docs/trace.md; scripts may rely on them.
+//! Invariants: spans of one track do not overlap. docs/trace.md describes tracks, counters and `otherData`; scripts
+//! may rely on them.
 //!
-//! Units there: microseconds; three digits behind the point count.
+//! Units in the JSON: microseconds, with three significant decimals.
 
 use bramble_primary::Report;
 use bramble_primary::log::{
@@ -15,11 +15,11 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Number of the primary's process; machines follow.
+/// Process number of the primary; machines follow.
 const PRIMARY: u64 = 1;
-/// Numbers of tracks that each process has; more than threads and others together.
+/// Track numbers reserved for each process; more than it has tracks.
 const TRACKS: u64 = 10_000;
-/// Tracks of a process, by their numbers in it; compute threads follow.
+/// Track numbers within a process; compute threads follow.
 const STATE: u64 = 0;
 /// See `STATE`.
 const SENT: u64 = 1;
@@ -28,7 +28,7 @@ const RECEIVED: u64 = 2;
 /// See `STATE`.
 const COMPUTE: u64 = 10;
 
-/// One entry of the list.
+/// One trace event.
 #[derive(Serialize)]
 struct Entry<'a, A> {
     name: &'a str,
@@ -44,12 +44,12 @@ struct Entry<'a, A> {
     args: A,
 }
 
-/// What is shown of a job.
+/// The arguments of a job's event.
 #[derive(Serialize)]
 struct JobArgs {
     matrix: u32,
     step: u32,
-    /// First row and column in C, of a tile that came back.
+    /// First row and column in C, for a tile that was returned.
     #[serde(skip_serializing_if = "Option::is_none")]
     row: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,7 +65,7 @@ struct FrameArgs {
 #[derive(Serialize)]
 struct NoArgs {}
 
-/// Where entries go, one a line.
+/// Writes events, one per line.
 struct List<'a, W> {
     out: &'a mut W,
     is_empty: bool,
@@ -91,20 +91,20 @@ impl<W: Write> List<'_, W> {
         self.add(&Entry { name, cat: Some(track.cat), ph: "X", ts, dur, pid, tid, args })
     }
 
-    /// Viewers call it by both names.
+    /// Writes a counter; viewers show both names.
     fn counter(&mut self, pid: u64, names: [&str; 2], at_ns: u64, value: u64) -> io::Result<()> {
         let [name, of] = names;
         let args = BTreeMap::from([(of, value)]);
         self.add(&Entry { name, cat: None, ph: "C", ts: micros(at_ns), dur: None, pid, tid: None, args })
     }
 
-    /// Says something about a process or a track.
+    /// Writes metadata of a process or track.
     fn about(&mut self, what: &'static str, pid: u64, tid: Option<u64>, args: Value) -> io::Result<()> {
         self.add(&Entry { name: what, cat: None, ph: "M", ts: 0.0, dur: None, pid, tid, args })
     }
 }
 
-/// A row of spans.
+/// A track of spans.
 #[derive(Clone, Copy)]
 struct Track {
     pid: u64,
@@ -113,13 +113,14 @@ struct Track {
 }
 
 impl Track {
-    /// Viewers take numbers of tracks to be those of threads, which no two processes share.
+    /// A globally unique id: viewers treat tracks as threads, whose ids no two processes share.
     fn tid(self) -> u64 {
         self.pid * TRACKS + self.number
     }
 }
 
-/// A tenth of a nanosecond too much: viewers cut instead of rounding, and spans that follow each other would overlap.
+/// Microseconds, plus a tenth of a nanosecond: viewers truncate instead of rounding, and adjacent spans would
+/// overlap.
 fn micros(ns: u64) -> f64 {
     (ns as f64 + 0.1) / 1e3
 }
@@ -128,7 +129,7 @@ fn process(machine: u16) -> u64 {
     PRIMARY + 1 + u64::from(machine)
 }
 
-/// Writes the whole object.
+/// Writes the whole JSON object.
 pub(super) fn render(log: &EventLog, report: &Report, primary: &str, out: &mut impl Write) -> io::Result<()> {
     let machines: Vec<u16> = (0..).take(log.machines().len()).collect();
     let stories =
@@ -151,7 +152,7 @@ pub(super) fn render(log: &EventLog, report: &Report, primary: &str, out: &mut i
     out.write_all(b"\n]}\n")
 }
 
-/// What is known of the whole.
+/// The object `otherData`.
 fn other(log: &EventLog, report: &Report, stories: &[MachineHistory]) -> Value {
     let clock = |sample: &Option<ClockSample>| match sample {
         Some(s) => json!({"offset_ns": s.offset_ns, "uncertainty_ns": s.uncertainty_ns}),
@@ -179,7 +180,7 @@ fn other(log: &EventLog, report: &Report, stories: &[MachineHistory]) -> Value {
     })
 }
 
-/// Names of processes and tracks, and their order.
+/// Writes names and order of processes and tracks.
 fn names<W: Write>(log: &EventLog, primary: &str, list: &mut List<'_, W>) -> io::Result<()> {
     let process_name = |list: &mut List<'_, W>, pid: u64, name: String| {
         list.about("process_name", pid, None, json!({"name": name}))?;
@@ -206,7 +207,7 @@ fn names<W: Write>(log: &EventLog, primary: &str, list: &mut List<'_, W>) -> io:
     Ok(())
 }
 
-/// What the primary was busy with; each phase ends where the next begins, the last with the last event.
+/// Writes the phases of the primary; each ends where the next begins, the last one with the last event.
 fn phases<W: Write>(log: &EventLog, list: &mut List<'_, W>) -> io::Result<()> {
     let (mut begun, mut last_ns): (Vec<(u64, Phase)>, u64) = (Vec::new(), 0);
     log.read(|event| {
@@ -224,7 +225,7 @@ fn phases<W: Write>(log: &EventLog, list: &mut List<'_, W>) -> io::Result<()> {
     Ok(())
 }
 
-/// Jobs, frames and counters.
+/// Writes jobs, frames and counters.
 fn events<W: Write>(log: &EventLog, list: &mut List<'_, W>) -> io::Result<()> {
     let mut tiles = BTreeMap::new();
     log.read(|event| {

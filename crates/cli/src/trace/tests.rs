@@ -1,4 +1,4 @@
-//! A log is drawn, and what is drawn is read back: whole, in order, without overlaps.
+//! Renders logs and parses the result: complete, in order, without overlaps.
 
 use super::*;
 use bramble_matrix::{DType, Effort, Verdict};
@@ -56,10 +56,10 @@ fn report() -> Report {
     }
 }
 
-/// A job: the pause before it, how long it took, what it was.
+/// A job: the pause before it, its duration, and its kind.
 type Job = (u32, u32, u8);
 
-/// A log of machines with such jobs, by machine and thread; and what their threads' accounts would say.
+/// A log of machines with these jobs, by machine and thread; and the corresponding times of their threads.
 fn log(jobs: &[Vec<Vec<Job>>]) -> (EventLog, Vec<Vec<ThreadUse>>) {
     let mut log = EventLog::new(Instant::now(), tempfile::tempfile().unwrap());
     let mut accounts = Vec::new();
@@ -117,7 +117,7 @@ fn drawn(log: &EventLog) -> Value {
     serde_json::from_slice(&bytes).unwrap()
 }
 
-/// Nanoseconds of a time in a trace.
+/// A time of the trace in nanoseconds.
 fn ns(time: &Value) -> u64 {
     (time.as_f64().unwrap() * 1e3).round() as u64
 }
@@ -132,7 +132,7 @@ fn tracks(trace: &Value) -> BTreeMap<(u64, u64), Vec<Span>> {
         let (pid, tid) = (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap());
         let start = ns(&event["ts"]);
         let span = (start, start + ns(&event["dur"]), event["cat"].as_str().unwrap().to_owned());
-        // As viewers have it.
+        // Viewers truncate like this.
         assert_eq!((event["ts"].as_f64().unwrap() * 1e3) as u64, start);
         tracks.entry((pid, tid)).or_default().push(span);
     }

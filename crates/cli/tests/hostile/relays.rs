@@ -1,5 +1,5 @@
-//! Relaying: a key that was introduced opens no session, joins that nobody waits for get nothing, and a primary that orders
-//! what cannot be loses its session.
+//! Relaying: a key from an introduction opens no session, unexpected joins get no answer, and a primary with invalid
+//! orders loses its session.
 
 use crate::client::Client;
 use crate::support::{Random, data, store};
@@ -16,7 +16,7 @@ fn security(byte: u8) -> Security {
     Security::sealed(ClusterKey::from_bytes([byte; ClusterKey::BYTES]), PROTOCOL, "0.1.0").unwrap()
 }
 
-/// A worker's end of a session, all that it may use.
+/// Serves one session as a worker; returns the error that ends it.
 async fn served(link: Link) -> String {
     let config = Config {
         threads: 1,
@@ -62,7 +62,7 @@ fn a_key_that_was_introduced_opens_no_session() {
 }
 
 #[test]
-fn a_join_that_nobody_waits_for_is_closed_without_a_word() {
+fn an_unexpected_join_is_closed_without_an_answer() {
     for trust in BOTH {
         let worker = Worker::start(trust);
         let mut random = Random(3);
@@ -71,7 +71,7 @@ fn a_join_that_nobody_waits_for_is_closed_without_a_word() {
             client.send(Kind::Join.code(), &random.bytes(16), &[]);
             assert_eq!(client.last_words(), "");
         }
-        // Somebody else's session waits, and is not found by guessing.
+        // Another session waits for a join; guessing does not find it.
         let mut waiting = worker.session();
         waiting.send(Kind::Neighbour.code(), &neighbour(1).encode(), &[]);
         for ticket in [[0; 16], [0xff; 16], *b"a ticket, 1 off!"] {
@@ -80,7 +80,7 @@ fn a_join_that_nobody_waits_for_is_closed_without_a_word() {
             assert_eq!(client.last_words(), "");
         }
         if trust == Trust::Keyed {
-            // The ticket is right, but the proof is that of the cluster, not of the pair.
+            // The ticket is right, but the proof is of the cluster key instead of the pair's key.
             let mut client = Client::connect(trust, worker.address);
             client.send(Kind::Join.code(), &Join { ticket: neighbour(1).ticket }.encode(), &[]);
             assert_eq!(client.last_words(), "");
@@ -104,7 +104,7 @@ fn neighbour(peer: u32) -> Neighbour {
 type Messages = Vec<(Kind, Vec<u8>)>;
 
 #[test]
-fn a_primary_that_orders_what_cannot_be_loses_its_session_and_no_more() {
+fn a_primary_with_invalid_orders_loses_its_session_and_no_more() {
     let worker = Worker::start(Trust::Keyless);
     let order = |id, to| encode_forwards(&[Forward { id, to, id_there: 1 }]);
     let relayed = MatrixHeader { source: Source::Relayed, first_line: 3, ..data(1, 2, 2, 1) };
@@ -124,7 +124,7 @@ fn a_primary_that_orders_what_cannot_be_loses_its_session_and_no_more() {
         let mut client = worker.session();
         messages.iter().for_each(|(kind, head)| client.send(kind.code(), head, &[]));
         let words = client.last_words();
-        assert!(words.contains(why), "{why:?} was wanted, it said {words:?}");
+        assert!(words.contains(why), "expected {why:?}, got {words:?}");
     }
     // An order for a neighbour that was never introduced.
     let mut client = worker.session();

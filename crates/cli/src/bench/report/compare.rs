@@ -1,30 +1,31 @@
-//! Two machines beside each other: the same measurements, how many times as fast one is as the other, and what only one has.
+//! Compares two machines: pairs equal measurements, computes ratios of speeds, and lists measurements that only one
+//! machine has.
 //!
-//! Invariants: only measures of one kind and one key are paired, each side's fastest way; a ratio is of speeds, the
-//! second machine's over the first's, whatever the unit.
+//! Invariants: only measures with equal kind and key are paired, each machine's fastest way; a ratio is the second
+//! machine's speed over the first's, whatever the unit.
 
 use super::measure::{Measure, MeasureKind, Pages};
 use super::read::MeasuredMachine;
 use super::schema::KINDS;
 use std::collections::BTreeMap;
 
-/// One measurement on both.
+/// The same measurement on both machines.
 pub(crate) struct MeasurePair<'a> {
     pub(crate) of: [&'a Measure; 2],
-    /// How many times as fast the second is.
+    /// Speed of the second machine over that of the first.
     pub(crate) ratio: f64,
 }
 
-/// All of one kind.
+/// The comparison of one kind.
 pub(crate) struct Compared<'a> {
     pub(crate) kind: &'static MeasureKind,
     pub(crate) pairs: Vec<MeasurePair<'a>>,
-    /// What was measured on one only.
+    /// Measures of only the first, and of only the second machine.
     pub(crate) only: [Vec<&'a Measure>; 2],
 }
 
 impl Compared<'_> {
-    /// Geometric mean, least and greatest of the ratios; `None` without any.
+    /// Geometric mean, least and greatest ratio; `None` without pairs.
     pub(crate) fn ratios(&self) -> Option<[f64; 3]> {
         let ratios = || self.pairs.iter().map(|pair| pair.ratio);
         let mean = (ratios().map(f64::ln).sum::<f64>() / self.pairs.len() as f64).exp();
@@ -33,7 +34,7 @@ impl Compared<'_> {
     }
 }
 
-/// Every kind that one of both has, in the order of pages.
+/// Every kind that at least one machine has, in the order of the page.
 pub(crate) fn compared<'a>(first: &'a MeasuredMachine, second: &'a MeasuredMachine) -> Vec<Compared<'a>> {
     let of_two = KINDS.iter().filter(|kind| kind.pages != Pages::OfOne);
     of_two
@@ -53,10 +54,10 @@ pub(crate) fn compared<'a>(first: &'a MeasuredMachine, second: &'a MeasuredMachi
         .collect()
 }
 
-/// Measures by their keys, with their places in the file.
+/// Measures by key, with their position in the file.
 type ByKey<'a> = BTreeMap<&'a Vec<(&'static str, String)>, (usize, &'a Measure)>;
 
-/// The measures of a kind, in the order of the file; of those with one key the fastest.
+/// The measures of a kind; the fastest of those with equal keys.
 pub(crate) fn fastest<'a>(all: &'a [Measure], kind: &'static MeasureKind) -> Vec<&'a Measure> {
     ordered(&by_key(all, kind))
 }
@@ -72,14 +73,14 @@ fn by_key<'a>(all: &'a [Measure], kind: &'static MeasureKind) -> ByKey<'a> {
     out
 }
 
-/// In the order of the file.
+/// The measures in the order of the file.
 fn ordered<'a>(of: &ByKey<'a>) -> Vec<&'a Measure> {
     let mut all: Vec<(usize, &Measure)> = of.values().copied().collect();
     all.sort_by_key(|(at, _)| *at);
     all.into_iter().map(|(_, one)| one).collect()
 }
 
-/// What a ratio says, in a sentence without its end.
+/// A ratio in words.
 pub(crate) fn sentence(ratio: f64, [first, second]: [&str; 2]) -> String {
     let times = |ratio: f64| format!("{} times as fast as", figures(ratio));
     match ratio {
@@ -89,7 +90,7 @@ pub(crate) fn sentence(ratio: f64, [first, second]: [&str; 2]) -> String {
     }
 }
 
-/// A ratio with three figures.
+/// A ratio with three significant digits.
 pub(crate) fn figures(ratio: f64) -> String {
     match ratio {
         r if r >= 99.95 => format!("{r:.0}"),

@@ -1,10 +1,10 @@
-//! Lines to pages: what is read, what is refused, and that nothing of a file gets out of its place.
+//! From lines to pages: lines that are read or refused, and escaping of texts from files.
 
 use super::*;
 use std::fs;
 use std::path::PathBuf;
 
-/// A machine of these lines.
+/// A machine with these lines.
 pub(super) fn source(label: &str, lines: &[&str]) -> MeasuredMachine {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("lines.jsonl");

@@ -1,4 +1,4 @@
-//! Where groups are, and what is written into them, by folders that look like both versions.
+//! Paths of groups and the values written to them, in temporary folders that imitate both versions.
 
 use super::*;
 use crate::lab::network;
@@ -44,7 +44,7 @@ fn lab(homes: &Homes, limits: &MachineLimits) -> Lab {
     Lab { name: "x".to_owned(), from: String::new(), key: false, maker: None, machines: vec![machine] }
 }
 
-/// A folder that has the files which the system would make.
+/// A folder with the files that the kernel would create.
 fn with_files(group: &Path, names: &[&str]) {
     fs::create_dir_all(group).unwrap();
     for name in names {
@@ -67,7 +67,7 @@ fn version_2_has_one_group_and_hands_its_controllers_down() {
     with_files(&group, &["cpu.max", "memory.max", "memory.swap.max", "cgroup.procs"]);
     homes.make(&lab, &lab.machines[0]).unwrap();
     let read = |name: &str| fs::read_to_string(path.join(name)).unwrap();
-    // A real one would show both; a file keeps what was written last.
+    // The kernel would show both controllers; a plain file has only the value written last.
     assert_eq!(read("cgroup.subtree_control"), "+memory");
     assert_eq!(read("bramble-x/cgroup.subtree_control"), "+memory");
     assert_eq!(read("bramble-x/pi1/cpu.max"), "5000 10000");
@@ -104,7 +104,7 @@ fn a_limit_that_cannot_be_had_is_refused_with_a_way_out() {
     let cores = MachineLimits { cores: Some(1.0), ..MachineLimits::default() };
     let memory = MachineLimits { memory_bytes: Some(1 << 30), ..MachineLimits::default() };
     let said = |limits: &MachineLimits| none.check("pi1", limits).unwrap_err().text;
-    assert!(said(&cores).starts_with("machine pi1: cores: ") && said(&cores).contains("leave cores away"));
+    assert!(said(&cores).starts_with("machine pi1: cores: ") && said(&cores).contains("leave cores out"));
     assert!(said(&memory).contains("cgroup_enable=memory"), "{}", said(&memory));
     assert!(none.check("pi1", &MachineLimits::default()).is_ok());
     let root = tempfile::tempdir().unwrap();
