@@ -169,7 +169,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn pieces_of_all_threads_are_apart_and_inside_the_matrix() {
+    fn pieces_of_all_threads_are_disjoint_and_inside_the_matrix() {
         for (lines, line_bytes) in
             [(1, 160_000_000), (2_000_000, 64), (8000, 64_000), (3, 9_000_001), (40_000, 800)]
         {

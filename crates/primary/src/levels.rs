@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_read_from_what_machines_say() {
+    fn rules_are_parsed_from_kernel_names() {
         let cutoff = |kernel: &str| rules(kernel, DType::F32).map(|rules| rules.cutoff);
         assert_eq!(cutoff("strassen:simd:300 without fused multiply-add"), Some(300));
         assert_eq!(cutoff("strassen:blis"), Some(bramble_kernel::cutoff(DType::F32)));

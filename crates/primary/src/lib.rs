@@ -31,8 +31,8 @@ mod strassen;
 mod survey;
 
 pub use account::{
-    IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, Progress, RelayReport, Report, ThreadUse,
-    Unreachable, VerifyReport, WrongTiles,
+    IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, ProductProgress, RelayReport, Report,
+    ThreadUse, Unreachable, VerifyReport, WrongTiles,
 };
 pub use error::PrimaryError;
 pub use neighbours::SecretSource;

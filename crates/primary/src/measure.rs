@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_bounded_by_what_was_timed() {
+    fn a_rate_is_bounded_by_the_time_measured() {
         let us = Duration::from_micros;
         // A time much longer than the round trip: the difference counts.
         assert_eq!(seconds(us(1000), us(100)), 900e-6);

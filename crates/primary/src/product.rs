@@ -1,7 +1,7 @@
 //! One product, from opened operands to a verified C.
 
 use crate::PrimaryError;
-use crate::account::{MachineReport, Progress, RelayReport, Report, Unreachable, losses, moved};
+use crate::account::{MachineReport, ProductProgress, RelayReport, Report, Unreachable, losses, moved};
 use crate::bandwidth::memory_rate;
 use crate::bodies::Bodies;
 use crate::gathering::{Participants, connect_members, gather, select_sessions};
@@ -123,7 +123,7 @@ pub trait ProductObserver {
     /// A machine wanted to join, and may not take part.
     fn turned_away(&self, why: &PrimaryError);
     /// Called regularly.
-    fn progress(&self, progress: &Progress);
+    fn progress(&self, progress: &ProductProgress);
     /// C is complete and is being checked.
     fn verifying(&self);
 }

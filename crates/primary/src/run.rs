@@ -15,12 +15,14 @@ mod spot_check;
 mod supervise;
 
 use crate::PrimaryError;
-use crate::account::{IoUse, JoinedMachine, MachineReport, Progress, joined, report_stubs, take_account};
+use crate::account::{
+    IoUse, JoinedMachine, MachineReport, ProductProgress, joined, report_stubs, take_account,
+};
 use crate::bodies::Bodies;
 use crate::journal_writer::{JournalFile, JournalWriter};
 use crate::log::{EventLog, EventRecorder, Phase};
 use crate::neighbours::ConnectedPeers;
-use crate::partial_sums::PartialSums;
+use crate::partial_sums::PendingResults;
 use crate::product::ProductObserver;
 use bramble_link::{Arrived, Body, Frame, Leaving, LinkError, Meter, Section};
 use bramble_matrix::{Lent, Output, Rect};
@@ -97,7 +99,7 @@ struct Core {
     /// Leases of tiles of which only some rows have landed, by peer and id.
     partial: BTreeMap<(usize, u32), Lent>,
     /// Partial sums that wait for earlier steps, and staged tiles.
-    partial_sums: PartialSums,
+    partial_sums: PendingResults,
     /// Tiles that each row of tiles still lacks; empty where C is not one grid of tiles.
     tiles_left_in_row: Vec<u64>,
     began: Instant,
@@ -197,7 +199,7 @@ pub(crate) async fn run(
         peers: Vec::new(),
         machines,
         partial: BTreeMap::new(),
-        partial_sums: PartialSums::default(),
+        partial_sums: PendingResults::default(),
         began: Instant::now(),
         clock: Clock::new(PRIMARY_STEP),
         first_job: None,
@@ -396,13 +398,13 @@ impl Core {
         Ok(())
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> ProductProgress {
         let plan = self.state.plan();
         let tiles = plan.tiles();
         let tiles_done = tiles - self.state.tiles_left();
         let flops = plan.problem.flops();
         let wire = |bytes: fn(&Peer) -> u64| self.peers.iter().filter(|p| !p.shares_memory).map(bytes).sum();
-        Progress {
+        ProductProgress {
             tiles_done,
             tiles,
             fraction: self.state.progress(),

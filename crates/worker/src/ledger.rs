@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gets_what_it_wants_or_what_is_left_and_gives_it_back() {
+    fn each_session_gets_its_request_or_the_rest_and_returns_it() {
         let ledger = SessionLedger::new();
         let first = ledger.take(&who("a"), wish(500 * MIB)).unwrap();
         let second = ledger.take(&who("b"), wish(500 * MIB)).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kernels_need_beside_the_matrices_counts() {
+    fn scratch_memory_of_kernels_counts() {
         let ledger = SessionLedger::new();
         let wish = MemoryRequest { scratch_bytes: 200 * MIB, ..wish(100 * MIB) };
         let _first = ledger.take(&who("a"), wish).unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_only_granted_to_those_who_want_little() {
+    fn small_grants_go_only_to_small_requests() {
         let ledger = SessionLedger::new();
         let _most = ledger.take(&who("a"), wish(512 * MIB - 4096)).unwrap();
         assert!(ledger.take(&who("b"), wish(2 * MIB)).is_none());
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_gives_it_back_too() {
+    fn a_panic_returns_the_grant_too() {
         let ledger = SessionLedger::new();
         let other = ledger.clone();
         let panicked = std::thread::spawn(move || {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_have_a_limit_and_a_name() {
+    fn the_number_of_sessions_is_limited_and_a_refusal_names_a_holder() {
         let ledger = SessionLedger::new();
         let grants: Vec<Grant> =
             (0..SESSIONS_MAX).map(|_| ledger.take(&who("a"), wish(100)).unwrap()).collect();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_comes_back_within_the_patience_is_taken() {
+    fn memory_that_is_returned_within_the_patience_is_granted() {
         let ledger = SessionLedger::new();
         let first = ledger.take(&who("a"), wish(512 * MIB)).unwrap();
         let clearing = std::thread::spawn(move || {

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_borrowed_operand_is_its_lines_also_where_they_are_one_run() {
+    fn a_borrowed_operand_has_its_lines_also_in_one_run() {
         for layout in [Layout::RowMajor, Layout::ColMajor] {
             for (region, want) in
                 [(region(8, 16, 40, 3), [1.0, 7.0, 12.0]), (region(8, 48, 48, 1), [1.0, 4.0, 6.0])]
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_tile_is_its_bodies_in_their_order_each_with_its_own_sum() {
+    fn a_finished_tile_consists_of_its_bodies_in_order_each_with_a_checksum() {
         // Rows of 768 KiB: one in each body.
         let (rows, cols) = (3, 3 << 15);
         let header = MatrixHeader { rows, cols, lines: rows, ..header(Layout::RowMajor) };
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_all_of_an_operand_or_cannot_be_read_is_refused() {
+    fn incomplete_or_misaligned_borrowed_operands_are_refused() {
         let whole = header(Layout::RowMajor);
         let part = MatrixHeader { lines: 2, ..whole };
         let cases = [

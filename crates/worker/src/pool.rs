@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_number_is_taken_first_and_of_equal_ones_what_came_first() {
+    fn the_least_number_is_taken_first_and_equal_numbers_in_order_of_arrival() {
         let turns = [(5, Turn(7)), (3, Turn(2)), (4, Turn(2)), (1, Turn(0)), (2, Turn(1))];
         for length in [TaskLength::Any, TaskLength::Brief] {
             let order = after_a_gate(&turns.map(|(i, turn)| (i, turn, length)));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_kept_over_brief_tasks_only_and_never_many_of_them() {
+    fn results_are_collected_over_brief_tasks_only_and_never_many() {
         let all = |length: fn(usize) -> TaskLength| -> Vec<(usize, Turn, TaskLength)> {
             (1..=60).map(|i| (i, Turn(0), length(i))).collect()
         };
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_been_kept_long_enough_is_said_before_the_next_task() {
+    fn results_that_waited_long_enough_are_reported_before_the_next_task() {
         let mut kept = UnreportedResults { ended: Vec::new(), since: None };
         let now = Instant::now();
         assert!(kept.may_stay(TaskLength::Brief));

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_has_one_file_a_group_and_the_least_counts() {
+    fn version_2_has_one_file_for_each_group_and_the_least_limit_counts() {
         let groups = "0::/user.slice/board.service\n";
         let own = ("/sys/fs/cgroup/user.slice/board.service/cpu.max", "150000 100000\n");
         let above = ("/sys/fs/cgroup/user.slice/cpu.max", "max 100000\n");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_limited_by_the_group_and_those_above() {
+    fn memory_is_limited_by_the_group_and_all_groups_above_it() {
         let memory = |groups: &str, files: &[(&str, &str)]| {
             memory_of(groups, |path| {
                 files.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_owned())
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_no_limit() {
+    fn an_unreadable_limit_is_ignored() {
         let file = "/sys/fs/cgroup/cpu.max";
         for text in
             ["", "max", "100000", "0 100000", "5 0", "-5 100000", "x 100000", "99999999999 100000", "1 2 3"]

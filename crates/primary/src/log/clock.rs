@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn only_samples_that_contradict_each_other_move_anything() {
+    fn only_contradicting_samples_correct_times() {
         let sample = |at_ns, offset_ns| Some(ClockSample { at_ns, offset_ns, uncertainty_ns: 10 });
         assert_eq!(drift_ns([sample(0, 5), sample(1000, 25)], 500), 0);
         assert_eq!(drift_ns([sample(0, 5), None], 500), 0);

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_for_or_cannot_be_is_refused() {
+    fn unrequested_and_impossible_records_are_refused() {
         assert!(EventRecorder::default().worked(0, &batch(0, 1)).is_err());
         assert!(recorder().worked(0, &batch(2, 1)).is_err(), "a thread that it does not have");
         assert!(recorder().worked(0, &batch(0, 4)).is_err(), "more than it was given");
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_is_asked_a_few_times_and_the_best_answer_counts() {
+    fn a_clock_is_sampled_a_few_times_and_the_best_sample_counts() {
         assert!(EventRecorder::default().questions(0).is_empty());
         let mut recorder = recorder();
         let nonces: Vec<u64> =

@@ -188,7 +188,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn a_task_that_panics_is_told_and_one_that_ends_or_is_cancelled_is_not() {
+    async fn a_panic_of_a_task_is_reported_but_not_its_end_or_cancellation() {
         tokio::task::LocalSet::new().run_until(told()).await;
     }
 

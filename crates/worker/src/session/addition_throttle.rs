@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pool_has_little_more_than_it_needs_and_the_least_turns_first() {
+    fn the_pool_holds_few_additions_and_the_highest_priority_goes_first() {
         let mut throttle = AdditionThrottle::new(2);
         (0..100).rev().for_each(|c| throttle.put(sum(c)));
         assert_eq!(given(&mut throttle, TaskLength::Any), (0..8).collect::<Vec<_>>());
