@@ -33,7 +33,7 @@ const SLOW: Duration = Duration::from_secs(1);
 const ROW: u64 = 8;
 /// About how long all links transfer when they are measured at once.
 const TOGETHER: Duration = Duration::from_millis(40);
-/// Number of rounds, at most, in which links are measured by themselves; beyond this many links, several are measured at a time.
+/// Links up to this number are measured one at a time; of more, a part of 1/`FEW` at a time.
 const FEW: usize = 16;
 
 /// Bytes a second of all links together, and the errors of links that failed.
@@ -138,7 +138,7 @@ async fn in_time<T>(
         Ok(Err(why)) => Err(unreachable(why)),
         Err(_) => {
             let why = format!(
-                "{} KiB take more than {} s to it; check its network",
+                "sending {} KiB to it takes more than {} s; check its network",
                 bytes >> 10,
                 DEADLINE.as_secs()
             );

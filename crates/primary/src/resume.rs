@@ -99,7 +99,7 @@ fn same_product(request: &Request, problem: &Problem, head: &Head) -> Result<(),
         return Err(differs(format!("--strategy was {}, and is {wanted} now", plan.strategy)));
     }
     if request.wish.elementwise && dtype.is_float() && plan.strategy.levels > 0 {
-        return Err(differs(format!("--strategy was {}, which --elementwise keeps out", plan.strategy)));
+        return Err(differs(format!("--strategy was {}, which --elementwise rules out", plan.strategy)));
     }
     if request.wish.reproducible && !plan.keeps_bits() {
         return Err(differs("its plan was made without --reproducible"));

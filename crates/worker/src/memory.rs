@@ -44,7 +44,7 @@ impl Operand {
             |pitch: &usize| first.is_multiple_of(size) && (lines == 1 || pitch.is_multiple_of(size));
         let Some(pitch_bytes) = pitch_bytes.filter(|pitch| is_all && is_aligned(pitch)) else {
             let (id, shape) = (header.id, header.shape());
-            let what = format!("matrix {id} of {shape} is said to be where it cannot be ({region:?})");
+            let what = format!("matrix {id} of {shape} refers to memory of the wrong size or alignment ({region:?})");
             return Err(ProtocolError::new(what));
         };
         let Region { owner, start, .. } = region;
@@ -143,7 +143,7 @@ impl Landing for ReturningLease {
         self.0.lines() * self.0.line_bytes()
     }
     fn runs_mut<'a>(&'a mut self, _offset: usize, _max: usize, _out: &mut Vec<IoSliceMut<'a>>) {
-        unreachable!("lent memory never crosses a link that moves bytes")
+        unreachable!("leased memory never crosses a link that moves bytes")
     }
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
         Box::new(self.0)

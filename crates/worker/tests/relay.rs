@@ -352,7 +352,7 @@ fn a_silent_neighbour_loses_its_link_and_one_with_signs_of_life_keeps_it() {
         }
         let lost = one.reached().await;
         assert!(
-            !lost.is_there && lost.peer == 0 && lost.why.contains("nothing has come over it"),
+            !lost.is_there && lost.peer == 0 && lost.why.contains("nothing has arrived over it"),
             "{lost:?}"
         );
         assert_eq!(one.missing().await, Missing { id: THERE, lines: 100 });

@@ -285,7 +285,7 @@ impl Trial {
         let held = self.nodes[peer].held.get_mut(&id);
         let held = held.unwrap_or_else(|| panic!("matrix {id} is made and is not there"));
         let Some(Generated { generator, row, col }) = held.generated else {
-            panic!("matrix {id} does not say how it is made")
+            panic!("matrix {id} has no generator description")
         };
         let (from, cols) = match generator[0] {
             0 => (&self.data.a, self.data.p.k),

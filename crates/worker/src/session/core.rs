@@ -160,7 +160,7 @@ impl Core {
         let Some((header, others)) = store.matrices.split_last() else { return Ok(()) };
         self.check(store)?;
         if others.iter().any(|other| other.body_bytes() > 0) {
-            return Err(ProtocolError::new("two matrices with elements, and one body").into());
+            return Err(ProtocolError::new("two matrices with elements have only one body").into());
         }
         let mut actions = self.dispatch(Event::Announced(store))?;
         if header.source != Source::Generated {
@@ -173,17 +173,17 @@ impl Core {
                 self.store.set_generated(header.id, Generated::decode(region.run(0))?);
             }
             ArrivedBody::Shared(_) if header.uses == 0 || header.source == Source::Vacant => {
-                return Err(ProtocolError::new("what jobs write came as memory that may only be read").into());
+                return Err(ProtocolError::new("a matrix that jobs write came in read-only memory").into());
             }
             ArrivedBody::Shared(region) => {
                 self.store.put_operand(header.id, Operand::borrowed(header, region)?);
             }
             ArrivedBody::Lent(_) if header.uses > 0 => {
-                return Err(ProtocolError::new("an operand in lent memory").into());
+                return Err(ProtocolError::new("an operand in leased memory").into());
             }
             ArrivedBody::Lent(landing) => {
                 let lent = landing.into_any().downcast::<Lent>();
-                let lent = lent.map_err(|_| ProtocolError::new("lent memory that is no part of C"))?;
+                let lent = lent.map_err(|_| ProtocolError::new("leased memory outside C"))?;
                 self.store.put_tile(header.id, TargetTile::Lent(*lent));
             }
             ArrivedBody::Empty | ArrivedBody::Landed(_) => {}
@@ -243,7 +243,7 @@ impl Core {
     fn fill(&mut self, id: u32) -> Result<(), WorkerError> {
         let taken = self.store.take_generated(id);
         let Some((header, generated, mut buffer)) = taken else {
-            return Err(ProtocolError::new(format!("matrix {id} does not say how it is made")).into());
+            return Err(ProtocolError::new(format!("matrix {id} has no generator description")).into());
         };
         let Some(generator) = Generator::from_bytes(&generated.generator) else {
             return Err(ProtocolError::new(format!("matrix {id} has an unknown generator")).into());
@@ -262,7 +262,7 @@ impl Core {
 
     /// Submits a job to the compute threads; `is_counted`: the addition throttle counts it.
     fn start(&mut self, run: Run, is_counted: bool) -> Result<(), WorkerError> {
-        let missing = || WorkerError::Here(format!("matrix {} lost one of its operands", run.job.c));
+        let missing = || WorkerError::Here(format!("an operand of matrix {} is missing", run.job.c));
         let a = self.store.operand(run.job.a).ok_or_else(missing)?;
         let b = self.store.operand(run.job.b).ok_or_else(missing)?;
         let target = self.store.take_tile(run.job.c).map_err(|e| WorkerError::Here(e.to_string()))?;

@@ -229,7 +229,7 @@ async fn read(
             Kind::Ping => {
                 let nonce = decode_number(&arrived.head)?;
                 if core.borrow().answers.get() >= ANSWERS_MAX {
-                    return Err(ProtocolError::new("it asks, but does not take the answers").into());
+                    return Err(ProtocolError::new("it sends pings, but does not read the pongs").into());
                 }
                 core.borrow().send(Kind::Pong, Pong { nonce, clock_ns: clock_ns() }.encode(), Body::Empty);
             }

@@ -182,7 +182,7 @@ async fn listen(arriving: &Cell<u64>, reads: &Cell<bool>) -> String {
     loop {
         tokio::time::sleep(NEIGHBOUR_BEAT).await;
         if let Some(silence) = silence.look(began.elapsed(), arriving.get(), reads.get()) {
-            return format!("nothing has come over it for {} s", silence.as_secs());
+            return format!("nothing has arrived over it for {} s", silence.as_secs());
         }
     }
 }
@@ -204,7 +204,7 @@ async fn write(
             }
             continue;
         };
-        let lost = || WorkerError::Here(format!("matrix {} was lost before it was passed on", forward.id));
+        let lost = || WorkerError::Here(format!("matrix {} was lost before it was relayed", forward.id));
         let operand = core.borrow_mut().store.operand(forward.id).ok_or_else(lost)?;
         if let Err(e) = send(sender, &forward, operand, core).await {
             return Ok(e.to_string());

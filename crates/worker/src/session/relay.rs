@@ -169,7 +169,7 @@ impl Core {
         bytes: usize,
     ) -> Result<RelayedPart, String> {
         let Some(header) = self.state.expects(from, piece).map_err(|e| e.0)? else {
-            return Err(format!("worker {from} passed on matrix {}, which was never announced", piece.id));
+            return Err(format!("worker {from} relayed matrix {}, which was never announced", piece.id));
         };
         let line_bytes = header.lines_total().1;
         if to_usize(piece.lines).checked_mul(line_bytes) != Some(bytes) {
@@ -177,7 +177,7 @@ impl Core {
         }
         let buffer = self.store.lend(piece.id);
         let buffer =
-            buffer.ok_or_else(|| format!("matrix {} is not there for lines to land in", piece.id))?;
+            buffer.ok_or_else(|| format!("matrix {} cannot take lines now", piece.id))?;
         Ok(RelayedPart { id: piece.id, buffer, from: to_usize(piece.first_line) * line_bytes, len: bytes })
     }
 
