@@ -39,4 +39,4 @@ pub use neighbours::SecretSource;
 pub use product::{Finished, MachineLink, MachineLinks, ProductObserver, Request, multiply, prepare_resume};
 pub use resume::Resumed;
 pub use stop::Stop;
-pub use survey::{Survey, Surveyed, survey, welcomed};
+pub use survey::{Survey, Surveyed, survey, wait_for_welcomes};

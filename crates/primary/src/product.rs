@@ -189,7 +189,7 @@ pub async fn multiply(
     watch.decided(&decision);
     let (sessions, reserve) = match before {
         None => select_sessions(&decision, local, workers).await,
-        Some(_) => resume::team((local, workers), request.wish.who),
+        Some(_) => resume::resuming_machines((local, workers), request.wish.who),
     };
     let before = before.map(|journal| ResumePoint::of(journal, sessions.len()));
     if decision.plan.relay {
@@ -199,7 +199,7 @@ pub async fn multiply(
     connected.sessions.extend(reserve);
     connected.neighbours.resize(connected.sessions.len(), Vec::new());
     connected.dead.resize(connected.sessions.len(), None);
-    let tiles = levels::tiles(&rules, decision.plan.regions.first().map(|region| &region.grid));
+    let tiles = levels::tile_levels(&rules, decision.plan.regions.first().map(|region| &region.grid));
     let inspector = Inspector::of(&request, decision.plan.strategy.levels, tiles);
     let operands = operand_layouts(&request, &problem);
     let bodies = Bodies::new(request.a.clone(), request.b.clone(), request.old_c.clone());

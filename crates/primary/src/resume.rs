@@ -162,7 +162,10 @@ pub(crate) fn decision(journal: &Journal, workers: usize) -> Decision {
 
 /// The machines that resume a product: all that are connected. This process's own threads are only a reserve if workers are there
 /// and preferred.
-pub(crate) fn team(gathered: (Session, Vec<Session>), who: Preference) -> (Vec<Session>, Option<Session>) {
+pub(crate) fn resuming_machines(
+    gathered: (Session, Vec<Session>),
+    who: Preference,
+) -> (Vec<Session>, Option<Session>) {
     let (local, mut sessions) = gathered;
     if who == Preference::Workers && !sessions.is_empty() {
         return (sessions, Some(local));

@@ -44,7 +44,9 @@ impl Operand {
             |pitch: &usize| first.is_multiple_of(size) && (lines == 1 || pitch.is_multiple_of(size));
         let Some(pitch_bytes) = pitch_bytes.filter(|pitch| is_all && is_aligned(pitch)) else {
             let (id, shape) = (header.id, header.shape());
-            let what = format!("matrix {id} of {shape} refers to memory of the wrong size or alignment ({region:?})");
+            let what = format!(
+                "matrix {id} of {shape} refers to memory of the wrong size or alignment ({region:?})"
+            );
             return Err(ProtocolError::new(what));
         };
         let Region { owner, start, .. } = region;
@@ -306,7 +308,7 @@ impl Store {
     }
 
     /// Takes out the buffer of an arriving matrix, for lines to land in; `None` if it is out already.
-    pub(crate) fn lend(&mut self, id: u32) -> Option<Buffer> {
+    pub(crate) fn take_arriving_buffer(&mut self, id: u32) -> Option<Buffer> {
         self.arriving.get_mut(&id)?.buffer.take()
     }
 
@@ -387,7 +389,7 @@ impl Store {
     }
 
     /// Forgets a buffer that another owner will free.
-    pub(crate) fn part_with(&mut self, buffer: &Buffer) {
+    pub(crate) fn forget_buffer(&mut self, buffer: &Buffer) {
         self.allocated_bytes -= to_u64(buffer.capacity());
     }
 

@@ -76,7 +76,7 @@ fn folders_of(groups: &str, controller: &str, version_1: &[&str]) -> Vec<Folder>
             continue;
         }
         let homes = if is_unified { &[UNIFIED] } else { version_1 };
-        for group in and_those_above(path) {
+        for group in with_ancestors(path) {
             folders.extend(homes.iter().map(|home| Folder { path: format!("{home}{group}"), is_unified }));
         }
     }
@@ -85,7 +85,7 @@ fn folders_of(groups: &str, controller: &str, version_1: &[&str]) -> Vec<Folder>
 
 /// A group, and all groups that contain it. In a container the path may be that of the host; the container's own root is
 /// included in any case.
-fn and_those_above(path: &str) -> impl Iterator<Item = &str> {
+fn with_ancestors(path: &str) -> impl Iterator<Item = &str> {
     let path = path.trim_end_matches('/');
     // A path outside the visible part, such as `/../other`.
     let path = if path.contains("/..") { "" } else { path };

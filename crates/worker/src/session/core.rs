@@ -71,10 +71,10 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn send(&self, kind: Kind, head: Vec<u8>, body: Body) {
-        self.leave(OutgoingFrame { frame: Some(Frame::new(kind.code(), head, body)), last_of: None });
+        self.enqueue(OutgoingFrame { frame: Some(Frame::new(kind.code(), head, body)), last_of: None });
     }
 
-    pub(super) fn leave(&self, leaving: OutgoingFrame) {
+    pub(super) fn enqueue(&self, leaving: OutgoingFrame) {
         let is_answer = leaving.frame.as_ref().is_some_and(|f| f.kind == Kind::Pong.code());
         if let Some(out) = &self.out
             && out.send(leaving).is_ok()
@@ -88,7 +88,7 @@ impl Core {
         let before = self.credit.get();
         self.credit.set(before + bytes);
         if before == 0 {
-            self.leave(OutgoingFrame { frame: None, last_of: None });
+            self.enqueue(OutgoingFrame { frame: None, last_of: None });
         }
     }
 
@@ -288,7 +288,7 @@ impl Core {
             let target = if run.job.then == Then::Return { target.whole(with_checksums) } else { target };
             TaskResult::Ran(run, target, counted)
         };
-        counted.into_iter().for_each(|length| self.throttle.gone(length));
+        counted.into_iter().for_each(|length| self.throttle.submitted(length));
         self.submit(Box::new(task), Turn::of(&run.job), length)
     }
 
@@ -320,7 +320,7 @@ impl Core {
                 let lines = lines.map_err(|_| WorkerError::Here(format!("tile {id} has 2^32 rows")))?;
                 let head = ResultHead { lines, ..head };
                 let frame = Frame::new(kind, head.encode(), Body::Lent(Box::new(ReturningLease(lent))));
-                self.leave(OutgoingFrame { frame: Some(frame), last_of: Some((id, None)) });
+                self.enqueue(OutgoingFrame { frame: Some(frame), last_of: Some((id, None)) });
                 return Ok(());
             }
             TargetTile::Owned(..) => unreachable!("a tile is sent back after its last job"),
@@ -334,7 +334,7 @@ impl Core {
         if let Some((first_line, lines, region)) = last {
             let head = ResultHead { first_line, lines, ..head };
             let frame = Frame::new(kind, head.encode(), Body::Shared(region));
-            self.leave(OutgoingFrame { frame: Some(frame), last_of: Some((id, Some(whole.buffer))) });
+            self.enqueue(OutgoingFrame { frame: Some(frame), last_of: Some((id, Some(whole.buffer))) });
         }
         Ok(())
     }
@@ -344,7 +344,7 @@ impl Core {
         match buffer.map(Arc::try_unwrap) {
             Some(Ok(buffer)) => self.store.recycle(buffer),
             // The primary in the same process still reads the buffer, and will free it.
-            Some(Err(shared)) => self.store.part_with(&shared),
+            Some(Err(shared)) => self.store.forget_buffer(&shared),
             None => {}
         }
         self.backpressure.left(tile);
