@@ -154,4 +154,4 @@ def test_two_workers_whose_link_swallows_everything_part_and_the_primary_sends(t
     assert report["relay"]["pairs"] == 2 and len(report["relay"]["unreachable"]) == 1, report["relay"]
     pair = report["relay"]["unreachable"][0]
     assert {pair["from"].split(":")[0], pair["to"].split(":")[0]} == {address["pi1"], address["pi2"]}, pair
-    assert "nothing has come over it for 10 s" in pair["why"] and pair["why"] in result.err, result
+    assert "nothing has arrived over it for 10 s" in pair["why"] and pair["why"] in result.err, result

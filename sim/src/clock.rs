@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_things_come_first_and_ties_are_a_function_of_the_seed() {
+    fn earlier_events_come_first_and_ties_are_a_function_of_the_seed() {
         assert_eq!(order(0), (10..20).chain(0..10).collect::<Vec<_>>());
         assert!(order(1)[..10].iter().all(|e| *e >= 10));
         assert_eq!(order(1), order(1));

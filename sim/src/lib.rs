@@ -31,7 +31,7 @@ mod world;
 
 pub use fault::{FaultError, FaultKind, FaultSite, Faults, LinkEnd, SimFault};
 pub use report::{SimJoin, SimLoss, SimMachineReport, SimReport};
-pub use setting::{Setting, SimRates};
+pub use setting::{SimRates, SimSetting};
 pub use swarm::{Outcome, outcome, shrunk};
 pub use trial::{RareEvents, Scenario, TrialResult, Values, run_trial};
 pub use world::{simulate, simulate_with};

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_left_a_link_that_is_held_or_closed_arrives_and_nothing_of_one_that_has_ended() {
+    fn frames_that_left_a_held_or_closed_link_arrive_but_none_of_an_ended_link() {
         assert_eq!(after(|_, _| {}), [2.0, 3.0, 4.0, 5.0]);
         let held = after(|network, event_queue| network.hold(0, true, event_queue));
         assert_eq!(held, [2.0, 3.0], "what the system had is sent");
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_link_gets_what_it_can_take_and_the_others_share_the_rest() {
+    fn a_slow_link_gets_its_full_rate_and_the_others_share_the_rest() {
         // The card carries 100 bytes a second; the slow link takes 10, the two others 45 each.
         let all = arrivals(100.0, &[(10.0, 10), (100.0, 45), (100.0, 45)]);
         let last = |link: usize| all.iter().filter(|a| a.0 == link).map(|a| a.1).fold(0.0, f64::max);

@@ -16,7 +16,7 @@ impl SimRates {
 
 /// Parameters of a simulation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Setting {
+pub struct SimSetting {
     /// Bandwidth of the primary's network card in each direction; if absent, what its machine states, or
     /// the bandwidth of the fastest link.
     pub primary_bytes_per_s: Option<f64>,
@@ -42,7 +42,7 @@ pub struct Setting {
     pub seed: u64,
 }
 
-impl Setting {
+impl SimSetting {
     /// The primary's processor costs as measured (docs/cost-model.md).
     pub const fn measured() -> Self {
         Self {

@@ -17,7 +17,7 @@ use crate::machine::{SimTask, SimWorker, WorkerMessage};
 use crate::network::{Direction, LinkSignal, Network};
 use crate::relay::{RelayEvent, RelayTraffic};
 use crate::report::{SimJoin, SimLoss, SimReport};
-use crate::setting::Setting;
+use crate::setting::SimSetting;
 use bramble_matrix::Layout;
 use bramble_plan::{Machine, Plan};
 use bramble_schedule::message::Forward;
@@ -100,7 +100,7 @@ struct World<'a> {
     event_queue: EventQueue<WorldEvent>,
     primary: Primary,
     machines: &'a [Machine],
-    setting: &'a Setting,
+    setting: &'a SimSetting,
     /// Whether lost work is reassigned; if not, there are no faults.
     recovers: bool,
     faults: Vec<SimFault>,
@@ -145,7 +145,7 @@ struct World<'a> {
 /// # Panics
 ///
 /// If the plan or the state machines break a promise: that is the purpose of the simulation.
-pub fn simulate(plan: &Plan, machines: &[Machine], setting: &Setting) -> SimReport {
+pub fn simulate(plan: &Plan, machines: &[Machine], setting: &SimSetting) -> SimReport {
     World::new(plan, machines, setting, None).run_to_report()
 }
 
@@ -156,7 +156,7 @@ pub fn simulate(plan: &Plan, machines: &[Machine], setting: &Setting) -> SimRepo
 /// # Panics
 ///
 /// As `simulate`; and if the timing mode does not support a fault (`Faults::check_timed`).
-pub fn simulate_with(plan: &Plan, machines: &[Machine], setting: &Setting, faults: &Faults) -> SimReport {
+pub fn simulate_with(plan: &Plan, machines: &[Machine], setting: &SimSetting, faults: &Faults) -> SimReport {
     if let Err(why) = faults.check_timed(machines.len().saturating_sub(1)) {
         panic!("{why}");
     }
@@ -164,7 +164,7 @@ pub fn simulate_with(plan: &Plan, machines: &[Machine], setting: &Setting, fault
 }
 
 impl<'a> World<'a> {
-    fn new(plan: &Plan, machines: &'a [Machine], setting: &'a Setting, faults: Option<&Faults>) -> Self {
+    fn new(plan: &Plan, machines: &'a [Machine], setting: &'a SimSetting, faults: Option<&Faults>) -> Self {
         let recovers = faults.is_some();
         let participants = participants::of(plan, machines, recovers);
         let links: Vec<(f64, f64)> =

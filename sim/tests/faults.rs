@@ -7,7 +7,7 @@ use bramble_plan::{
     LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize, decide,
 };
 use bramble_schedule::limits::SILENCE_MAX;
-use bramble_sim::{Faults, Setting, SimReport, simulate_with};
+use bramble_sim::{Faults, SimReport, SimSetting, simulate_with};
 use std::time::Duration;
 
 /// A primary of this speed, and workers of 10 Gflop/s each, on links of 1 GB/s.
@@ -47,15 +47,15 @@ fn planned(machines: &[Machine], strategy: &str, relay: Relay, reproducible: boo
 
 /// Runs without and with faults; times in the text may be parts of the time without faults.
 fn both(plan: &Plan, machines: &[Machine], text: &str) -> (SimReport, SimReport) {
-    let calm = simulate_with(plan, machines, &Setting::measured(), &Faults::default());
+    let calm = simulate_with(plan, machines, &SimSetting::measured(), &Faults::default());
     let whole = Some(Duration::from_secs_f64(calm.seconds));
     let faults = Faults::read(text, whole).unwrap();
-    let struck = simulate_with(plan, machines, &Setting::measured(), &faults);
+    let struck = simulate_with(plan, machines, &SimSetting::measured(), &faults);
     (calm, struck)
 }
 
 #[test]
-fn one_of_three_that_is_killed_at_half_time_leaves_its_half_and_what_it_had_done_to_the_others() {
+fn the_work_of_one_of_three_machines_killed_at_half_time_is_reassigned() {
     let machines = machines(0.1, 3);
     let plan = planned(&machines, "reuse", Relay::Off, false);
     let (calm, struck) = both(&plan, &machines, "kill:w2@50%");
@@ -73,7 +73,7 @@ fn one_of_three_that_is_killed_at_half_time_leaves_its_half_and_what_it_had_done
 }
 
 #[test]
-fn who_is_switched_off_is_given_up_after_the_silence_and_who_is_killed_at_once() {
+fn a_machine_without_power_is_lost_after_the_silence_and_a_killed_one_at_once() {
     let machines = machines(0.1, 3);
     let plan = planned(&machines, "reuse", Relay::Off, false);
     let (calm, off) = both(&plan, &machines, "off:w1@30%");
@@ -85,7 +85,7 @@ fn who_is_switched_off_is_given_up_after_the_silence_and_who_is_killed_at_once()
 }
 
 #[test]
-fn who_has_a_link_that_carries_next_to_nothing_is_given_up_and_others_make_what_waits_behind_it() {
+fn a_machine_with_a_nearly_dead_link_is_lost_and_its_results_are_recomputed() {
     let machines = machines(0.1, 3);
     for (strategy, relay) in [("reuse", Relay::Off), ("square:2", Relay::Off), ("summa:1x3", Relay::On)] {
         let plan = planned(&machines, strategy, relay, false);
@@ -106,7 +106,7 @@ fn who_has_a_link_that_carries_next_to_nothing_is_given_up_and_others_make_what_
 }
 
 #[test]
-fn who_stands_still_for_long_is_given_up_and_comes_in_again_and_who_does_so_briefly_is_not() {
+fn a_long_suspended_machine_is_lost_and_joins_again_but_not_a_briefly_suspended_one() {
     let machines = machines(0.1, 3);
     let plan = planned(&machines, "reuse", Relay::Off, false);
     let (calm, brief) = both(&plan, &machines, "pause:w1@20%..60%");
@@ -127,7 +127,7 @@ fn who_stands_still_for_long_is_given_up_and_comes_in_again_and_who_does_so_brie
 }
 
 #[test]
-fn who_comes_in_again_or_for_the_first_time_takes_a_part() {
+fn a_machine_that_joins_or_returns_gets_work() {
     let machines = machines(0.1, 4);
     // The fourth worker joins later.
     let plan = planned(&machines[..4], "reuse", Relay::Off, false);
@@ -141,7 +141,7 @@ fn who_comes_in_again_or_for_the_first_time_takes_a_part() {
 }
 
 #[test]
-fn a_machine_or_a_link_that_is_slow_for_a_while_costs_time_and_nobody_is_lost() {
+fn a_temporarily_slow_machine_or_link_costs_time_but_is_not_lost() {
     let machines = machines(0.1, 3);
     let plan = planned(&machines, "reuse", Relay::Off, false);
     for text in ["busy:w1@0%..100%/4", "slow:w1@0%..100%/40"] {
@@ -152,7 +152,7 @@ fn a_machine_or_a_link_that_is_slow_for_a_while_costs_time_and_nobody_is_lost() 
 }
 
 #[test]
-fn every_strategy_ends_whoever_is_lost_and_the_primary_alone_ends_it_when_all_are() {
+fn every_strategy_ends_with_any_losses_and_the_primary_alone_finishes_without_workers() {
     let machines = machines(3.0, 4);
     let all = "kill:w1@10%,kill:w2@20%,kill:w3@30%,kill:w4@40%";
     for (strategy, relay, reproducible) in [
@@ -174,16 +174,16 @@ fn every_strategy_ends_whoever_is_lost_and_the_primary_alone_ends_it_when_all_ar
         for seed in 0..10 {
             let faults = Faults::timed_of(seed, &[1, 2, 3, 4], calm.seconds);
             assert_eq!(faults.check_timed(4), Ok(()));
-            let one = simulate_with(&plan, &machines, &Setting::measured(), &faults);
+            let one = simulate_with(&plan, &machines, &SimSetting::measured(), &faults);
             assert_eq!(one.failed, None, "{strategy}, {faults}");
-            let other = simulate_with(&plan, &machines, &Setting::measured(), &faults);
+            let other = simulate_with(&plan, &machines, &SimSetting::measured(), &faults);
             assert_eq!(one, other, "{strategy}, {faults}: the second run differs");
         }
     }
 }
 
 #[test]
-fn a_product_for_which_nobody_has_memory_any_more_fails_and_says_so() {
+fn a_product_that_fits_no_remaining_machine_fails_with_the_reason() {
     let mut machines = machines(1.0, 2);
     let plan = planned(&machines, "reuse", Relay::Off, false);
     machines[0].memory_bytes = 1000;
@@ -194,7 +194,7 @@ fn a_product_for_which_nobody_has_memory_any_more_fails_and_says_so() {
 }
 
 #[test]
-fn faults_that_have_no_time_to_tell_are_refused() {
+fn faults_that_the_timing_mode_does_not_support_are_refused() {
     for (text, workers, what) in [
         ("stall:w1@1s..", 3, "when a plan is timed"),
         ("cut:w1@1s", 3, "when a plan is timed"),

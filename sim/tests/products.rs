@@ -6,7 +6,7 @@ use bramble_matrix::DType;
 use bramble_plan::{
     LinkRate, Machine, PanelOrder, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize, decide,
 };
-use bramble_sim::{Setting, SimReport, simulate};
+use bramble_sim::{SimReport, SimSetting, simulate};
 
 fn machine(name: &str, threads: u32, gflops: f64, bytes_per_s: Option<f64>) -> Machine {
     Machine {
@@ -60,7 +60,7 @@ const STRATEGIES: [&str; 10] = [
 ];
 
 #[test]
-fn every_strategy_ends_and_moves_what_was_predicted() {
+fn every_strategy_ends_and_moves_the_predicted_bytes() {
     let mut machines = vec![machine("primary", 4, 40.0, None)];
     for at in 0..3 {
         machines.push(machine("worker", 1 + at, 5.0 + 3.0 * f64::from(at), Some(1e8 + 3e7 * f64::from(at))));
@@ -76,7 +76,7 @@ fn every_strategy_ends_and_moves_what_was_predicted() {
             let p = Problem { reads_c, sends_a, ..problem(997, 881, 1301) };
             let plan = planned(&p, cut, &machines, strategy, reproducible);
             for seed in 0..3 {
-                let setting = Setting { seed, steals: false, ..Setting::measured() };
+                let setting = SimSetting { seed, steals: false, ..SimSetting::measured() };
                 let report = simulate(&plan, &machines, &setting);
                 let off = report.bytes_off(&plan.predicted);
                 assert!(off < 0.01, "{strategy}: bytes are {off} off");
@@ -89,33 +89,33 @@ fn every_strategy_ends_and_moves_what_was_predicted() {
 }
 
 #[test]
-fn the_primary_alone_takes_what_its_operations_take() {
+fn the_primary_alone_takes_the_time_of_its_operations() {
     let machines = [machine("primary", 4, 40.0, None)];
     let p = problem(2048, 2048, 2048);
     let plan = planned(&p, TileSize::default(), &machines, "reuse", false);
-    let report = simulate(&plan, &machines, &Setting::measured());
+    let report = simulate(&plan, &machines, &SimSetting::measured());
     near(report.seconds, p.flops() / 40e9, 0.001);
     near(busy(&report), 4.0 * p.flops() / 40e9, 0.001);
     assert_eq!((report.bytes_sent(), report.bytes_received()), (0, 0));
 }
 
 #[test]
-fn a_slow_worker_takes_what_its_operations_take() {
+fn a_slow_worker_takes_the_time_of_its_operations() {
     let machines = [machine("primary", 1, 1.0, None), machine("worker", 2, 2.0, Some(1e9))];
     let p = problem(2048, 2048, 2048);
     let plan = planned(&p, TileSize::default(), &machines, "reuse", false);
-    let report = simulate(&plan, &machines, &Setting::ideal());
+    let report = simulate(&plan, &machines, &SimSetting::ideal());
     // The ends: the first panels and the last tile are on the link.
     let ends = (2.0 * 256.0 * 1024.0 * 8.0 + 256.0 * 256.0 * 8.0) / 1e9;
     near(report.seconds, p.flops() / 2e9 + ends, 0.01);
 }
 
 #[test]
-fn a_slow_link_takes_what_its_bytes_take() {
+fn a_slow_link_takes_the_time_of_its_bytes() {
     let machines = [machine("primary", 1, 1.0, None), machine("worker", 2, 1e4, Some(1e7))];
     let p = problem(2048, 2048, 2048);
     let plan = planned(&p, TileSize::default(), &machines, "reuse", false);
-    let report = simulate(&plan, &machines, &Setting::ideal());
+    let report = simulate(&plan, &machines, &SimSetting::ideal());
     // Both operands once; then the tiles of the last step, most of which return while it is still being sent.
     let (out, back) = (p.operand_bytes() / 1e7, p.result_bytes() / 1e7);
     assert!(report.seconds > out && report.seconds < out + 0.6 * back, "{} {out} {back}", report.seconds);
@@ -129,14 +129,14 @@ fn workers_share_the_primarys_network() {
     let mut machines = vec![machine("primary", 1, 1.0, None)];
     machines.extend((0..4).map(|_| machine("worker", 2, 1e4, Some(1e8))));
     let plan = planned(&p, TileSize::default(), &machines, "summa:2x2", false);
-    let shared = simulate(&plan, &machines, &Setting::ideal()).seconds;
-    let wide = Setting { primary_bytes_per_s: Some(4e8), ..Setting::ideal() };
+    let shared = simulate(&plan, &machines, &SimSetting::ideal()).seconds;
+    let wide = SimSetting { primary_bytes_per_s: Some(4e8), ..SimSetting::ideal() };
     near(shared / simulate(&plan, &machines, &wide).seconds, 4.0, 0.1);
     near(shared, 2.0 * p.operand_bytes() / 1e8, 0.2);
 }
 
 #[test]
-fn operands_leave_the_primary_once_where_workers_pass_them_on() {
+fn the_primary_sends_operands_once_if_workers_relay() {
     let p = problem(4096, 4096, 4096);
     let mut machines = vec![machine("primary", 1, 1.0, None)];
     machines.extend((0..8).map(|_| machine("worker", 2, 1e4, Some(1e8))));
@@ -146,7 +146,7 @@ fn operands_leave_the_primary_once_where_workers_pass_them_on() {
             let wish = PlanOptions { strategy, who: Preference::Workers, relay, ..PlanOptions::AUTO };
             let plan = decide(&p, TileSize::default(), &machines[0], &machines[1..], &wish).unwrap().plan;
             assert_eq!(plan.relay, relay == Relay::On, "{strategy:?}");
-            (simulate(&plan, &machines, &Setting::ideal()), plan.predicted)
+            (simulate(&plan, &machines, &SimSetting::ideal()), plan.predicted)
         };
         let ((alone, _), (relayed, predicted)) = (run(Relay::Off), run(Relay::On));
         let once = p.operand_bytes();
@@ -168,10 +168,10 @@ fn the_event_loop_and_the_threads_share_the_cores() {
     let mut machines = vec![machine("primary", 2, 20.0, None)];
     machines.extend((0..2).map(|_| Machine { shares_cores: true, ..machine("w", 2, 20.0, Some(2e9)) }));
     let plan = planned(&p, TileSize::default(), &machines, "reuse", false);
-    let seconds = simulate(&plan, &machines, &Setting::ideal()).seconds;
+    let seconds = simulate(&plan, &machines, &SimSetting::ideal()).seconds;
     // Four threads at 10 Gflop/s each on two cores.
     near(seconds, p.flops() / 20e9, 0.1);
-    assert!(simulate(&plan, &machines, &Setting::measured()).seconds > seconds);
+    assert!(simulate(&plan, &machines, &SimSetting::measured()).seconds > seconds);
 }
 
 #[test]
@@ -181,19 +181,19 @@ fn the_same_arguments_give_the_same_run() {
     machines.extend((1..6).map(|at| machine("w", at, 3.0 * f64::from(at), Some(1e8))));
     let plan = planned(&p, TileSize::default(), &machines, "cuboid", false);
     for seed in [0, 7] {
-        let setting = Setting { seed, ..Setting::measured() };
+        let setting = SimSetting { seed, ..SimSetting::measured() };
         assert_eq!(simulate(&plan, &machines, &setting), simulate(&plan, &machines, &setting));
     }
 }
 
 #[test]
-fn predictions_are_near_what_is_simulated() {
+fn predictions_are_near_simulated_times() {
     let mut machines = vec![machine("primary", 4, 40.0, None)];
     machines.extend((0..4).map(|at| machine("worker", 4, 12.0 + 4.0 * f64::from(at), Some(117e6))));
     for (m, n, k) in [(8192, 8192, 8192), (1000, 20_000, 3000), (512, 512, 65_536), (6000, 6000, 200)] {
         for strategy in ["naive", "row:4", "square:4", "reuse", "cuboid", "summa:2x2", "strassen:1"] {
             let plan = planned(&problem(m, n, k), TileSize::default(), &machines, strategy, false);
-            let simulated = simulate(&plan, &machines, &Setting::measured()).seconds;
+            let simulated = simulate(&plan, &machines, &SimSetting::measured()).seconds;
             let off = plan.predicted.seconds / simulated;
             assert!((0.8..1.25).contains(&off), "{m} x {n} x {k} by {strategy}: {off} of {simulated} s");
         }
@@ -211,7 +211,7 @@ fn one_slow(speed: f64, workers: usize, k: u64, strategy: &str) -> (SimReport, S
     let speeds = vec![1.0, speed];
     let sum = 24e9 * (workers as f64 - 1.0 + speed);
     let run = |steals| {
-        let setting = Setting { speeds: speeds.clone(), steals, ..Setting::measured() };
+        let setting = SimSetting { speeds: speeds.clone(), steals, ..SimSetting::measured() };
         simulate(&plan, &machines, &setting)
     };
     let (with, without) = (run(true), run(false));
@@ -220,7 +220,7 @@ fn one_slow(speed: f64, workers: usize, k: u64, strategy: &str) -> (SimReport, S
 }
 
 #[test]
-fn a_slow_machine_s_work_is_taken_over_and_all_are_done_at_the_same_time() {
+fn the_work_of_a_slow_machine_is_stolen_and_all_end_together() {
     for (speed, k, off) in [(0.5, 8192, 0.06), (0.25, 8192, 0.06), (0.1, 32_768, 0.06)] {
         let (with, without, ideal) = one_slow(speed, 4, k, "reuse");
         assert!(with.seconds < ideal * (1.0 + off), "{speed}: {} s, ideal {ideal}", with.seconds);
@@ -237,7 +237,7 @@ fn a_slow_machine_s_work_is_taken_over_and_all_are_done_at_the_same_time() {
 }
 
 #[test]
-fn machines_that_do_as_they_said_keep_their_work() {
+fn machines_with_their_stated_speed_keep_their_work() {
     let (with, without, _) = one_slow(1.0, 4, 8192, "reuse");
     assert!(with.moved.is_empty());
     assert_eq!(with.seconds, without.seconds);
@@ -263,7 +263,8 @@ fn every_strategy_ends_with_a_slow_machine_and_the_same_jobs() {
             let jobs: u64 = plan.predicted.machines.iter().map(|m| m.jobs).sum();
             for seed in 0..3 {
                 let speeds = vec![1.0, 1.0, 0.1];
-                let report = simulate(&plan, &machines, &Setting { seed, speeds, ..Setting::measured() });
+                let report =
+                    simulate(&plan, &machines, &SimSetting { seed, speeds, ..SimSetting::measured() });
                 // With Strassen's method every machine that has a panel computes its sums itself.
                 assert!(report.jobs == jobs || strategy.starts_with("strassen"), "{strategy}");
                 assert_eq!(report.tiles, plan.tiles(), "{strategy}");
@@ -282,7 +283,7 @@ fn four_equal(gflops: f64, bytes_per_s: f64) -> Vec<Machine> {
 }
 
 #[test]
-fn what_comes_home_in_other_orders_takes_as_long_as_was_predicted() {
+fn other_orders_of_panels_take_the_predicted_time() {
     // (n, Gflop/s, bytes/s, the order, time against the longer of computing and sending)
     let cases = [
         (16_384, 43.0, 119e6, PanelOrder::Ending(8), 1.04),
@@ -300,7 +301,7 @@ fn what_comes_home_in_other_orders_takes_as_long_as_was_predicted() {
         };
         let plan = decide(&p, TileSize::default(), &machines[0], &machines[1..], &wish).unwrap().plan;
         assert_eq!(plan.members[0].shares[0].order, order, "{n}, {bytes_per_s}");
-        let report = simulate(&plan, &machines, &Setting::measured());
+        let report = simulate(&plan, &machines, &SimSetting::measured());
         let sends_s = (n * n * 2 * 4) as f64 / bytes_per_s;
         let bound_s = (p.flops() / (4.0 * gflops * 1e9)).max(sends_s);
         assert!(report.seconds < most * bound_s, "{n}, {bytes_per_s}: {} of {bound_s}", report.seconds);

@@ -55,7 +55,7 @@ fn all(seeds: u64) -> Vec<Outcome> {
 }
 
 #[test]
-fn whatever_goes_wrong_c_is_the_product_or_nobody_could_make_it() {
+fn with_any_faults_c_is_right_or_no_machine_could_finish_it() {
     let found = all(SEEDS);
     let (right, failed): (Vec<Outcome>, Vec<Outcome>) = found.into_iter().partition(|o| o.result.is_ok());
     assert!(failed.is_empty(), "{}", told(failed));
@@ -93,7 +93,7 @@ fn whatever_goes_wrong_c_is_the_product_or_nobody_could_make_it() {
 
 /// Seeds that once failed: number, faults (`-` for its own, or `none`), and the failure.
 #[test]
-fn what_once_went_wrong_does_not() {
+fn seeds_that_once_failed_pass() {
     let lines = include_str!("seeds.txt").lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     let mut count = 0;
     for line in lines {
@@ -115,7 +115,7 @@ fn what_once_went_wrong_does_not() {
 }
 
 #[test]
-fn a_trial_is_the_same_twice_and_another_with_other_faults() {
+fn a_trial_is_reproducible_and_depends_on_its_faults() {
     for seed in 0..20 {
         let scenario = Scenario::of(seed);
         let first = outcome(scenario.clone()).result.unwrap();

@@ -7,7 +7,7 @@
 //! rate of each direction is shown after its first megabyte, so never for a run without links that move bytes.
 
 use crate::quantity::{bytes, seconds};
-use bramble_primary::Progress;
+use bramble_primary::ProductProgress;
 
 /// Resolution of the bar.
 pub(crate) const PARTS: u64 = 1000;
@@ -34,7 +34,7 @@ pub(crate) struct BarState {
 
 impl ProgressMeter {
     /// The bar for a state of the run.
-    pub(crate) fn shown(&mut self, state: &Progress) -> BarState {
+    pub(crate) fn shown(&mut self, state: &ProductProgress) -> BarState {
         let elapsed_s = state.elapsed.as_secs_f64();
         let fraction = state.fraction.clamp(0.0, 1.0);
         let (fraction_then, elapsed_then_s) = *self.first.get_or_insert((fraction, elapsed_s));
@@ -69,10 +69,18 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn state(fraction: f64, seconds: f64) -> Progress {
+    fn state(fraction: f64, seconds: f64) -> ProductProgress {
         let tiles_done = (fraction * 100.0) as u64;
         let elapsed = Duration::from_secs_f64(seconds);
-        Progress { tiles_done, tiles: 100, fraction, flops: 1e12, bytes_sent: 0, bytes_received: 0, elapsed }
+        ProductProgress {
+            tiles_done,
+            tiles: 100,
+            fraction,
+            flops: 1e12,
+            bytes_sent: 0,
+            bytes_received: 0,
+            elapsed,
+        }
     }
 
     #[test]
@@ -95,11 +103,14 @@ mod tests {
         for (tiles, done, fraction) in
             [(0, 0, 0.0), (0, 0, 1.0), (4, 0, 1.0), (4, 3, 1.5), (4, 3, f64::NAN), (4, 1, 0.2)]
         {
-            let state = Progress { tiles, tiles_done: done, ..state(fraction, 5.0) };
+            let state = ProductProgress { tiles, tiles_done: done, ..state(fraction, 5.0) };
             let shown = meter.shown(&state);
             assert!(shown.position < PARTS && !shown.text.contains("left"), "{shown:?}");
         }
-        assert_eq!(meter.shown(&Progress { tiles: 4, tiles_done: 4, ..state(0.99, 6.0) }).position, PARTS);
+        assert_eq!(
+            meter.shown(&ProductProgress { tiles: 4, tiles_done: 4, ..state(0.99, 6.0) }).position,
+            PARTS
+        );
     }
 
     #[test]
@@ -119,7 +130,7 @@ mod tests {
     fn rates_of_links_are_shown_where_bytes_move() {
         let mut meter = ProgressMeter::default();
         meter.shown(&state(0.0, 0.0));
-        let moving = |bytes_sent| Progress { bytes_sent, bytes_received: 0, ..state(0.1, 0.5) };
+        let moving = |bytes_sent| ProductProgress { bytes_sent, bytes_received: 0, ..state(0.1, 0.5) };
         assert!(!meter.shown(&moving(999_999)).text.contains("out"));
         let text = meter.shown(&moving(50_000_000)).text;
         assert!(text.ends_with("  100.00 MB/s out"), "{text}");

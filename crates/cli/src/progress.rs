@@ -5,7 +5,9 @@ use crate::args::MultiplyArgs;
 use crate::meter::{PARTS, ProgressMeter};
 use crate::quantity::{counted, seconds};
 use bramble_plan::Decision;
-use bramble_primary::{PrimaryError, ProductObserver, Progress as State, RelayReport, Resumed, Unreachable};
+use bramble_primary::{
+    PrimaryError, ProductObserver, ProductProgress as State, RelayReport, Resumed, Unreachable,
+};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::RefCell;
 use std::io::IsTerminal;

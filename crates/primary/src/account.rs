@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Progress of a product.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Progress {
+pub struct ProductProgress {
     /// Tiles of C that are committed.
     pub tiles_done: u64,
     /// Tiles of C.

@@ -42,8 +42,8 @@ pub(crate) fn memory_rate(
     let (in_a, in_b) =
         (problem.m as f64 * problem.k as f64 * size, problem.k as f64 * problem.n as f64 * size);
     let rate = match problem.result_bytes() > in_a.max(in_b) {
-        true => written(output, threads),
-        false => read(if in_a >= in_b { a } else { b }, threads),
+        true => write_rate(output, threads),
+        false => read_rate(if in_a >= in_b { a } else { b }, threads),
     }?;
     let once = if is_one_file(a, b) { bytes - in_a.min(in_b) } else { bytes };
     let times = bytes / once;
@@ -101,7 +101,12 @@ impl Pieces {
 
 /// The rate at which threads touch pieces; `touch` touches one. The mean is taken over the last of `parts` equal parts of each
 /// thread's pieces.
-fn timed(pieces: Pieces, threads: usize, parts: usize, touch: impl Fn(u64) + Sync) -> Option<MemoryRate> {
+fn touch_rate(
+    pieces: Pieces,
+    threads: usize,
+    parts: usize,
+    touch: impl Fn(u64) + Sync,
+) -> Option<MemoryRate> {
     let bytes = pieces.bytes_each() as f64;
     let one_thread = |own: std::ops::Range<u64>| {
         let began = Instant::now();
@@ -132,11 +137,11 @@ fn timed(pieces: Pieces, threads: usize, parts: usize, touch: impl Fn(u64) + Syn
     (mean > 0.0).then_some(MemoryRate { bytes_per_s: mean, most_bytes_per_s: most.max(mean) })
 }
 
-fn read(matrix: &Matrix, threads: usize) -> Option<MemoryRate> {
+fn read_rate(matrix: &Matrix, threads: usize) -> Option<MemoryRate> {
     let shape = matrix.shape();
     let whole = matrix.lines(Rect::new(Span::new(0, shape.rows), Span::new(0, shape.cols)))?;
     let pieces = Pieces::of(whole.lines as u64, whole.line_bytes as u64);
-    timed(pieces, threads, 1, |piece| {
+    touch_rate(pieces, threads, 1, |piece| {
         let (lines, part) = pieces.at(piece);
         for line in lines.start..lines.end {
             let bytes = &whole.line(to_index(line))[to_index(part.start)..to_index(part.end)];
@@ -146,11 +151,11 @@ fn read(matrix: &Matrix, threads: usize) -> Option<MemoryRate> {
     })
 }
 
-fn written(output: &Output, threads: usize) -> Option<MemoryRate> {
+fn write_rate(output: &Output, threads: usize) -> Option<MemoryRate> {
     let (shape, size) = (output.shape(), output.dtype().size_bytes() as u64);
     let pieces = Pieces::of(shape.rows, shape.cols * size);
     // The first pages of a new file cost up to a hundred times as much as later ones, until the system detects their order.
-    timed(pieces, threads, 4, |piece| {
+    touch_rate(pieces, threads, 4, |piece| {
         let (rows, part) = pieces.at(piece);
         let mut lent = output.lease(Rect::new(rows, Span::new(part.start / size, part.end / size)));
         let lines = lent.lines();
@@ -169,7 +174,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn pieces_of_all_threads_are_apart_and_inside_the_matrix() {
+    fn pieces_of_all_threads_are_disjoint_and_inside_the_matrix() {
         for (lines, line_bytes) in
             [(1, 160_000_000), (2_000_000, 64), (8000, 64_000), (3, 9_000_001), (40_000, 800)]
         {

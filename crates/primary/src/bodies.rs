@@ -50,7 +50,7 @@ impl Bodies {
             return Ok(Body::Leased(Box::new(TileRows::new(lent))));
         }
         if piece.which == Which::Sum {
-            return sum_so_far(&piece, output);
+            return current_sum(&piece, output);
         }
         if message.head.matrices.last().is_some_and(|m| m.source == Source::Generated) {
             return Ok(self.generated(&piece));
@@ -111,21 +111,21 @@ impl Bodies {
             read_by_rows(matrix, piece.rect, buffer.bytes_mut())?;
         }
         let (lines, _) = matrix.layout().lines(piece.rect.shape());
-        let lines = here(if as_it_lies { lines } else { piece.rect.rows.len() });
+        let lines = to_index(if as_it_lies { lines } else { piece.rect.rows.len() });
         let line_bytes = piece.bytes / lines.max(1);
         Ok(SharedRegion::new(Arc::new(buffer), 0, line_bytes, line_bytes, lines))
     }
 }
 
 /// A dimension of a piece, as an index into memory.
-fn here(side: u64) -> usize {
+fn to_index(side: u64) -> usize {
     usize::try_from(side).unwrap_or_else(|_| panic!("a piece with {side} lines is said to be in memory"))
 }
 
 /// Reads a rectangle of a column-major matrix as rows.
 fn read_by_rows(matrix: &Matrix, rect: Rect, dst: &mut [u8]) -> Result<(), MatrixError> {
     let size = matrix.dtype().size_bytes();
-    let (rows, cols) = (here(rect.rows.len()), here(rect.cols.len()));
+    let (rows, cols) = (to_index(rect.rows.len()), to_index(rect.cols.len()));
     let mut columns = Buffer::zeroed(dst.len())?;
     matrix.read_block(rect, columns.bytes_mut())?;
     for (j, column) in columns.bytes().chunks_exact((rows * size).max(1)).enumerate() {
@@ -147,19 +147,21 @@ fn copy_old(old: &Matrix, lent: &mut TileLease) -> Result<(), MatrixError> {
         read_by_rows(old, rect, rows.bytes_mut())?;
     }
     let line_bytes = lent.line_bytes().max(1);
-    for (line, row) in lent.lines_mut(0..here(rect.rows.len())).zip(rows.bytes().chunks_exact(line_bytes)) {
+    for (line, row) in lent.lines_mut(0..to_index(rect.rows.len())).zip(rows.bytes().chunks_exact(line_bytes))
+    {
         line.copy_from_slice(row);
     }
     Ok(())
 }
 
 /// A copy of a sum in C, for a worker that continues it.
-fn sum_so_far(piece: &Piece, output: &Output) -> Result<Body, MatrixError> {
+fn current_sum(piece: &Piece, output: &Output) -> Result<Body, MatrixError> {
     let mut lent = output.lease(piece.rect);
     let mut buffer = Buffer::zeroed(piece.bytes)?;
     let line_bytes = lent.line_bytes().max(1);
-    for (line, row) in
-        lent.lines_mut(0..here(piece.rect.rows.len())).zip(buffer.bytes_mut().chunks_exact_mut(line_bytes))
+    for (line, row) in lent
+        .lines_mut(0..to_index(piece.rect.rows.len()))
+        .zip(buffer.bytes_mut().chunks_exact_mut(line_bytes))
     {
         row.copy_from_slice(line);
     }

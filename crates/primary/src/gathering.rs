@@ -61,7 +61,7 @@ pub(crate) async fn gather(
     }
     let kernel = has_one_kernel.then(|| local.welcome.kernel.clone());
     let may_compute: Vec<&Session> = std::iter::once(&local).chain(&workers).collect();
-    let (rules, wish) = levels::considered(&may_compute, problem.dtype, request.wish)?;
+    let (rules, wish) = levels::adapt_wish(&may_compute, problem.dtype, request.wish)?;
     let credits = request.credits.unwrap_or(u64::MAX);
     let kernels = AllowedKernels { same: kernel, dtype: problem.dtype, rules: rules.clone() };
     let join_source = later.map(|ends| JoinSource { ends, opening, session, credits, kernels });

@@ -116,7 +116,7 @@ impl Inspector {
         let find = move || -> Result<(TileDigests, ProvenWrong), MatrixError> {
             let mut proven_wrong: ProvenWrong = plan.tile_at(fault.row, fault.col).into_iter().collect();
             let tiles = match plan.strategy.levels {
-                0 => this.wrong(&c, &plan, round, &mut proven_wrong)?,
+                0 => this.locate_tiles(&c, &plan, round, &mut proven_wrong)?,
                 _ => cell(&plan, &fault),
             };
             Ok((tile_digests(&c, &plan, tiles)?, proven_wrong))
@@ -157,7 +157,7 @@ impl Inspector {
     }
 
     /// Locates the wrong tiles of a plan without levels, which has one grid.
-    fn wrong(
+    fn locate_tiles(
         &self,
         c: &Matrix,
         plan: &Plan,

@@ -14,17 +14,17 @@ use bramble_plan::{Grid, PlanOptions};
 /// The rules by which a machine's kernel cuts products. `kernel` is the name from its welcome, possibly followed by a space and
 /// what its bits depend on. `None` for classical and unknown kernels.
 pub(crate) fn rules(kernel: &str, dtype: DType) -> Option<Winograd> {
-    of_kernel(kernel.split(' ').next().unwrap_or_default(), dtype)
+    rules_by_name(kernel.split(' ').next().unwrap_or_default(), dtype)
 }
 
 /// The same for a kernel by its option name.
-pub(crate) fn of_kernel(name: &str, dtype: DType) -> Option<Winograd> {
+pub(crate) fn rules_by_name(name: &str, dtype: DType) -> Option<Winograd> {
     name.parse::<Choice>().ok()?.levels(dtype).filter(|_| dtype.is_float())
 }
 
 /// The rules of all kernels among machines that may compute, and the wish, adapted to them. Refuses wishes that these kernels
 /// cannot meet.
-pub(crate) fn considered(
+pub(crate) fn adapt_wish(
     sessions: &[&Session],
     dtype: DType,
     wish: PlanOptions,
@@ -53,7 +53,11 @@ pub(crate) fn considered(
 }
 
 /// Refuses a machine that joins with a Strassen kernel whose rules the check of C does not allow for.
-pub(crate) fn expected(session: &Session, dtype: DType, known: &[Winograd]) -> Result<(), PrimaryError> {
+pub(crate) fn check_joining_kernel(
+    session: &Session,
+    dtype: DType,
+    known: &[Winograd],
+) -> Result<(), PrimaryError> {
     match rules(&session.welcome.kernel, dtype) {
         Some(found) if !known.contains(&found) => Err(PrimaryError::Failed(format!(
             "{} computes with the kernel {}, which no machine had when the product began: its results could not be checked",
@@ -64,7 +68,7 @@ pub(crate) fn expected(session: &Session, dtype: DType, known: &[Winograd]) -> R
 }
 
 /// The levels inside tiles that the check has to allow for.
-pub(crate) fn tiles(rules: &[Winograd], grid: Option<&Grid>) -> Vec<TileLevels> {
+pub(crate) fn tile_levels(rules: &[Winograd], grid: Option<&Grid>) -> Vec<TileLevels> {
     let of = |grid: &Grid| {
         let (tile_rows, tile_cols, depth) = (grid.tile_rows, grid.tile_cols, grid.depth);
         let tiles = rules.iter().map(move |rules| TileLevels { tile_rows, tile_cols, depth, rules: *rules });
@@ -78,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_read_from_what_machines_say() {
+    fn rules_are_parsed_from_kernel_names() {
         let cutoff = |kernel: &str| rules(kernel, DType::F32).map(|rules| rules.cutoff);
         assert_eq!(cutoff("strassen:simd:300 without fused multiply-add"), Some(300));
         assert_eq!(cutoff("strassen:blis"), Some(bramble_kernel::cutoff(DType::F32)));

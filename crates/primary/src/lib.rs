@@ -31,12 +31,12 @@ mod strassen;
 mod survey;
 
 pub use account::{
-    IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, Progress, RelayReport, Report, ThreadUse,
-    Unreachable, VerifyReport, WrongTiles,
+    IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, ProductProgress, RelayReport, Report,
+    ThreadUse, Unreachable, VerifyReport, WrongTiles,
 };
 pub use error::PrimaryError;
 pub use neighbours::SecretSource;
 pub use product::{Finished, MachineLink, MachineLinks, ProductObserver, Request, multiply, prepare_resume};
 pub use resume::Resumed;
 pub use stop::Stop;
-pub use survey::{Survey, Surveyed, survey, welcomed};
+pub use survey::{Survey, Surveyed, survey, wait_for_welcomes};

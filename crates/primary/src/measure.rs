@@ -33,7 +33,7 @@ const SLOW: Duration = Duration::from_secs(1);
 const ROW: u64 = 8;
 /// About how long all links transfer when they are measured at once.
 const TOGETHER: Duration = Duration::from_millis(40);
-/// Number of rounds, at most, in which links are measured by themselves; beyond this many links, several are measured at a time.
+/// Links up to this number are measured one at a time; of more, a part of 1/`FEW` at a time.
 const FEW: usize = 16;
 
 /// Bytes a second of all links together, and the errors of links that failed.
@@ -48,11 +48,11 @@ pub(crate) async fn measure(sessions: &mut Vec<Session>) -> Result<Measured, Pri
         async move {
             // The semaphore is never closed.
             let _turn = turns.acquire().await;
-            by_itself(session).await
+            measure_one(session).await
         }
     };
     let mut failed = Vec::new();
-    for session in all(std::mem::take(sessions), each).await? {
+    for session in for_all(std::mem::take(sessions), each).await? {
         match session {
             Ok(session) => sessions.push(session),
             Err(e) => failed.push(e),
@@ -63,7 +63,7 @@ pub(crate) async fn measure(sessions: &mut Vec<Session>) -> Result<Measured, Pri
         if sessions.iter().filter(|s| s.rate.is_some()).count() < 2 {
             return Ok((None, failed));
         }
-        let rate = together(sessions, &mut failed).await?;
+        let rate = measure_together(sessions, &mut failed).await?;
         if warm {
             best = Some(best.map_or(rate, |best| best.max(rate)));
         }
@@ -72,7 +72,7 @@ pub(crate) async fn measure(sessions: &mut Vec<Session>) -> Result<Measured, Pri
 }
 
 /// Runs `each` for all sessions concurrently; returns the results in their order.
-async fn all<F, T>(sessions: Vec<Session>, each: impl Fn(Session) -> F) -> Result<Vec<T>, PrimaryError>
+async fn for_all<F, T>(sessions: Vec<Session>, each: impl Fn(Session) -> F) -> Result<Vec<T>, PrimaryError>
 where
     F: Future<Output = T> + 'static,
     T: 'static,
@@ -86,7 +86,7 @@ where
 }
 
 /// Round trip of an empty ping (best of four), then bytes a second with a large one.
-async fn by_itself(mut session: Session) -> Result<Session, PrimaryError> {
+async fn measure_one(mut session: Session) -> Result<Session, PrimaryError> {
     if session.link.shares_memory {
         return Ok(session);
     }
@@ -96,7 +96,10 @@ async fn by_itself(mut session: Session) -> Result<Session, PrimaryError> {
 }
 
 /// All links at once, each with as many bytes as it can carry in `TOGETHER`; returns bytes a second of all.
-async fn together(sessions: &mut Vec<Session>, failed: &mut Vec<PrimaryError>) -> Result<f64, PrimaryError> {
+async fn measure_together(
+    sessions: &mut Vec<Session>,
+    failed: &mut Vec<PrimaryError>,
+) -> Result<f64, PrimaryError> {
     let began = Instant::now();
     let each = |mut session: Session| async move {
         let Some(rate) = session.rate else { return (0, Ok(session)) };
@@ -116,7 +119,7 @@ async fn together(sessions: &mut Vec<Session>, failed: &mut Vec<PrimaryError>) -
     };
     let (mut bytes, mut waited) = (0, Duration::ZERO);
     let trips = sessions.iter().filter_map(|s| s.rate).map(|r| r.round_trip_s).fold(0.0, f64::max);
-    for (count, session) in all(std::mem::take(sessions), each).await? {
+    for (count, session) in for_all(std::mem::take(sessions), each).await? {
         bytes += count;
         waited = waited.max(began.elapsed());
         match session {
@@ -138,7 +141,7 @@ async fn in_time<T>(
         Ok(Err(why)) => Err(unreachable(why)),
         Err(_) => {
             let why = format!(
-                "{} KiB take more than {} s to it; check its network",
+                "sending {} KiB to it takes more than {} s; check its network",
                 bytes >> 10,
                 DEADLINE.as_secs()
             );
@@ -148,10 +151,10 @@ async fn in_time<T>(
 }
 
 async fn rate(link: &mut Link) -> Result<(LinkRate, ClockSample), String> {
-    let (mut round_trip, mut clock) = asked(link, 0, 0).await?;
+    let (mut round_trip, mut clock) = timed_ping(link, 0, 0).await?;
     for nonce in 1..4 {
-        let (trip, sample) = asked(link, nonce, 0).await?;
-        (round_trip, clock) = (round_trip.min(trip), ClockSample::better(Some(clock), sample));
+        let (trip, sample) = timed_ping(link, nonce, 0).await?;
+        (round_trip, clock) = (round_trip.min(trip), ClockSample::more_accurate(Some(clock), sample));
     }
     let mut first = ping(link, 4, FIRST_BYTES).await?;
     if first > round_trip + QUICK / 8 {
@@ -160,11 +163,11 @@ async fn rate(link: &mut Link) -> Result<(LinkRate, ClockSample), String> {
     }
     let (bytes, best) = match first.saturating_sub(round_trip) {
         over if over > SLOW => (FIRST_BYTES, first),
-        over if over > QUICK => (FIRST_BYTES, steady(link, FIRST_BYTES).await?),
-        _ => (CHUNK_BYTES_MAX, steady(link, CHUNK_BYTES_MAX).await?),
+        over if over > QUICK => (FIRST_BYTES, best_ping(link, FIRST_BYTES).await?),
+        _ => (CHUNK_BYTES_MAX, best_ping(link, CHUNK_BYTES_MAX).await?),
     };
-    let (bytes, best) = match bytes == CHUNK_BYTES_MAX && says_little(best, round_trip) {
-        true => (to_u64(bytes) * ROW, row(link, 16).await?.min(row(link, 16 + ROW).await?)),
+    let (bytes, best) = match bytes == CHUNK_BYTES_MAX && is_too_short(best, round_trip) {
+        true => (to_u64(bytes) * ROW, time_row(link, 16).await?.min(time_row(link, 16 + ROW).await?)),
         false => (to_u64(bytes), best),
     };
     let bytes_per_s = nearest_f64(bytes) / seconds(best, round_trip);
@@ -172,7 +175,7 @@ async fn rate(link: &mut Link) -> Result<(LinkRate, ClockSample), String> {
 }
 
 /// Whether a ping's bytes are the smaller part of its time.
-fn says_little(took: Duration, round_trip: Duration) -> bool {
+fn is_too_short(took: Duration, round_trip: Duration) -> bool {
     took < round_trip * 2
 }
 
@@ -183,36 +186,36 @@ fn seconds(took: Duration, round_trip: Duration) -> f64 {
 }
 
 /// Time for several bodies in a row, until the last is answered.
-async fn row(link: &mut Link, first: u64) -> Result<Duration, String> {
+async fn time_row(link: &mut Link, first: u64) -> Result<Duration, String> {
     let began = Instant::now();
     for nonce in first..first + ROW {
-        ask(link, nonce, CHUNK_BYTES_MAX).await?;
+        send_ping(link, nonce, CHUNK_BYTES_MAX).await?;
     }
     for nonce in first..first + ROW {
-        answer(link, nonce).await?;
+        receive_pong(link, nonce).await?;
     }
     Ok(began.elapsed())
 }
 
 /// The better of two pings that follow an unmeasured one of the same size.
-async fn steady(link: &mut Link, bytes: usize) -> Result<Duration, String> {
+async fn best_ping(link: &mut Link, bytes: usize) -> Result<Duration, String> {
     ping(link, 6, bytes).await?;
     Ok(ping(link, 7, bytes).await?.min(ping(link, 8, bytes).await?))
 }
 
 async fn ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<Duration, String> {
-    Ok(asked(link, nonce, bytes).await?.0)
+    Ok(timed_ping(link, nonce, bytes).await?.0)
 }
 
 /// Duration of a ping, and the clock sample from its answer.
-async fn asked(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Duration, ClockSample), String> {
-    let (began, asked_ns) = ask(link, nonce, bytes).await?;
-    let pong = answer(link, nonce).await?;
+async fn timed_ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Duration, ClockSample), String> {
+    let (began, asked_ns) = send_ping(link, nonce, bytes).await?;
+    let pong = receive_pong(link, nonce).await?;
     Ok((began.elapsed(), ClockSample::of(asked_ns, clock_ns(), pong.clock_ns)))
 }
 
 /// Sends a ping; returns when that began, on both clocks.
-async fn ask(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Instant, u64), String> {
+async fn send_ping(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Instant, u64), String> {
     let body = match bytes {
         0 => Body::Empty,
         _ => Body::Shared(SharedRegion::whole(Arc::new(vec![0u8; bytes]))),
@@ -224,7 +227,7 @@ async fn ask(link: &mut Link, nonce: u64, bytes: usize) -> Result<(Instant, u64)
 }
 
 /// Waits for the answer to a ping.
-async fn answer(link: &mut Link, nonce: u64) -> Result<Pong, String> {
+async fn receive_pong(link: &mut Link, nonce: u64) -> Result<Pong, String> {
     let answer = link.receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
     let kind = Kind::from_code(answer.kind).map_err(|e| e.0)?;
     let wrong = || format!("it answered a ping with {kind:?}");
@@ -243,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_bounded_by_what_was_timed() {
+    fn a_rate_is_bounded_by_the_time_measured() {
         let us = Duration::from_micros;
         // A time much longer than the round trip: the difference counts.
         assert_eq!(seconds(us(1000), us(100)), 900e-6);
@@ -253,7 +256,9 @@ mod tests {
         assert_eq!(seconds(Duration::ZERO, us(1)), 1e-6);
         // In such cases a megabyte is too short to measure.
         assert!(
-            says_little(us(100), us(150)) && says_little(us(299), us(150)) && !says_little(us(300), us(150))
+            is_too_short(us(100), us(150))
+                && is_too_short(us(299), us(150))
+                && !is_too_short(us(300), us(150))
         );
     }
 }

@@ -178,7 +178,7 @@ async fn establish_links(
     let busy = unready.clone();
     let introductions =
         Rc::new(RefCell::new(Introductions { pairs, inboxes, unready: unready.clone(), busy }));
-    introductions.borrow().tell_listeners();
+    introductions.borrow().introduce_listeners();
     let mut attending = JoinSet::new();
     let mut dead = vec![None; sessions.len()];
     let mut slots: Vec<Option<Session>> = sessions.into_iter().map(Some).collect();
@@ -188,7 +188,7 @@ async fn establish_links(
         attending.spawn_local(async move {
             let ended = serve_member(&mut session, member, frames, &introductions).await;
             if ended.is_err() {
-                introductions.borrow_mut().gone(member);
+                introductions.borrow_mut().member_lost(member);
             }
             (member, session, ended.err())
         });
@@ -211,19 +211,19 @@ async fn serve_member(
 ) -> Result<(), String> {
     let (sender, receiver) = (&mut session.link.sender, &mut session.link.receiver);
     let reading = async {
-        while !introductions.borrow().has_said_all(member) {
+        while !introductions.borrow().has_reported_all(member) {
             let arrived = receiver.receive(&mut NoBodies).await.map_err(|e| e.to_string())?;
             match Kind::from_code(arrived.kind).map_err(|e| e.0)? {
-                Kind::Pong => introductions.borrow_mut().ready(member),
+                Kind::Pong => introductions.borrow_mut().member_ready(member),
                 Kind::Reached => {
                     let reached = Reached::decode(&arrived.head).map_err(|e| e.0)?;
-                    introductions.borrow_mut().said(member, reached);
+                    introductions.borrow_mut().link_reported(member, reached);
                 }
                 Kind::Error => return Err(decode_error(&arrived.head).map_err(|e| e.0)?),
                 other => return Err(format!("it was introduced to others and answered with {other:?}")),
             }
         }
-        introductions.borrow_mut().has_said(member);
+        introductions.borrow_mut().member_done(member);
         Ok(())
     };
     let writing = async {
@@ -239,7 +239,7 @@ async fn serve_member(
         }
         let deadline = WELCOME_DEADLINE + NEIGHBOURS_DEADLINE;
         tokio::time::sleep(deadline).await;
-        if !introductions.borrow().has_said_all(member) {
+        if !introductions.borrow().has_reported_all(member) {
             return format!("it did not report within {} s which workers it reaches", deadline.as_secs());
         }
         // The delay is another member's; this task ends together with that member's.
@@ -288,7 +288,7 @@ impl Introductions {
         }
     }
 
-    fn tell(&self, pair: &Pair, member: usize) {
+    fn send_introduction(&self, pair: &Pair, member: usize) {
         if let Some(neighbour) = pair.neighbour(member) {
             self.send(member, Kind::Neighbour, neighbour.encode());
         }
@@ -299,13 +299,13 @@ impl Introductions {
     }
 
     /// Sends the listeners their orders, and pings all to learn when they have read them.
-    fn tell_listeners(&self) {
-        self.pairs.iter().for_each(|pair| self.tell(pair, pair.listener.member));
+    fn introduce_listeners(&self) {
+        self.pairs.iter().for_each(|pair| self.send_introduction(pair, pair.listener.member));
         self.ping_all(0);
     }
 
     /// A member has answered its ping. After the last answer the diallers get their orders.
-    fn ready(&mut self, member: usize) {
+    fn member_ready(&mut self, member: usize) {
         let before = self.unready.len();
         self.unready.retain(|other| *other != member);
         if before == 0 || !self.unready.is_empty() {
@@ -317,13 +317,16 @@ impl Introductions {
                 pair.dialler.says = Some(Err(why.clone()));
             }
         }
-        self.pairs.iter().filter(|p| p.dialler.says.is_none()).for_each(|p| self.tell(p, p.dialler.member));
+        self.pairs
+            .iter()
+            .filter(|p| p.dialler.says.is_none())
+            .for_each(|p| self.send_introduction(p, p.dialler.member));
         // A member that has nothing to dial answers this ping instead.
         self.ping_all(1);
     }
 
     /// A member reports whether it has a link with another. If not, the other worker need not wait, and drops its end.
-    fn said(&mut self, member: usize, reached: Reached) {
+    fn link_reported(&mut self, member: usize, reached: Reached) {
         let Reached { peer, is_there, why } = reached;
         let other = usize::try_from(peer).unwrap_or(usize::MAX);
         let all_told = self.unready.is_empty();
@@ -335,18 +338,18 @@ impl Introductions {
         own.says = Some(if is_there { Ok(()) } else { Err(why) });
         // A dialler without orders will not get any, so it needs no message.
         if !is_there && all_told && !matches!(others.says, Some(Err(_))) {
-            self.part(other, member);
+            self.send_parted(other, member);
         }
     }
 
     /// Whether a member has reported all its pairs.
-    fn has_said_all(&self, member: usize) -> bool {
+    fn has_reported_all(&self, member: usize) -> bool {
         let silent = |side: &PairSide| side.says.is_none();
         !self.unready.contains(&member) && !self.pairs.iter().filter_map(|p| p.side(member)).any(silent)
     }
 
     /// A member is lost: its pairs count as failed.
-    fn gone(&mut self, member: usize) {
+    fn member_lost(&mut self, member: usize) {
         if let Some(inbox) = self.inboxes.get_mut(member) {
             *inbox = None;
         }
@@ -361,13 +364,13 @@ impl Introductions {
                 waiting.push(other.member);
             }
         }
-        waiting.into_iter().for_each(|other| self.part(other, member));
-        self.ready(member);
-        self.has_said(member);
+        waiting.into_iter().for_each(|other| self.send_parted(other, member));
+        self.member_ready(member);
+        self.member_done(member);
     }
 
     /// A member has reported all its pairs; after the last member, nothing more is sent.
-    fn has_said(&mut self, member: usize) {
+    fn member_done(&mut self, member: usize) {
         self.busy.retain(|other| *other != member);
         if self.busy.is_empty() {
             self.inboxes.clear();
@@ -375,7 +378,7 @@ impl Introductions {
     }
 
     /// Tells a member that its link with another has failed.
-    fn part(&self, member: usize, other: usize) {
+    fn send_parted(&self, member: usize, other: usize) {
         if let Ok(peer) = u32::try_from(other) {
             self.send(member, Kind::Reached, Reached { peer, is_there: false, why: String::new() }.encode());
         }

@@ -75,7 +75,7 @@ pub(crate) async fn open(end: MachineLink, opening: &Opening, session: u32) -> R
             // The plan must not use more than was asked for.
             welcome.memory_bytes = welcome.memory_bytes.min(opening.memory_bytes);
             let name = if link.shares_memory { welcome.name.clone() } else { peer };
-            let door = door(&link, welcome.port, was_dialled);
+            let door = worker_address(&link, welcome.port, was_dialled);
             Ok(Session { link, welcome, rate: None, name, clock: None, door, was_dialled })
         }
     }
@@ -83,7 +83,7 @@ pub(crate) async fn open(end: MachineLink, opening: &Opening, session: u32) -> R
 
 /// The address at which other workers can dial a worker, if it takes links from workers at all. An address that the primary has
 /// dialled itself is preferred to the worker's port: a forwarded port may lie before it.
-fn door(link: &Link, port: u16, was_dialled: bool) -> Option<SocketAddr> {
+fn worker_address(link: &Link, port: u16, was_dialled: bool) -> Option<SocketAddr> {
     let there = link.addresses.filter(|_| port != 0)?.there;
     Some(if was_dialled { there } else { SocketAddr::new(there.ip(), port) })
 }

@@ -31,7 +31,7 @@ struct PendingResult {
 
 /// All such results.
 #[derive(Default)]
-pub(crate) struct PartialSums {
+pub(crate) struct PendingResults {
     all: BTreeMap<Key, PendingResult>,
     spare: Vec<Buffer>,
     /// Bytes of partial sums; staged tiles are not counted.
@@ -39,7 +39,7 @@ pub(crate) struct PartialSums {
     bytes_max: usize,
 }
 
-impl PartialSums {
+impl PendingResults {
     /// The buffer of a result of `bytes` bytes, for its next rows.
     pub(crate) fn take(&mut self, key: Key, bytes: usize, is_staged: bool) -> Result<Buffer, MatrixError> {
         if let Some(buffer) = self.all.get_mut(&key).and_then(|result| result.buffer.take()) {

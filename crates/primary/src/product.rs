@@ -1,7 +1,7 @@
 //! One product, from opened operands to a verified C.
 
 use crate::PrimaryError;
-use crate::account::{MachineReport, Progress, RelayReport, Report, Unreachable, losses, moved};
+use crate::account::{MachineReport, ProductProgress, RelayReport, Report, Unreachable, losses, moved};
 use crate::bandwidth::memory_rate;
 use crate::bodies::Bodies;
 use crate::gathering::{Participants, connect_members, gather, select_sessions};
@@ -123,7 +123,7 @@ pub trait ProductObserver {
     /// A machine wanted to join, and may not take part.
     fn turned_away(&self, why: &PrimaryError);
     /// Called regularly.
-    fn progress(&self, progress: &Progress);
+    fn progress(&self, progress: &ProductProgress);
     /// C is complete and is being checked.
     fn verifying(&self);
 }
@@ -185,7 +185,7 @@ pub async fn multiply(
     watch.decided(&decision);
     let (sessions, reserve) = match before {
         None => select_sessions(&decision, local, workers).await,
-        Some(_) => resume::team((local, workers), request.wish.who),
+        Some(_) => resume::resuming_machines((local, workers), request.wish.who),
     };
     let before = before.map(|journal| ResumePoint::of(journal, sessions.len()));
     if decision.plan.relay {
@@ -195,7 +195,7 @@ pub async fn multiply(
     connected.sessions.extend(reserve);
     connected.neighbours.resize(connected.sessions.len(), Vec::new());
     connected.dead.resize(connected.sessions.len(), None);
-    let tiles = levels::tiles(&rules, decision.plan.regions.first().map(|region| &region.grid));
+    let tiles = levels::tile_levels(&rules, decision.plan.regions.first().map(|region| &region.grid));
     let inspector = Inspector::of(&request, decision.plan.strategy.levels, tiles);
     let operands = operand_layouts(&request, &problem);
     let bodies = Bodies::new(request.a.clone(), request.b.clone(), request.old_c.clone());

@@ -99,7 +99,7 @@ fn same_product(request: &Request, problem: &Problem, head: &Head) -> Result<(),
         return Err(differs(format!("--strategy was {}, and is {wanted} now", plan.strategy)));
     }
     if request.wish.elementwise && dtype.is_float() && plan.strategy.levels > 0 {
-        return Err(differs(format!("--strategy was {}, which --elementwise keeps out", plan.strategy)));
+        return Err(differs(format!("--strategy was {}, which --elementwise rules out", plan.strategy)));
     }
     if request.wish.reproducible && !plan.keeps_bits() {
         return Err(differs("its plan was made without --reproducible"));
@@ -162,7 +162,10 @@ pub(crate) fn decision(journal: &Journal, workers: usize) -> Decision {
 
 /// The machines that resume a product: all that are connected. This process's own threads are only a reserve if workers are there
 /// and preferred.
-pub(crate) fn team(gathered: (Session, Vec<Session>), who: Preference) -> (Vec<Session>, Option<Session>) {
+pub(crate) fn resuming_machines(
+    gathered: (Session, Vec<Session>),
+    who: Preference,
+) -> (Vec<Session>, Option<Session>) {
     let (local, mut sessions) = gathered;
     if who == Preference::Workers && !sessions.is_empty() {
         return (sessions, Some(local));

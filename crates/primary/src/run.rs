@@ -15,12 +15,14 @@ mod spot_check;
 mod supervise;
 
 use crate::PrimaryError;
-use crate::account::{IoUse, JoinedMachine, MachineReport, Progress, joined, report_stubs, take_account};
+use crate::account::{
+    IoUse, JoinedMachine, MachineReport, ProductProgress, joined, report_stubs, take_account,
+};
 use crate::bodies::Bodies;
 use crate::journal_writer::{JournalFile, JournalWriter};
 use crate::log::{EventLog, EventRecorder, Phase};
 use crate::neighbours::ConnectedPeers;
-use crate::partial_sums::PartialSums;
+use crate::partial_sums::PendingResults;
 use crate::product::ProductObserver;
 use bramble_link::{Arrived, Body, Frame, LinkError, Section, SectionMeter, SendProgressProbe};
 use bramble_matrix::{Output, Rect, TileLease};
@@ -97,7 +99,7 @@ struct Core {
     /// Leases of tiles of which only some rows have landed, by peer and id.
     partial: BTreeMap<(usize, u32), TileLease>,
     /// Partial sums that wait for earlier steps, and staged tiles.
-    partial_sums: PartialSums,
+    partial_sums: PendingResults,
     /// Tiles that each row of tiles still lacks; empty where C is not one grid of tiles.
     tiles_left_in_row: Vec<u64>,
     began: Instant,
@@ -197,7 +199,7 @@ pub(crate) async fn run(
         peers: Vec::new(),
         machines,
         partial: BTreeMap::new(),
-        partial_sums: PartialSums::default(),
+        partial_sums: PendingResults::default(),
         began: Instant::now(),
         clock: Clock::new(PRIMARY_STEP),
         first_job: None,
@@ -216,7 +218,7 @@ pub(crate) async fn run(
     }));
     let mut tasks = Tasks::default();
     for (session, why) in sessions.into_iter().zip(&dead) {
-        tasks.enlist(&core, session, why.is_some());
+        tasks.add_peer(&core, session, why.is_some());
     }
     core.borrow_mut().keep_journal(options.journal.take())?;
     core.borrow_mut().recorder.phase(Phase::Computing);
@@ -263,13 +265,13 @@ impl Core {
     fn dispatch(&mut self, event: Event) {
         let now = self.clock.look(self.began.elapsed());
         let actions = self.meter.within(Section::Scheduling, || self.state.handle(event, now));
-        self.recorder.look(&self.state);
+        self.recorder.record_status(&self.state);
         let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
             match action {
                 Action::Send(peer, message) => {
                     self.first_job.get_or_insert_with(Instant::now);
-                    self.recorder.given(peer, &message.head);
+                    self.recorder.store_sent(peer, &message.head);
                     let body = || self.bodies.body(&message, &self.output);
                     match self.meter.within(Section::Encoding, body) {
                         Ok(body) => self.send(peer, Kind::Store, message.head.encode(), body),
@@ -306,7 +308,7 @@ impl Core {
     }
 
     /// Reports traffic since the last tick: a worker that sends or takes bytes is alive, even in a long frame on a slow link.
-    fn hear(&mut self) {
+    fn report_traffic(&mut self) {
         for peer in 0..self.peers.len() {
             if self.peers[peer].to.is_none() {
                 continue;
@@ -357,7 +359,7 @@ impl Core {
         match Kind::from_code(arrived.kind)? {
             Kind::Result => {
                 let head = ResultHead::decode(&arrived.head)?;
-                self.recorder.landing(peer, &head, || self.state.expect(peer, &head).ok());
+                self.recorder.tile_landed(peer, &head, || self.state.expect(peer, &head).ok());
                 self.keep(peer, &head, arrived.body)?;
                 self.dispatch(Event::Landed { peer, head });
             }
@@ -366,11 +368,11 @@ impl Core {
                 self.dispatch(Event::Credit { peer, bytes });
             }
             Kind::Pong => {
-                self.recorder.answered(peer, Pong::decode(&arrived.head)?);
+                self.recorder.clock_answer(peer, Pong::decode(&arrived.head)?);
                 self.dispatch(Event::Alive { peer });
             }
             Kind::Log => {
-                self.recorder.worked(peer, &arrived.head)?;
+                self.recorder.add_job_records(peer, &arrived.head)?;
                 self.dispatch(Event::Alive { peer });
             }
             Kind::Bye => {
@@ -396,13 +398,13 @@ impl Core {
         Ok(())
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> ProductProgress {
         let plan = self.state.plan();
         let tiles = plan.tiles();
         let tiles_done = tiles - self.state.tiles_left();
         let flops = plan.problem.flops();
         let wire = |bytes: fn(&Peer) -> u64| self.peers.iter().filter(|p| !p.shares_memory).map(bytes).sum();
-        Progress {
+        ProductProgress {
             tiles_done,
             tiles,
             fraction: self.state.progress(),

@@ -11,7 +11,7 @@
 
 use crate::PrimaryError;
 use crate::error::off_loop;
-use crate::levels::{of_kernel, rules};
+use crate::levels::{rules, rules_by_name};
 use crate::opening::Session;
 use crate::product::Request;
 use bramble_kernel::Choice;
@@ -75,7 +75,7 @@ pub(crate) async fn replace_unsafe_kernel(
     mut request: Request,
     problem: &Problem,
 ) -> Result<(Request, Option<Measured>), PrimaryError> {
-    let Some(rules) = of_kernel(&request.kernel, problem.dtype) else { return Ok((request, None)) };
+    let Some(rules) = rules_by_name(&request.kernel, problem.dtype) else { return Ok((request, None)) };
     let levels = most_levels(rules, problem);
     if levels == 0 {
         return Ok((request, None));

@@ -91,7 +91,7 @@ pub async fn survey(
 
 /// Waits until all workers have welcomed this process; links are not measured. Returns a future that says goodbye to them. The
 /// first worker that does not answer is the error.
-pub async fn welcomed(
+pub async fn wait_for_welcomes(
     survey: &Survey,
     ends: Vec<MachineLink>,
 ) -> Result<impl Future<Output = ()> + use<>, PrimaryError> {

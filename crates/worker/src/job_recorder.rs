@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_leave_in_order_as_the_link_takes_them_and_what_is_too_much_is_counted() {
+    fn batches_are_sent_in_order_as_the_link_takes_them_and_dropped_records_are_counted() {
         let mut recorder = JobRecorder::new(true);
         assert_eq!(recorder.take(true), None);
         let count = u32::try_from(LOG_WAITING_MAX).unwrap() + 5;

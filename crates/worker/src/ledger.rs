@@ -115,7 +115,7 @@ impl SessionLedger {
     }
 
     /// Grants the request, or the rest of the memory; `None` if that is too little or there are too many sessions.
-    pub(crate) fn take(&self, who: &SessionOwner, wish: MemoryRequest) -> Option<Grant> {
+    pub(crate) fn grant(&self, who: &SessionOwner, wish: MemoryRequest) -> Option<Grant> {
         let mut state = self.state();
         let used = |h: &Holder| h.granted_bytes.saturating_add(h.scratch_bytes);
         let in_use = state.holders.values().map(used).fold(wish.scratch_bytes, u64::saturating_add);
@@ -133,7 +133,7 @@ impl SessionLedger {
 
     /// The same, but waits up to `patience` while other sessions hold the memory: a session that has just ended, or whose
     /// primary was killed, may still be closing. The error names the holder; `memory_bytes` is the worker's whole memory.
-    pub(crate) async fn take_within(
+    pub(crate) async fn grant_within(
         &self,
         patience: Duration,
         who: &SessionOwner,
@@ -142,7 +142,7 @@ impl SessionLedger {
     ) -> Result<Grant, WorkerError> {
         let began = Instant::now();
         loop {
-            if let Some(grant) = self.take(who, wish) {
+            if let Some(grant) = self.grant(who, wish) {
                 return Ok(grant);
             }
             if self.state().holders.is_empty() || began.elapsed() >= patience {
@@ -223,42 +223,42 @@ mod tests {
     }
 
     #[test]
-    fn each_gets_what_it_wants_or_what_is_left_and_gives_it_back() {
+    fn each_session_gets_its_request_or_the_rest_and_returns_it() {
         let ledger = SessionLedger::new();
-        let first = ledger.take(&who("a"), wish(500 * MIB)).unwrap();
-        let second = ledger.take(&who("b"), wish(500 * MIB)).unwrap();
+        let first = ledger.grant(&who("a"), wish(500 * MIB)).unwrap();
+        let second = ledger.grant(&who("b"), wish(500 * MIB)).unwrap();
         assert_eq!((first.bytes(), second.bytes()), (500 * MIB, 12 * MIB));
-        assert!(ledger.take(&who("c"), wish(500 * MIB)).is_none());
+        assert!(ledger.grant(&who("c"), wish(500 * MIB)).is_none());
         assert!(!ledger.is_quiet());
         drop(first);
         assert!(ledger.is_quiet());
-        assert_eq!(ledger.take(&who("c"), wish(100 * MIB)).unwrap().bytes(), 100 * MIB);
+        assert_eq!(ledger.grant(&who("c"), wish(100 * MIB)).unwrap().bytes(), 100 * MIB);
         drop(second);
         assert!(ledger.state().holders.is_empty());
     }
 
     #[test]
-    fn what_kernels_need_beside_the_matrices_counts() {
+    fn scratch_memory_of_kernels_counts() {
         let ledger = SessionLedger::new();
         let wish = MemoryRequest { scratch_bytes: 200 * MIB, ..wish(100 * MIB) };
-        let _first = ledger.take(&who("a"), wish).unwrap();
-        assert_eq!(ledger.take(&who("b"), wish).unwrap().bytes(), 12 * MIB);
+        let _first = ledger.grant(&who("a"), wish).unwrap();
+        assert_eq!(ledger.grant(&who("b"), wish).unwrap().bytes(), 12 * MIB);
     }
 
     #[test]
-    fn little_is_only_granted_to_those_who_want_little() {
+    fn small_grants_go_only_to_small_requests() {
         let ledger = SessionLedger::new();
-        let _most = ledger.take(&who("a"), wish(512 * MIB - 4096)).unwrap();
-        assert!(ledger.take(&who("b"), wish(2 * MIB)).is_none());
-        assert_eq!(ledger.take(&who("b"), wish(4000)).unwrap().bytes(), 4000);
+        let _most = ledger.grant(&who("a"), wish(512 * MIB - 4096)).unwrap();
+        assert!(ledger.grant(&who("b"), wish(2 * MIB)).is_none());
+        assert_eq!(ledger.grant(&who("b"), wish(4000)).unwrap().bytes(), 4000);
     }
 
     #[test]
-    fn a_panic_gives_it_back_too() {
+    fn a_panic_returns_the_grant_too() {
         let ledger = SessionLedger::new();
         let other = ledger.clone();
         let panicked = std::thread::spawn(move || {
-            let _grant = other.take(&who("a"), wish(MIB));
+            let _grant = other.grant(&who("a"), wish(MIB));
             panic!("on purpose");
         });
         assert!(panicked.join().is_err());
@@ -266,17 +266,17 @@ mod tests {
     }
 
     #[test]
-    fn sessions_have_a_limit_and_a_name() {
+    fn the_number_of_sessions_is_limited_and_a_refusal_names_a_holder() {
         let ledger = SessionLedger::new();
         let grants: Vec<Grant> =
-            (0..SESSIONS_MAX).map(|_| ledger.take(&who("a"), wish(100)).unwrap()).collect();
-        assert!(ledger.take(&who("b"), wish(100)).is_none());
+            (0..SESSIONS_MAX).map(|_| ledger.grant(&who("a"), wish(100)).unwrap()).collect();
+        assert!(ledger.grant(&who("b"), wish(100)).is_none());
         assert_eq!(
             ledger.refusal(512 * MIB),
             "its 16 sessions are taken by a (10.0.0.5:41234, 1 MiB for 0 s) and 15 others: try again later"
         );
         drop(grants);
-        assert!(ledger.take(&who("b"), wish(100)).is_some());
+        assert!(ledger.grant(&who("b"), wish(100)).is_some());
     }
 
     #[test]
@@ -285,35 +285,35 @@ mod tests {
         let refused = |ledger: &SessionLedger| {
             let patience = Duration::from_millis(1);
             let (who, wish) = (who("late"), wish(600 * MIB));
-            wait(ledger.take_within(patience, &who, wish, 512 * MIB)).unwrap_err().to_string()
+            wait(ledger.grant_within(patience, &who, wish, 512 * MIB)).unwrap_err().to_string()
         };
-        let small = ledger.take(&who("phone"), wish(32 * MIB)).unwrap();
-        let _large = ledger.take(&who("laptop"), wish(480 * MIB)).unwrap();
+        let small = ledger.grant(&who("phone"), wish(32 * MIB)).unwrap();
+        let _large = ledger.grant(&who("laptop"), wish(480 * MIB)).unwrap();
         assert_eq!(
             refused(&ledger),
             "its 512 MiB are in use by laptop (10.0.0.5:41234, 480 MiB for 0 s) and one other: try again later, \
              or start it with more --memory"
         );
         drop(small);
-        let _long = ledger.take(&who(&"é".repeat(120)), wish(32 * MIB)).unwrap();
+        let _long = ledger.grant(&who(&"é".repeat(120)), wish(32 * MIB)).unwrap();
         assert!(refused(&ledger).len() <= 255);
         let none = MemoryRequest { capacity_bytes: 0, ..wish(1) };
-        let alone = wait(SessionLedger::new().take_within(Duration::MAX, &who("a"), none, 0))
+        let alone = wait(SessionLedger::new().grant_within(Duration::MAX, &who("a"), none, 0))
             .unwrap_err()
             .to_string();
         assert!(alone.contains("leaves nothing for matrices"), "{alone}");
     }
 
     #[test]
-    fn memory_that_comes_back_within_the_patience_is_taken() {
+    fn memory_that_is_returned_within_the_patience_is_granted() {
         let ledger = SessionLedger::new();
-        let first = ledger.take(&who("a"), wish(512 * MIB)).unwrap();
+        let first = ledger.grant(&who("a"), wish(512 * MIB)).unwrap();
         let clearing = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
             drop(first);
         });
         let patience = Duration::from_secs(30);
-        assert!(wait(ledger.take_within(patience, &who("b"), wish(MIB), 512 * MIB)).is_ok());
+        assert!(wait(ledger.grant_within(patience, &who("b"), wish(MIB), 512 * MIB)).is_ok());
         clearing.join().unwrap();
     }
 

@@ -150,7 +150,7 @@ mod tests {
     use bramble_kernel::KernelName;
 
     #[test]
-    fn a_quota_cuts_what_more_threads_than_it_has_could_do() {
+    fn a_quota_reduces_the_speed_of_more_threads_than_it_allows() {
         let speed = Speed { gflops: 80.0, peak_gflops: 100.0 };
         let cut = |threads, cpus| within_quota(speed, threads, cpus).gflops;
         assert_eq!((cut(4, None), cut(4, Some(4.0)), cut(4, Some(16.0))), (80.0, 80.0, 80.0));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_effort_gives_a_speed_that_a_welcome_may_say() {
+    fn every_effort_gives_a_speed_that_a_welcome_may_contain() {
         let pick = bramble_kernel::pick(Choice::Named(KernelName::Simd), DType::F32, 0.0).unwrap();
         for effort in [ProbeEffort::Peak, ProbeEffort::One, ProbeEffort::All, ProbeEffort::Jobs] {
             let speed = sustained(probe(&pick, DType::F32, 2, effort), 2);

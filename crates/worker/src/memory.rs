@@ -44,7 +44,9 @@ impl Operand {
             |pitch: &usize| first.is_multiple_of(size) && (lines == 1 || pitch.is_multiple_of(size));
         let Some(pitch_bytes) = pitch_bytes.filter(|pitch| is_all && is_aligned(pitch)) else {
             let (id, shape) = (header.id, header.shape());
-            let what = format!("matrix {id} of {shape} is said to be where it cannot be ({region:?})");
+            let what = format!(
+                "matrix {id} of {shape} refers to memory of the wrong size or alignment ({region:?})"
+            );
             return Err(ProtocolError::new(what));
         };
         let SharedRegion { owner, start, .. } = region;
@@ -143,7 +145,7 @@ impl Landing for ReturningLease {
         self.0.lines() * self.0.line_bytes()
     }
     fn runs_mut<'a>(&'a mut self, _offset: usize, _max: usize, _out: &mut Vec<IoSliceMut<'a>>) {
-        unreachable!("lent memory never crosses a link that moves bytes")
+        unreachable!("leased memory never crosses a link that moves bytes")
     }
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
         Box::new(self.0)
@@ -306,7 +308,7 @@ impl Store {
     }
 
     /// Takes out the buffer of an arriving matrix, for lines to land in; `None` if it is out already.
-    pub(crate) fn lend(&mut self, id: u32) -> Option<Buffer> {
+    pub(crate) fn take_arriving_buffer(&mut self, id: u32) -> Option<Buffer> {
         self.arriving.get_mut(&id)?.buffer.take()
     }
 
@@ -387,7 +389,7 @@ impl Store {
     }
 
     /// Forgets a buffer that another owner will free.
-    pub(crate) fn part_with(&mut self, buffer: &Buffer) {
+    pub(crate) fn forget_buffer(&mut self, buffer: &Buffer) {
         self.allocated_bytes -= to_u64(buffer.capacity());
     }
 
@@ -424,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_borrowed_operand_is_its_lines_also_where_they_are_one_run() {
+    fn a_borrowed_operand_has_its_lines_also_in_one_run() {
         for layout in [Layout::RowMajor, Layout::ColMajor] {
             for (region, want) in
                 [(region(8, 16, 40, 3), [1.0, 7.0, 12.0]), (region(8, 48, 48, 1), [1.0, 4.0, 6.0])]
@@ -441,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_tile_is_its_bodies_in_their_order_each_with_its_own_sum() {
+    fn a_finished_tile_consists_of_its_bodies_in_order_each_with_a_checksum() {
         // Rows of 768 KiB: one in each body.
         let (rows, cols) = (3, 3 << 15);
         let header = MatrixHeader { rows, cols, lines: rows, ..header(Layout::RowMajor) };
@@ -462,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_all_of_an_operand_or_cannot_be_read_is_refused() {
+    fn incomplete_or_misaligned_borrowed_operands_are_refused() {
         let whole = header(Layout::RowMajor);
         let part = MatrixHeader { lines: 2, ..whole };
         let cases = [

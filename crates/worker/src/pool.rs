@@ -4,10 +4,10 @@
 //! configured, compute threads yield to the thread that moves bytes; dropping the pool drops tasks that have not begun. A
 //! task that panics is reported, never lost. A thread is started when there is work for it: small products need few.
 //!
-//! A result is reported at once, unless brief tasks follow: then a thread collects up to `KEPT_MAX` results, for at most
-//! `KEPT_FOR` and one more brief task. It reports all before it waits, while another thread waits, before a task that is not
-//! brief, and when it took the last task in the queue. Reporting each addition by itself would cost the session more than
-//! the addition: its event loop would be woken for each, on a core that computes.
+//! A result is reported at once, unless brief tasks follow: then a thread collects up to `UNREPORTED_MAX` results, for at
+//! most `UNREPORTED_FOR` and one more brief task. It reports all before it waits, while another thread waits, before a task
+//! that is not brief, and when it took the last task in the queue. Reporting each addition by itself would cost the session
+//! more than the addition: its event loop would be woken for each, on a core that computes.
 //!
 //! Deliberately absent: any knowledge of jobs and matrices.
 
@@ -32,9 +32,9 @@ pub(crate) struct ThreadPlacement {
 pub(crate) type ComputeTask<R> = Box<dyn FnOnce() -> R + Send>;
 
 /// Most results that a thread collects before it reports them.
-pub(crate) const KEPT_MAX: usize = 16;
+pub(crate) const UNREPORTED_MAX: usize = 16;
 /// How long it collects before it takes another task.
-const KEPT_FOR: Duration = Duration::from_millis(1);
+const UNREPORTED_FOR: Duration = Duration::from_millis(1);
 
 /// Duration of a task, as far as it is known in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl<R: Send + 'static> ComputePool<R> {
         if queue.idle < queue.tasks.count() && queue.started < self.shared.accounts.len() {
             let (shared, index) = (self.shared.clone(), queue.started);
             let thread = std::thread::Builder::new().name(format!("compute-{index}"));
-            match thread.spawn(move || work(&shared, index)) {
+            match thread.spawn(move || run_thread(&shared, index)) {
                 Ok(_) => queue.started += 1,
                 Err(e) if queue.started == 0 => return Err(e),
                 // The threads that are running will do it.
@@ -153,18 +153,18 @@ struct UnreportedResults<R> {
 }
 
 impl<R> UnreportedResults<R> {
-    fn keep(&mut self, ended: EndedTask<R>, now: Instant) {
+    fn add(&mut self, ended: EndedTask<R>, now: Instant) {
         self.ended.push(ended);
         self.since.get_or_insert(now);
     }
 
     /// Whether the results may wait until a task of that length has run.
-    fn may_stay(&self, length: TaskLength) -> bool {
-        let is_young = self.since.is_none_or(|since| since.elapsed() < KEPT_FOR);
-        length == TaskLength::Brief && is_young && self.ended.len() < KEPT_MAX
+    fn may_wait(&self, length: TaskLength) -> bool {
+        let is_young = self.since.is_none_or(|since| since.elapsed() < UNREPORTED_FOR);
+        length == TaskLength::Brief && is_young && self.ended.len() < UNREPORTED_MAX
     }
 
-    fn say(&mut self, shared: &PoolState<R>) {
+    fn report_all(&mut self, shared: &PoolState<R>) {
         if self.since.take().is_some() {
             (shared.done)(std::mem::take(&mut self.ended));
         }
@@ -173,7 +173,7 @@ impl<R> UnreportedResults<R> {
 
 /// The next task, `None` after the pool was dropped; reports collected results before it waits, or that may not wait for the
 /// task.
-fn next<R>(shared: &PoolState<R>, kept: &mut UnreportedResults<R>) -> Option<ComputeTask<R>> {
+fn next<R>(shared: &PoolState<R>, unreported: &mut UnreportedResults<R>) -> Option<ComputeTask<R>> {
     let lock = || shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
     let mut queue = lock();
     loop {
@@ -183,14 +183,14 @@ fn next<R>(shared: &PoolState<R>, kept: &mut UnreportedResults<R>) -> Option<Com
         if let Some((task, length)) = queue.tasks.take() {
             let has_more = queue.tasks.count() > 0 && queue.idle == 0;
             drop(queue);
-            if !has_more || !kept.may_stay(length) {
-                kept.say(shared);
+            if !has_more || !unreported.may_wait(length) {
+                unreported.report_all(shared);
             }
             return Some(task);
         }
-        if kept.since.is_some() {
+        if unreported.since.is_some() {
             drop(queue);
-            kept.say(shared);
+            unreported.report_all(shared);
             queue = lock();
             continue;
         }
@@ -200,7 +200,7 @@ fn next<R>(shared: &PoolState<R>, kept: &mut UnreportedResults<R>) -> Option<Com
     }
 }
 
-fn work<R>(shared: &PoolState<R>, index: usize) {
+fn run_thread<R>(shared: &PoolState<R>, index: usize) {
     if let Some(first) = shared.hosting.pin_from {
         pin(first + index);
     }
@@ -210,8 +210,8 @@ fn work<R>(shared: &PoolState<R>, index: usize) {
     }
     let account = &shared.accounts[index];
     account.began.get_or_init(Instant::now);
-    let mut kept = UnreportedResults { ended: Vec::new(), since: None };
-    while let Some(task) = next(shared, &mut kept) {
+    let mut unreported = UnreportedResults { ended: Vec::new(), since: None };
+    while let Some(task) = next(shared, &mut unreported) {
         let cpu_before = if shared.reads_cpu { thread_cpu_ns() } else { 0 };
         let began = Instant::now();
         // A bug in a kernel must end the session with a message, not leave the primary waiting.
@@ -225,7 +225,7 @@ fn work<R>(shared: &PoolState<R>, index: usize) {
         if shared.reads_cpu {
             account.cpu_ns.fetch_add(thread_cpu_ns() - cpu_before, Ordering::Relaxed);
         }
-        kept.keep(EndedTask { result, thread: index, began, took }, began + took);
+        unreported.add(EndedTask { result, thread: index, began, took }, began + took);
     }
 }
 
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_number_is_taken_first_and_of_equal_ones_what_came_first() {
+    fn the_least_number_is_taken_first_and_equal_numbers_in_order_of_arrival() {
         let turns = [(5, Turn(7)), (3, Turn(2)), (4, Turn(2)), (1, Turn(0)), (2, Turn(1))];
         for length in [TaskLength::Any, TaskLength::Brief] {
             let order = after_a_gate(&turns.map(|(i, turn)| (i, turn, length)));
@@ -332,14 +332,14 @@ mod tests {
     }
 
     #[test]
-    fn results_are_kept_over_brief_tasks_only_and_never_many_of_them() {
+    fn results_are_collected_over_brief_tasks_only_and_never_many() {
         let all = |length: fn(usize) -> TaskLength| -> Vec<(usize, Turn, TaskLength)> {
             (1..=60).map(|i| (i, Turn(0), length(i))).collect()
         };
         let long = after_a_gate(&all(|_| TaskLength::Any));
         assert!(long.iter().all(|batch| batch.len() == 1), "{long:?}");
         let brief = after_a_gate(&all(|_| TaskLength::Brief));
-        assert!(brief.iter().all(|batch| batch.len() <= KEPT_MAX), "{brief:?}");
+        assert!(brief.iter().all(|batch| batch.len() <= UNREPORTED_MAX), "{brief:?}");
         assert_eq!(brief.concat(), (0..=60).collect::<Vec<_>>());
         // A task that may take long begins after all results were reported: the results before it are in another batch.
         let mixed =
@@ -350,14 +350,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_been_kept_long_enough_is_said_before_the_next_task() {
-        let mut kept = UnreportedResults { ended: Vec::new(), since: None };
+    fn results_that_waited_long_enough_are_reported_before_the_next_task() {
+        let mut unreported = UnreportedResults { ended: Vec::new(), since: None };
         let now = Instant::now();
-        assert!(kept.may_stay(TaskLength::Brief));
+        assert!(unreported.may_wait(TaskLength::Brief));
         let ended = || EndedTask { result: Ok(1), thread: 0, began: now, took: Duration::ZERO };
-        kept.keep(ended(), now);
-        std::thread::sleep(KEPT_FOR);
-        kept.keep(ended(), Instant::now());
-        assert!(!kept.may_stay(TaskLength::Brief));
+        unreported.add(ended(), now);
+        std::thread::sleep(UNREPORTED_FOR);
+        unreported.add(ended(), Instant::now());
+        assert!(!unreported.may_wait(TaskLength::Brief));
     }
 }

@@ -76,7 +76,7 @@ fn folders_of(groups: &str, controller: &str, version_1: &[&str]) -> Vec<Folder>
             continue;
         }
         let homes = if is_unified { &[UNIFIED] } else { version_1 };
-        for group in and_those_above(path) {
+        for group in with_ancestors(path) {
             folders.extend(homes.iter().map(|home| Folder { path: format!("{home}{group}"), is_unified }));
         }
     }
@@ -85,7 +85,7 @@ fn folders_of(groups: &str, controller: &str, version_1: &[&str]) -> Vec<Folder>
 
 /// A group, and all groups that contain it. In a container the path may be that of the host; the container's own root is
 /// included in any case.
-fn and_those_above(path: &str) -> impl Iterator<Item = &str> {
+fn with_ancestors(path: &str) -> impl Iterator<Item = &str> {
     let path = path.trim_end_matches('/');
     // A path outside the visible part, such as `/../other`.
     let path = if path.contains("/..") { "" } else { path };
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_has_one_file_a_group_and_the_least_counts() {
+    fn version_2_has_one_file_for_each_group_and_the_least_limit_counts() {
         let groups = "0::/user.slice/board.service\n";
         let own = ("/sys/fs/cgroup/user.slice/board.service/cpu.max", "150000 100000\n");
         let above = ("/sys/fs/cgroup/user.slice/cpu.max", "max 100000\n");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_limited_by_the_group_and_those_above() {
+    fn memory_is_limited_by_the_group_and_all_groups_above_it() {
         let memory = |groups: &str, files: &[(&str, &str)]| {
             memory_of(groups, |path| {
                 files.iter().find(|(name, _)| *name == path).map(|(_, text)| (*text).to_owned())
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_no_limit() {
+    fn an_unreadable_limit_is_ignored() {
         let file = "/sys/fs/cgroup/cpu.max";
         for text in
             ["", "max", "100000", "0 100000", "5 0", "-5 100000", "x 100000", "99999999999 100000", "1 2 3"]

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_beside_others_is_not_remembered_and_what_is_known_is_used() {
+    fn measurements_beside_other_sessions_are_not_remembered_but_known_ones_are_used() {
         let speeds = Speeds::default();
         assert_eq!(asked(&speeds, WHAT, ProbeEffort::All, false, 20.0), 20.0);
         assert_eq!(asked(&speeds, WHAT, ProbeEffort::All, true, 50.0), 50.0);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_while_the_machine_started_is_measured_again() {
+    fn a_measurement_expires_after_a_minute() {
         let (speeds, began) = (Speeds::default(), Instant::now());
         let after = |seconds, effort, alone, measured| {
             let now = began + Duration::from_secs(seconds);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_end_are_not_all_remembered() {
+    fn the_number_of_remembered_speeds_is_limited() {
         let speeds = Speeds::default();
         for cutoff in 0..2 * REMEMBERED_MAX {
             let name = format!("strassen:simd:{cutoff}");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn larger_products_repay_longer_measurements() {
+    fn larger_products_get_longer_measurements() {
         let efforts = [0.0, 99e6, 1e8, 999e6, 1e9, 29e9, 3e10, f64::MAX].map(ProbeEffort::for_product);
         use ProbeEffort::{All, Jobs, One, Peak};
         assert_eq!(efforts, [Peak, Peak, One, One, All, All, Jobs, Jobs]);

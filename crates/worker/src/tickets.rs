@@ -59,7 +59,7 @@ impl NeighbourTickets {
     }
 
     /// Registers the ticket of a neighbour.
-    pub(crate) fn open_to(&self, neighbour: &Neighbour) -> RegisteredTicket {
+    pub(crate) fn register(&self, neighbour: &Neighbour) -> RegisteredTicket {
         let (to, link) = oneshot::channel();
         let key = self.security.introduce(ClusterKey::from_bytes(neighbour.key));
         let ticket = neighbour.ticket;

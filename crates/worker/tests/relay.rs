@@ -238,7 +238,7 @@ async fn pair(security: impl Fn() -> Security) -> (Session, Session) {
 }
 
 #[test]
-fn a_matrix_that_is_passed_on_is_the_same_bytes_and_leaves_nothing_behind() {
+fn a_relayed_matrix_has_the_same_bytes_and_its_memory_is_freed() {
     run(async {
         for security in [open, proven] {
             let (mut zero, mut one) = pair(security).await;
@@ -302,7 +302,7 @@ fn piece(first_line: u32, lines: u32) -> Frame {
 }
 
 #[test]
-fn a_link_that_breaks_in_the_middle_of_lines_leaves_those_that_came_and_the_primary_sends_the_rest() {
+fn lines_received_before_a_link_breaks_stay_and_the_primary_sends_the_rest() {
     run(async {
         let mut one = Session::start(open()).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -334,7 +334,7 @@ async fn a_second_later() {
 }
 
 #[test]
-fn a_neighbour_that_says_that_it_is_there_keeps_its_link_and_one_that_says_nothing_does_not() {
+fn a_silent_neighbour_loses_its_link_and_one_with_signs_of_life_keeps_it() {
     run(async {
         let (mut one, mut link) = with_test().await;
         one.announce().await;
@@ -352,7 +352,7 @@ fn a_neighbour_that_says_that_it_is_there_keeps_its_link_and_one_that_says_nothi
         }
         let lost = one.reached().await;
         assert!(
-            !lost.is_there && lost.peer == 0 && lost.why.contains("nothing has come over it"),
+            !lost.is_there && lost.peer == 0 && lost.why.contains("nothing has arrived over it"),
             "{lost:?}"
         );
         assert_eq!(one.missing().await, Missing { id: THERE, lines: 100 });
@@ -362,7 +362,7 @@ fn a_neighbour_that_says_that_it_is_there_keeps_its_link_and_one_that_says_nothi
 }
 
 #[test]
-fn lines_that_wait_for_their_announcement_are_no_silence() {
+fn lines_that_wait_for_their_announcement_do_not_count_as_silence() {
     run(async {
         let (mut one, mut link) = with_test().await;
         link.sender.send(piece(0, 100)).await.unwrap();
@@ -390,7 +390,7 @@ fn wire(frame: &Frame) -> Vec<u8> {
 }
 
 #[test]
-fn where_the_primary_says_that_a_pair_is_parted_nothing_of_the_link_lands_any_more() {
+fn after_the_primary_parts_a_pair_nothing_lands_from_its_link() {
     run(async {
         let (mut one, mut link) = with_test().await;
         one.announce().await;
@@ -423,7 +423,7 @@ fn where_the_primary_says_that_a_pair_is_parted_nothing_of_the_link_lands_any_mo
 }
 
 #[test]
-fn a_neighbour_that_sends_what_is_not_due_loses_its_link_and_the_session_goes_on() {
+fn a_neighbour_that_sends_unannounced_lines_loses_its_link_and_the_session_continues() {
     run(async {
         let join = || Frame::new(Kind::Join.code(), Join { ticket: TICKET }.encode(), Body::Empty);
         let empty = || Frame::new(Kind::Piece.code(), piece(0, 1).head, Body::Empty);
@@ -464,7 +464,7 @@ async fn joins(stream: TcpStream, security: &Security, ticket: [u8; 16], key: Op
 }
 
 #[test]
-fn who_joins_needs_the_ticket_and_where_keys_are_asked_for_the_key_of_the_pair() {
+fn joining_needs_the_ticket_and_with_keys_the_key_of_the_pair() {
     run(async {
         let connect = |session: &Session| tcp_connect(session.address, Duration::from_secs(5));
         // Without keys, a wrong ticket changes nothing.
@@ -497,7 +497,7 @@ fn who_joins_needs_the_ticket_and_where_keys_are_asked_for_the_key_of_the_pair()
 }
 
 #[test]
-fn who_is_not_there_is_said_and_the_session_goes_on() {
+fn an_unreachable_neighbour_is_reported_and_the_session_continues() {
     run(async {
         let mut one = Session::start(open()).await;
         let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();

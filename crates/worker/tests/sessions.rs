@@ -218,7 +218,7 @@ fn tiles_that_wait_for_the_link_take_no_memory() {
 }
 
 #[test]
-fn who_asks_hears_when_jobs_ran_and_what_the_processor_did() {
+fn a_primary_that_asks_gets_records_of_jobs_and_processor_time() {
     run(async {
         let before = clock_ns();
         let (logs, bye) = told(Wants { log: true, account: true }).await;
@@ -236,7 +236,7 @@ fn who_asks_hears_when_jobs_ran_and_what_the_processor_did() {
 }
 
 #[test]
-fn who_does_not_ask_is_told_nothing() {
+fn a_primary_that_does_not_ask_gets_no_records() {
     run(async {
         let (logs, bye) = told(Wants::default()).await;
         assert!(logs.is_empty());
@@ -261,7 +261,7 @@ fn an_answer_to_a_ping_has_the_clock() {
 }
 
 #[test]
-fn two_sessions_with_the_same_numbers_and_ids_see_nothing_of_each_other() {
+fn two_sessions_with_the_same_numbers_and_ids_do_not_affect_each_other() {
     run(async {
         let (config, ledger) = (config(512), SessionLedger::new());
         let mut first = Client::connect(&config, &ledger).await;
@@ -300,7 +300,7 @@ fn a_job_that_names_a_matrix_of_another_session_ends_its_own_session_alone() {
 }
 
 #[test]
-fn who_finds_no_memory_is_told_who_has_it_and_finds_it_when_that_one_is_gone() {
+fn a_refusal_names_the_holder_of_the_memory_and_memory_is_free_after_its_session() {
     run(async {
         let (config, ledger) = (config(64), SessionLedger::new());
         let mut first = Client::connect(&config, &ledger).await;
@@ -354,7 +354,7 @@ fn a_step_without_a_next_ends_the_session_and_not_the_worker() {
 }
 
 #[test]
-fn what_one_session_has_measured_is_what_the_next_one_says() {
+fn one_session_uses_the_measurements_of_another() {
     run(async {
         let (config, ledger) = (config(512), SessionLedger::new());
         let large = Hello { flops: 1e12, ..hello("first", 1 << 20) };

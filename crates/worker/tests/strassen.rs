@@ -185,7 +185,7 @@ impl Landing for Returning {
         self.0.lines() * self.0.line_bytes()
     }
     fn runs_mut<'a>(&'a mut self, _offset: usize, _max: usize, _out: &mut Vec<IoSliceMut<'a>>) {
-        panic!("lent memory never crosses a link that moves bytes")
+        panic!("leased memory never crosses a link that moves bytes")
     }
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
         Box::new(self.0)

@@ -11,8 +11,8 @@
 mod clusters;
 
 use bramble_plan::{Machine, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize, decide};
-use bramble_sim::{Setting, simulate};
-use clusters::{Cluster, cases};
+use bramble_sim::{SimSetting, simulate};
+use clusters::{ExampleCluster, cases};
 
 /// One plan, predicted and simulated.
 struct Tried {
@@ -64,7 +64,7 @@ fn left_to_bramble() -> PlanOptions {
 }
 
 /// `auto`'s plan first, then the others.
-fn tries(cluster: &Cluster, problem: &Problem) -> Vec<Tried> {
+fn tries(cluster: &ExampleCluster, problem: &Problem) -> Vec<Tried> {
     let mut tried = Vec::new();
     let machines = &cluster.machines;
     tried.extend(attempt(problem, machines, &left_to_bramble()));
@@ -102,7 +102,7 @@ fn attempt(problem: &Problem, machines: &[Machine], wish: &PlanOptions) -> Optio
         return None;
     }
     let additions_first = std::env::args().all(|a| a != "--in-order");
-    let report = simulate(&plan, machines, &Setting { additions_first, ..Setting::measured() });
+    let report = simulate(&plan, machines, &SimSetting { additions_first, ..SimSetting::measured() });
     Some(Tried {
         name: named(&plan, machines),
         predicted_s: plan.predicted.seconds,
@@ -150,7 +150,7 @@ fn named(plan: &Plan, machines: &[Machine]) -> String {
     format!("{}, {who}", plan.strategy)
 }
 
-fn row(cluster: &Cluster, shape: &str, auto: &Tried, best: &Tried, ratio: f64) -> String {
+fn row(cluster: &ExampleCluster, shape: &str, auto: &Tried, best: &Tried, ratio: f64) -> String {
     let mark = if ratio > 1.05 { "!! " } else { "" };
     let off = auto.predicted_s / auto.simulated_s;
     format!(
@@ -167,7 +167,7 @@ fn detail(plan: &Tried) -> String {
     )
 }
 
-fn line(cluster: &Cluster, p: &Problem, auto: &Tried, best: &Tried, ratio: f64) -> String {
+fn line(cluster: &ExampleCluster, p: &Problem, auto: &Tried, best: &Tried, ratio: f64) -> String {
     format!(
         "{{\"script\": \"auto\", \"cluster\": \"{}\", \"m\": {}, \"n\": {}, \"k\": {}, \"dtype\": \"{}\", \
          \"auto\": \"{}\", \"auto_s\": {:.6}, \"predicted_s\": {:.6}, \"best\": \"{}\", \"best_s\": {:.6}, \

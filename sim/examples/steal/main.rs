@@ -5,7 +5,7 @@
 
 use bramble_matrix::DType;
 use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Strategy, TileSize, decide};
-use bramble_sim::{Setting, SimReport, simulate};
+use bramble_sim::{SimReport, SimSetting, simulate};
 
 /// One line of the table.
 struct Case {
@@ -85,7 +85,7 @@ fn show(case: &Case) {
     let sum: f64 = plan.members.iter().map(|m| speed(m.machine)).sum();
     let ideal = plan.predicted.machines.iter().map(|m| m.flops).sum::<f64>() / sum;
     for steals in [false, true] {
-        let setting = Setting { speeds: speeds.clone(), steals, ..Setting::measured() };
+        let setting = SimSetting { speeds: speeds.clone(), steals, ..SimSetting::measured() };
         let report = simulate(&plan, &machines, &setting);
         print(case, &report, steals, ideal, machines[1].threads);
     }

@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn formatted_faults_parse_to_the_same_faults() {
         for seed in 0..500 {
             let faults = Faults::of(seed, (5, 2), 2.5);
             assert_eq!(faults.to_string().parse::<Faults>().unwrap(), faults, "{faults}");
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn times_may_be_parts_of_a_product_whose_time_is_known() {
+    fn times_may_be_parts_of_a_known_total() {
         let text = "kill:w3@50%,slow:w1@10%..1.5s/50,pause:w2@200%..";
         let faults = Faults::read(text, Some(Duration::from_secs(4))).unwrap();
         assert_eq!(faults.to_string(), "kill:w3@2s,slow:w1@400ms..1500ms/50,pause:w2@8s..");
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_fault_is_refused_and_named() {
+    fn invalid_faults_are_refused_and_named() {
         let cases = [
             ("kill", "kind:where@when"),
             ("kill:w3", "kind:where@when"),

@@ -54,13 +54,13 @@ impl Checks {
     }
 
     /// A machine or its link is lost from now on.
-    pub(super) fn dies(&mut self, peer: usize, now: Duration) {
+    pub(super) fn machine_died(&mut self, peer: usize, now: Duration) {
         self.died[peer].get_or_insert(now);
         self.suffered[peer] = true;
     }
 
     /// Frames that a lost machine had sent are still under way.
-    fn speaks(&mut self, peer: usize, now: Duration) {
+    fn still_sending(&mut self, peer: usize, now: Duration) {
         self.died[peer] = self.died[peer].map(|_| now);
     }
 
@@ -85,7 +85,7 @@ impl Checks {
     }
 
     /// A fault may make a machine look lost.
-    pub(super) fn suffers(&mut self, peer: usize) {
+    pub(super) fn may_look_lost(&mut self, peer: usize) {
         self.suffered[peer] = true;
     }
 
@@ -206,7 +206,7 @@ impl Trial {
         for peer in 0..self.checks.died.len() {
             // The silence begins with the end of the machine's last frame, which a slow link may carry for seconds.
             if self.lanes[self.back(peer)].moves() {
-                self.checks.speaks(peer, passed);
+                self.checks.still_sending(peer, passed);
             }
             let is_known = self.shell.sessions[peer].is_gone;
             let Some(died) = self.checks.died[peer].filter(|_| !is_known) else { continue };

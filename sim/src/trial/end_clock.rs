@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_leaps_and_stands_still_and_never_goes_back() {
+    fn the_clock_jumps_and_stops_and_never_goes_back() {
         let (mut watch, s) = (EndClock::default(), |s: f64| VirtualTime::default().after(s));
         watch.leap(s(1.0), Duration::from_secs(9));
         assert_eq!(watch.shows(s(2.0)), Duration::from_secs(11));

@@ -42,29 +42,29 @@ impl Trial {
                     self.blame(lane, fault.kind);
                 }
             }
-            (FaultKind::Join, _) => self.come(fault.site),
+            (FaultKind::Join, _) => self.join(fault.site),
             (_, None) => {}
             (FaultKind::Kill | FaultKind::Restart, Some(peer)) => {
-                self.checks.dies(peer, self.clock.passed());
+                self.checks.machine_died(peer, self.clock.passed());
                 self.stop(peer, None);
             }
             (FaultKind::Memory, Some(peer)) => {
-                self.checks.dies(peer, self.clock.passed());
+                self.checks.machine_died(peer, self.clock.passed());
                 self.stop(peer, Some("there is no memory for a matrix".into()));
             }
             (FaultKind::Off, Some(peer)) => {
-                self.checks.dies(peer, self.clock.passed());
-                self.silence(peer);
+                self.checks.machine_died(peer, self.clock.passed());
+                self.remove_worker(peer);
                 for lane in self.lanes_of(peer) {
                     self.lanes[lane].suffer(number, FaultKind::Stall);
                 }
             }
             (FaultKind::Pause, Some(peer)) => {
-                self.checks.suffers(peer);
-                self.stand(peer, true);
+                self.checks.may_look_lost(peer);
+                self.suspend(peer, true);
             }
             (FaultKind::Lie, Some(peer)) => self.nodes[peer].lies += 1,
-            (kind @ FaultKind::Busy(_), Some(peer)) => self.be_busy(peer, number, Some(kind)),
+            (kind @ FaultKind::Busy(_), Some(peer)) => self.set_busy(peer, number, Some(kind)),
             (FaultKind::Leap(by), Some(peer)) => {
                 self.seen.odd_clocks += 1;
                 self.nodes[peer].watch.leap(self.event_queue.now(), by);
@@ -81,9 +81,9 @@ impl Trial {
     pub(super) fn end_fault(&mut self, number: usize) {
         let fault = self.faults[number];
         match (fault.kind, self.struck[number].peer) {
-            (FaultKind::Restart, _) => self.come(fault.site),
-            (FaultKind::Pause, Some(peer)) => self.stand(peer, false),
-            (FaultKind::Busy(_), Some(peer)) => self.be_busy(peer, number, None),
+            (FaultKind::Restart, _) => self.join(fault.site),
+            (FaultKind::Pause, Some(peer)) => self.suspend(peer, false),
+            (FaultKind::Busy(_), Some(peer)) => self.set_busy(peer, number, None),
             (FaultKind::Lie, Some(peer)) => self.nodes[peer].lies -= 1,
             (FaultKind::Still, Some(peer)) => self.nodes[peer].watch.stand(self.event_queue.now(), false),
             _ if fault.site == FaultSite::Primary => self.end_at_the_primary(fault),
@@ -139,7 +139,7 @@ impl Trial {
                 _ => None,
             };
             if let Some(peer) = peer.filter(|peer| self.nodes[*peer].lives) {
-                self.checks.dies(peer, self.clock.passed());
+                self.checks.machine_died(peer, self.clock.passed());
             }
             let seconds = self.random.between(0.0, 0.2);
             self.event_queue.add(seconds, TrialEvent::Broken(lane));
@@ -152,7 +152,7 @@ impl Trial {
         let is_dead = kind == FaultKind::Stall || self.lanes[lane].ping_s() > PING_MAX_S;
         if let (None, Some(peer)) | (Some(peer), None) = (self.sender(lane), self.receiver(lane)) {
             if is_dead {
-                self.checks.suffers(peer);
+                self.checks.may_look_lost(peer);
             }
             if matches!(kind, FaultKind::Stall | FaultKind::Slow(_)) {
                 self.checks.slows(peer);
@@ -167,7 +167,7 @@ impl Trial {
                 && self.lanes[lane].is_in_a_frame()
                 && let Some(peer) = end.or_else(|| self.sender(lane))
             {
-                self.checks.suffers(peer);
+                self.checks.may_look_lost(peer);
             }
         }
     }
@@ -177,7 +177,7 @@ impl Trial {
         let long = fault.to.unwrap_or(fault.from).saturating_sub(fault.from);
         match fault.kind {
             FaultKind::Kill | FaultKind::Off => return self.begin_to_die(fault.kind),
-            FaultKind::Pause => self.stand_still(true),
+            FaultKind::Pause => self.suspend_primary(true),
             FaultKind::Leap(by) => {
                 self.watch.leap(now, by);
                 self.blame_a_leap(None);
@@ -187,13 +187,13 @@ impl Trial {
         self.seen.odd_clocks += 1;
         self.checks.clock_goes_wrong();
         if long > QUIET_MAX {
-            (0..self.count).for_each(|peer| self.checks.suffers(peer));
+            (0..self.count).for_each(|peer| self.checks.may_look_lost(peer));
         }
     }
 
     fn end_at_the_primary(&mut self, fault: SimFault) {
         match fault.kind {
-            FaultKind::Pause => self.stand_still(false),
+            FaultKind::Pause => self.suspend_primary(false),
             FaultKind::Still => self.watch.stand(self.event_queue.now(), false),
             _ => {}
         }
@@ -205,7 +205,7 @@ impl Trial {
     }
 
     /// Suspends or resumes the primary's process.
-    fn stand_still(&mut self, stands: bool) {
+    fn suspend_primary(&mut self, stands: bool) {
         self.stands = if stands { self.stands + 1 } else { self.stands.saturating_sub(1) };
         for lane in 0..self.lanes.len() {
             let (is_from, is_to) = (self.sender(lane).is_none(), self.receiver(lane).is_none());
@@ -214,7 +214,7 @@ impl Trial {
             }
         }
         for peer in (0..self.count).filter(|peer| self.nodes[*peer].shares_memory).collect::<Vec<_>>() {
-            self.stand(peer, stands);
+            self.suspend(peer, stands);
         }
         if self.stands == 0 {
             let deferred = std::mem::take(&mut self.deferred);

@@ -98,7 +98,7 @@ impl Trial {
     /// A worker may be excluded only if it returned a wrong result.
     pub(super) fn check_exclusion(&mut self, peer: usize) {
         assert!(self.inspection.liars.contains(&peer), "w{peer} is excluded, and has returned nothing wrong");
-        self.checks.suffers(peer);
+        self.checks.may_look_lost(peer);
     }
 
     fn all_of_c(&self) -> Rect {

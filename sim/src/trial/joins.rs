@@ -30,7 +30,7 @@ pub(super) fn joining_peer(machine: usize, credit_bytes: u64, gflops: f64) -> Pe
 
 impl Trial {
     /// A machine joins, unless it is connected or does not exist.
-    pub(super) fn come(&mut self, site: FaultSite) {
+    pub(super) fn join(&mut self, site: FaultSite) {
         let FaultSite::Worker(machine) = site else { return };
         if self.is_over() {
             return;
@@ -54,7 +54,7 @@ impl Trial {
         }
         if self.stands > 0 || self.watch.stands() {
             // It may wait for long until it hears anything.
-            self.checks.suffers(peer);
+            self.checks.may_look_lost(peer);
         }
         self.seen.joined += 1;
         self.moved_last = now;

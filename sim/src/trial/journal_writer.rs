@@ -135,7 +135,7 @@ pub(super) fn rect_of(plan: &Plan, (region, tile): TileKey) -> Rect {
 
 impl Trial {
     /// A tile is committed, and no other lease of it exists.
-    pub(super) fn keep(&mut self, rect: Rect) {
+    pub(super) fn journal_tile(&mut self, rect: Rect) {
         let now = self.watch.shows(self.event_queue.now());
         let tile = self.primary.plan().tile_at(rect.rows.start, rect.cols.start);
         let (Some(journal_writer), Some(tile)) = (&mut self.journal_writer, tile) else { return };
@@ -155,7 +155,7 @@ impl Trial {
     }
 
     /// The journal writer ends a step and begins the next; unless the primary dies between the two.
-    pub(super) fn kept(&mut self) {
+    pub(super) fn end_journal_step(&mut self) {
         let now = self.watch.shows(self.event_queue.now());
         let Some(mut journal_writer) = self.journal_writer.take_if(|journal_writer| !journal_writer.is_over)
         else {

@@ -141,7 +141,7 @@ impl Trial {
                 _ if !self.nodes[peer].lives => {}
                 LaneItem::Frame(frame) if frame.is_whole => {
                     let was_announced = has_body(&frame);
-                    self.hear(peer, frame, was_announced);
+                    self.receive_at_worker(peer, frame, was_announced);
                 }
                 LaneItem::Frame(_) | LaneItem::End => self.stop(peer, None),
                 LaneItem::Credit => unreachable!("the primary gives no credit"),

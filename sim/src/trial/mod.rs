@@ -373,7 +373,7 @@ impl Trial {
                 TrialEvent::Over(number) => self.end_fault(number),
                 TrialEvent::Tick => self.tick(),
                 TrialEvent::Looked => self.inspect(),
-                TrialEvent::Kept => self.kept(),
+                TrialEvent::Kept => self.end_journal_step(),
                 TrialEvent::Spotted(is_wrong) => self.dispatch(Event::Looked(Some(is_wrong))),
             }
         }

@@ -155,7 +155,7 @@ impl Trial {
     }
 
     /// A message of the primary has arrived.
-    pub(super) fn hear(&mut self, peer: usize, frame: TrialFrame, was_announced: bool) {
+    pub(super) fn receive_at_worker(&mut self, peer: usize, frame: TrialFrame, was_announced: bool) {
         self.nodes[peer].is_heard = true;
         match frame.kind {
             Kind::Store => self.store(peer, frame, was_announced),
@@ -285,7 +285,7 @@ impl Trial {
         let held = self.nodes[peer].held.get_mut(&id);
         let held = held.unwrap_or_else(|| panic!("matrix {id} is made and is not there"));
         let Some(Generated { generator, row, col }) = held.generated else {
-            panic!("matrix {id} does not say how it is made")
+            panic!("matrix {id} has no generator description")
         };
         let (from, cols) = match generator[0] {
             0 => (&self.data.a, self.data.p.k),
@@ -371,7 +371,7 @@ impl Trial {
         if !self.nodes[peer].lives {
             return;
         }
-        self.silence(peer);
+        self.remove_worker(peer);
         let last = last.map(|text| {
             let head = bramble_schedule::message::encode_error(&text);
             TrialFrame::new(Kind::Error, head, FrameBody::Empty, AfterSend::Nothing)
@@ -387,7 +387,7 @@ impl Trial {
     }
 
     /// A worker is gone, with all its state.
-    pub(super) fn silence(&mut self, peer: usize) {
+    pub(super) fn remove_worker(&mut self, peer: usize) {
         let node = &mut self.nodes[peer];
         node.lives = false;
         node.worker = Worker::new(0);
@@ -398,7 +398,7 @@ impl Trial {
     }
 
     /// Suspends or resumes a worker.
-    pub(super) fn stand(&mut self, peer: usize, stands: bool) {
+    pub(super) fn suspend(&mut self, peer: usize, stands: bool) {
         let count = &mut self.nodes[peer].stands;
         *count = if stands { *count + 1 } else { count.saturating_sub(1) };
         for lane in self.lanes_of(peer) {
@@ -414,7 +414,7 @@ impl Trial {
     }
 
     /// A fault makes a worker compute slower, or ends.
-    pub(super) fn be_busy(&mut self, peer: usize, number: usize, kind: Option<FaultKind>) {
+    pub(super) fn set_busy(&mut self, peer: usize, number: usize, kind: Option<FaultKind>) {
         match kind {
             Some(FaultKind::Busy(times)) => drop(self.nodes[peer].busy.insert(number, times)),
             _ => drop(self.nodes[peer].busy.remove(&number)),

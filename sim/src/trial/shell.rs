@@ -376,7 +376,7 @@ impl Trial {
             let first = !std::mem::replace(&mut self.shell.committed[place], true);
             assert!(first, "{rect} of C is committed twice");
         }
-        self.keep(rect);
+        self.journal_tile(rect);
         if self.is_lie(rect) {
             return;
         }

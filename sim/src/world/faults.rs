@@ -29,11 +29,11 @@ impl World<'_> {
         let peer = session.filter(|peer| self.ends[*peer].lives);
         self.struck[number] = peer;
         match (fault.kind, peer) {
-            (FaultKind::Join, _) => self.come(fault.site),
+            (FaultKind::Join, _) => self.join(fault.site),
             (_, None) => {}
             (FaultKind::Kill | FaultKind::Restart, Some(peer)) => self.die(peer),
             (FaultKind::Off, Some(peer)) => self.switch_off(peer),
-            (FaultKind::Pause, Some(peer)) => self.stand(peer, true),
+            (FaultKind::Pause, Some(peer)) => self.suspend(peer, true),
             (FaultKind::Busy(times), Some(peer)) => drop(self.ends[peer].busy.insert(number, times)),
             (FaultKind::Slow(times), Some(peer)) => self.slow(peer, number, Some(times)),
             (kind, Some(_)) => unreachable!("{kind:?} was refused"),
@@ -44,9 +44,9 @@ impl World<'_> {
     pub(super) fn end_fault(&mut self, number: usize) {
         let fault = self.faults[number];
         match (fault.kind, self.struck[number]) {
-            (FaultKind::Restart, _) => self.come(fault.site),
-            (FaultKind::Pause, Some(peer)) if self.ends[peer].lives => self.stand(peer, false),
-            (FaultKind::Pause, Some(peer)) if !self.ends[peer].stays_away => self.come(fault.site),
+            (FaultKind::Restart, _) => self.join(fault.site),
+            (FaultKind::Pause, Some(peer)) if self.ends[peer].lives => self.suspend(peer, false),
+            (FaultKind::Pause, Some(peer)) if !self.ends[peer].stays_away => self.join(fault.site),
             (FaultKind::Busy(_), Some(peer)) => drop(self.ends[peer].busy.remove(&number)),
             (FaultKind::Slow(_), Some(peer)) => self.slow(peer, number, None),
             _ => {}
@@ -99,7 +99,7 @@ impl World<'_> {
     }
 
     /// Suspends or resumes a machine.
-    fn stand(&mut self, peer: usize, stands: bool) {
+    fn suspend(&mut self, peer: usize, stands: bool) {
         let count = &mut self.ends[peer].stands;
         *count = if stands { *count + 1 } else { count.saturating_sub(1) };
         let goes_on = self.ends[peer].stands == 0;
@@ -146,7 +146,7 @@ impl World<'_> {
     }
 
     /// A machine joins, unless it is connected.
-    fn come(&mut self, site: FaultSite) {
+    fn join(&mut self, site: FaultSite) {
         let FaultSite::Worker(machine) = site else { return };
         if self.peer_at(site).is_some_and(|peer| self.ends[peer].lives) {
             return;

@@ -5,7 +5,7 @@
 //! Invariant: the plan's members come first, in their order.
 
 use crate::machine::SimWorker;
-use crate::setting::{Setting, SimRates};
+use crate::setting::{SimRates, SimSetting};
 use bramble_plan::{Machine, Member, Plan};
 use bramble_schedule::limits::NEIGHBOURS_MAX;
 use bramble_schedule::primary::{PeerInfo, Referred};
@@ -42,7 +42,11 @@ pub(super) fn info(machine: &Machine, credit_bytes: u64) -> PeerInfo {
 }
 
 /// A simulated machine by its index, with this grant.
-pub(super) fn end((number, grant_bytes): (usize, u64), machines: &[Machine], setting: &Setting) -> SimWorker {
+pub(super) fn end(
+    (number, grant_bytes): (usize, u64),
+    machines: &[Machine],
+    setting: &SimSetting,
+) -> SimWorker {
     let rates = setting.rates.get(number).copied().unwrap_or(SimRates::USUAL);
     let speed = setting.speeds.get(number).copied().unwrap_or(1.0);
     let said = &machines[number];

@@ -18,7 +18,7 @@ use crate::times::Times;
 use crate::until::{Completion, done_or_signal};
 use bramble_link::LocalKind;
 use bramble_matrix::DType;
-use bramble_primary::{MachineLink, PrimaryError, Survey, welcomed};
+use bramble_primary::{MachineLink, PrimaryError, Survey, wait_for_welcomes};
 use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -221,7 +221,7 @@ async fn workers(count: u16, way: LocalTransport, until_welcome: bool) -> Result
         let ends =
             links.into_iter().map(|link| MachineLink { link, threads_max: 0, was_dialled: false }).collect();
         let failed = |e: PrimaryError| Failure::failed(format!("bench spawn: a worker: {e}"));
-        let goodbye = welcomed(&nothing()?, ends).await.map_err(failed)?;
+        let goodbye = wait_for_welcomes(&nothing()?, ends).await.map_err(failed)?;
         start = began.elapsed();
         goodbye.await;
     } else {

@@ -7,7 +7,7 @@ use crate::args::SimArgs;
 use crate::exit::Failure;
 use crate::plan::{self, Machines};
 use bramble_plan::{Decision, Machine, Plan, Problem};
-use bramble_sim::{FaultKind, FaultSite, Faults, Setting, SimFault};
+use bramble_sim::{FaultKind, FaultSite, Faults, SimFault, SimSetting};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const NAMED_MAX: usize = 4;
 pub(super) struct SimCase {
     pub(super) decision: Decision,
     pub(super) machines: Vec<Machine>,
-    pub(super) setting: Setting,
+    pub(super) setting: SimSetting,
 }
 
 /// The workers that are absent at the start. An error if `text` contains no fault.
@@ -85,11 +85,11 @@ impl SimCase {
                 )));
             }
         };
-        let setting = Setting {
+        let setting = SimSetting {
             loop_s_per_byte: args.move_ns * 1e-9,
             moves_s_per_byte: std::iter::once(0.0).chain(moves.into_iter().map(|ns| ns * 1e-9)).collect(),
             steals: !args.no_steal,
-            ..Setting::measured()
+            ..SimSetting::measured()
         };
         Ok(Self { decision, machines: numbered, setting })
     }

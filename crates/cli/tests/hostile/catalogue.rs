@@ -53,7 +53,7 @@ fn unchecked_enum() {
         for (at, value) in [(0, 0), (0, 3), (0, 255), (1, 2), (2, 1), (7, 1)] {
             let mut made = how(0, 0);
             made[at] = value;
-            let unknown = ["unknown generator", "does not say how it is made"];
+            let unknown = ["unknown generator", "has no generator description"];
             refused(&worker, &unknown, |c| c.send(STORE, &store(&[generated(1, 2, 2, 1)], &[]), &made));
         }
         worker.is_well();

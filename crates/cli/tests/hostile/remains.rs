@@ -91,7 +91,7 @@ fn pings_whose_answers_are_never_read() {
         while began.elapsed() < Duration::from_secs(30) && client.try_send_raw(&many).is_ok() {
             assert!(worker.rss_bytes() < 64 << 20);
         }
-        worker.says("it asks, but does not take the answers");
+        worker.says("it sends pings, but does not read the pongs");
         drop(client);
         worker.is_well();
     }

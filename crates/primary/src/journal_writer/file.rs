@@ -1,7 +1,7 @@
 //! The journal's file `C.npy.journal`, beside the unfinished `C.npy.part`.
 //!
-//! Place in the flow: a run looks for it before it begins (`find`); the journal writer appends to it; it is removed when C
-//! has its final name, or, if an old C was read, when the result has been reported.
+//! Place in the flow: a run looks for it before it begins (`find_journal`); the journal writer appends to it; it is removed
+//! when C has its final name, or, if an old C was read, when the result has been reported.
 //!
 //! Invariants: the process that writes it holds the lock of the unfinished result. Disk space for all records is reserved before
 //! the product begins. An error leaves all valid records valid: bytes are only appended, and a torn write at the end of the file

@@ -66,7 +66,7 @@ fn found(path: &Path) -> Box<Journal> {
 }
 
 #[test]
-fn what_is_complete_is_in_the_journal_and_another_run_goes_on_with_it() {
+fn complete_tiles_are_in_the_journal_and_another_run_resumes_from_it() {
     let folder = tempfile::tempdir().unwrap();
     let c = folder.path().join("c.npy");
     let path = journal_of(&c);
@@ -109,7 +109,7 @@ fn what_is_complete_is_in_the_journal_and_another_run_goes_on_with_it() {
 }
 
 #[test]
-fn without_a_tile_nothing_stays() {
+fn a_journal_without_tiles_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let c = folder.path().join("c.npy");
     for (every, how) in [
@@ -133,7 +133,7 @@ fn without_a_tile_nothing_stays() {
 }
 
 #[test]
-fn a_full_disk_is_named_with_the_file_and_the_way_out() {
+fn a_full_disk_is_reported_with_the_file_and_the_next_step() {
     let file = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut full = JournalFile::of(file, Path::new("c.npy.journal"));
     let error = full.append(&[1; 64]).unwrap_err().to_string();
@@ -144,7 +144,7 @@ fn a_full_disk_is_named_with_the_file_and_the_way_out() {
 }
 
 #[test]
-fn bytes_that_are_no_journal_are_nothing_or_said_to_be_none() {
+fn files_that_are_no_journal_are_recognized() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("c.npy.journal");
     assert!(matches!(find_journal(&path).unwrap(), FoundJournal::Missing));

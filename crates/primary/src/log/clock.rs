@@ -29,12 +29,12 @@ impl ClockSample {
     }
 
     /// The sample of the primary's own clock.
-    pub(crate) fn same(at_ns: u64) -> Self {
+    pub(crate) fn own(at_ns: u64) -> Self {
         Self { at_ns, offset_ns: 0, uncertainty_ns: 0 }
     }
 
     /// The sample with the smaller uncertainty; both are of about the same time.
-    pub(crate) fn better(one: Option<Self>, other: Self) -> Self {
+    pub(crate) fn more_accurate(one: Option<Self>, other: Self) -> Self {
         one.filter(|one| one.uncertainty_ns <= other.uncertainty_ns).unwrap_or(other)
     }
 }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn only_samples_that_contradict_each_other_move_anything() {
+    fn only_contradicting_samples_correct_times() {
         let sample = |at_ns, offset_ns| Some(ClockSample { at_ns, offset_ns, uncertainty_ns: 10 });
         assert_eq!(drift_ns([sample(0, 5), sample(1000, 25)], 500), 0);
         assert_eq!(drift_ns([sample(0, 5), None], 500), 0);
@@ -83,8 +83,8 @@ mod tests {
     #[test]
     fn the_shorter_round_trip_is_better() {
         let (long, short) = (ClockSample::of(0, 1000, 500), ClockSample::of(2000, 2100, 9));
-        assert_eq!(ClockSample::better(Some(long), short), short);
-        assert_eq!(ClockSample::better(Some(short), long), short);
-        assert_eq!(ClockSample::better(None, long), long);
+        assert_eq!(ClockSample::more_accurate(Some(long), short), short);
+        assert_eq!(ClockSample::more_accurate(Some(short), long), short);
+        assert_eq!(ClockSample::more_accurate(None, long), long);
     }
 }

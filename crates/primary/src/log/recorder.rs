@@ -66,7 +66,7 @@ impl EventRecorder {
     pub(crate) fn peers(&mut self, sessions: &[Session], working: usize) {
         let Some(recording) = &mut self.0 else { return };
         for (at, session) in sessions.iter().enumerate() {
-            let own = session.link.shares_memory.then(|| ClockSample::same(clock_ns()));
+            let own = session.link.shares_memory.then(|| ClockSample::own(clock_ns()));
             let machine = LoggedMachine {
                 name: session.name.clone(),
                 link: session.link.name,
@@ -91,7 +91,7 @@ impl EventRecorder {
     }
 
     /// A store is sent to a peer.
-    pub(crate) fn given(&mut self, peer: usize, store: &StoreHead) {
+    pub(crate) fn store_sent(&mut self, peer: usize, store: &StoreHead) {
         let Some(recording) = &mut self.0 else { return };
         if let Some(machine) = recording.peers[peer].reserve.take() {
             recording.peers[peer].machine = recording.log.machine(machine);
@@ -100,7 +100,7 @@ impl EventRecorder {
     }
 
     /// Records changes of the schedule's status of each peer.
-    pub(crate) fn look(&mut self, state: &Primary) {
+    pub(crate) fn record_status(&mut self, state: &Primary) {
         let Some(recording) = &mut self.0 else { return };
         let at_ns = recording.log.time_ns(Instant::now());
         for (index, book) in recording.peers.iter_mut().enumerate() {
@@ -123,7 +123,7 @@ impl EventRecorder {
     }
 
     /// The head of a frame has arrived, its body is being received.
-    pub(crate) fn arriving(&mut self, peer: usize) {
+    pub(crate) fn frame_started(&mut self, peer: usize) {
         if let Some(recording) = &mut self.0 {
             recording.peers[peer].arriving = Some(Instant::now());
         }
@@ -138,7 +138,7 @@ impl EventRecorder {
     }
 
     /// Rows of a tile have landed; `place` is asked for the destination of the first.
-    pub(crate) fn landing(
+    pub(crate) fn tile_landed(
         &mut self,
         peer: usize,
         head: &ResultHead,
@@ -155,7 +155,7 @@ impl EventRecorder {
     }
 
     /// Records jobs that a worker reports.
-    pub(crate) fn worked(&mut self, peer: usize, head: &[u8]) -> Result<(), ProtocolError> {
+    pub(crate) fn add_job_records(&mut self, peer: usize, head: &[u8]) -> Result<(), ProtocolError> {
         let Some(recording) = &mut self.0 else {
             return Err(ProtocolError::new("it reports jobs, and no log was asked for"));
         };
@@ -191,7 +191,7 @@ impl EventRecorder {
     }
 
     /// Heads of pings that ask a peer for its clock; none if there is no log or the peer has the primary's clock.
-    pub(crate) fn questions(&mut self, peer: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn clock_requests(&mut self, peer: usize) -> Vec<Vec<u8>> {
         let Some(recording) = &mut self.0 else { return Vec::new() };
         let book = &mut recording.peers[peer];
         let machine = recording.log.machines.get(usize::from(book.machine));
@@ -208,13 +208,13 @@ impl EventRecorder {
     }
 
     /// An answer to any ping.
-    pub(crate) fn answered(&mut self, peer: usize, pong: Pong) {
+    pub(crate) fn clock_answer(&mut self, peer: usize, pong: Pong) {
         let Some(recording) = &mut self.0 else { return };
         let book = &mut recording.peers[peer];
         let Some(asked_ns) = book.asked.remove(&pong.nonce) else { return };
         let sample = ClockSample::of(asked_ns, clock_ns(), pong.clock_ns);
         if let Some(machine) = recording.log.machines.get_mut(usize::from(book.machine)) {
-            machine.clocks[1] = Some(ClockSample::better(machine.clocks[1], sample));
+            machine.clocks[1] = Some(ClockSample::more_accurate(machine.clocks[1], sample));
         }
     }
 }
@@ -256,14 +256,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_for_or_cannot_be_is_refused() {
-        assert!(EventRecorder::default().worked(0, &batch(0, 1)).is_err());
-        assert!(recorder().worked(0, &batch(2, 1)).is_err(), "a thread that it does not have");
-        assert!(recorder().worked(0, &batch(0, 4)).is_err(), "more than it was given");
-        assert!(recorder().worked(0, &[0; 9]).is_err());
+    fn unrequested_and_impossible_records_are_refused() {
+        assert!(EventRecorder::default().add_job_records(0, &batch(0, 1)).is_err());
+        assert!(recorder().add_job_records(0, &batch(2, 1)).is_err(), "a thread that it does not have");
+        assert!(recorder().add_job_records(0, &batch(0, 4)).is_err(), "more than it was given");
+        assert!(recorder().add_job_records(0, &[0; 9]).is_err());
         let mut good = recorder();
-        assert!(good.worked(0, &batch(1, 2)).is_ok() && good.worked(0, &batch(0, 1)).is_ok());
-        assert!(good.worked(0, &batch(0, 1)).is_err());
+        assert!(
+            good.add_job_records(0, &batch(1, 2)).is_ok() && good.add_job_records(0, &batch(0, 1)).is_ok()
+        );
+        assert!(good.add_job_records(0, &batch(0, 1)).is_err());
         let mut count = 0;
         let log = good.into_log().unwrap();
         log.read(|_| {
@@ -275,16 +277,19 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_is_asked_a_few_times_and_the_best_answer_counts() {
-        assert!(EventRecorder::default().questions(0).is_empty());
+    fn a_clock_is_sampled_a_few_times_and_the_best_sample_counts() {
+        assert!(EventRecorder::default().clock_requests(0).is_empty());
         let mut recorder = recorder();
-        let nonces: Vec<u64> =
-            recorder.questions(0).iter().map(|q| u64::from_le_bytes(q[..].try_into().unwrap())).collect();
+        let nonces: Vec<u64> = recorder
+            .clock_requests(0)
+            .iter()
+            .map(|q| u64::from_le_bytes(q[..].try_into().unwrap()))
+            .collect();
         assert_eq!(nonces.len(), 3);
         let clock = |nonce| Pong { nonce, clock_ns: clock_ns() };
-        recorder.answered(0, clock(1));
+        recorder.clock_answer(0, clock(1));
         assert_eq!(recorder.0.as_ref().unwrap().log.machines()[0].clocks[1], None, "the schedule's own ping");
-        nonces.iter().for_each(|nonce| recorder.answered(0, clock(*nonce)));
+        nonces.iter().for_each(|nonce| recorder.clock_answer(0, clock(*nonce)));
         let last = recorder.0.as_ref().unwrap().log.machines()[0].clocks[1].unwrap();
         assert!(last.offset_ns.unsigned_abs() <= last.uncertainty_ns, "it is one clock: {last:?}");
     }

@@ -173,7 +173,7 @@ impl MachineHistory {
             link_is_busy,
             next,
         };
-        Ok(tell(numbers, from, to, &changes))
+        Ok(build_history(numbers, from, to, &changes))
     }
 
     /// Total time in a state.
@@ -202,7 +202,12 @@ fn changes_of(event: &LogEvent, changes: &mut Vec<(u64, Change)>) {
 }
 
 /// Turns changes, sorted by time, into spans.
-fn tell(mut numbers: StateCounters, from: u64, to: u64, changes: &[(u64, Change)]) -> MachineHistory {
+fn build_history(
+    mut numbers: StateCounters,
+    from: u64,
+    to: u64,
+    changes: &[(u64, Change)],
+) -> MachineHistory {
     let mut story = MachineHistory::default();
     let mut now = from;
     let mut left = changes;

@@ -127,7 +127,7 @@ fn job(at_ns: u64, took_ns: u64, thread: u16, returns: bool) -> (u64, LogEventKi
 }
 
 #[test]
-fn a_run_is_told_as_it_was() {
+fn a_run_gives_the_expected_states() {
     let mut log = log();
     let machine = log.machine(machine(2));
     let stand = |in_link_bytes, jobs_given, tiles_back, next| {

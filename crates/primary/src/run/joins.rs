@@ -90,7 +90,7 @@ pub(super) async fn admit(mut join_source: JoinSource, came: mpsc::Sender<Admiss
 /// The session, if its machine's kernel is allowed.
 async fn admit_if_compatible(session: Session, kernels: &AllowedKernels) -> Admission {
     let is_same = kernels.same.as_ref().map_or(Ok(()), |kernel| same_kernel(kernel, &session));
-    match is_same.and_then(|()| levels::expected(&session, kernels.dtype, &kernels.rules)) {
+    match is_same.and_then(|()| levels::check_joining_kernel(&session, kernels.dtype, &kernels.rules)) {
         Ok(()) => Ok(session),
         Err(e) => {
             dismiss(vec![session]).await;
@@ -109,7 +109,7 @@ pub(super) struct Tasks {
 impl Tasks {
     /// Waits until one of the tasks panics, and describes the panic. Without this the run would wait for ever for that
     /// machine's results: no task would be left to report its link as broken.
-    pub(super) async fn fault(&mut self) -> String {
+    pub(super) async fn wait_for_panic(&mut self) -> String {
         loop {
             let ended = tokio::select! {
                 Some(ended) = self.writers.join_next() => ended,
@@ -128,7 +128,7 @@ impl Tasks {
     }
 
     /// Gives a machine its index and starts its link tasks; `is_dead` if its link has broken already.
-    pub(super) fn enlist(&mut self, core: &Rc<RefCell<Core>>, session: Session, is_dead: bool) {
+    pub(super) fn add_peer(&mut self, core: &Rc<RefCell<Core>>, session: Session, is_dead: bool) {
         // Unbounded, but its producers are bounded: stores by the link's window, pings by the silence after which a peer is lost.
         let (to, frames) = mpsc::unbounded_channel();
         let (sent, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
@@ -177,7 +177,7 @@ impl Tasks {
             core.joined.push((number, at));
             core.machines.push(report_stub(&session, 0.0));
         }
-        self.enlist(core, session, false);
+        self.add_peer(core, session, false);
         core.borrow_mut().dispatch(Event::Joined(info));
     }
 }
@@ -188,21 +188,21 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn a_task_that_panics_is_told_and_one_that_ends_or_is_cancelled_is_not() {
+    async fn a_panic_of_a_task_is_reported_but_not_its_end_or_cancellation() {
         tokio::task::LocalSet::new().run_until(told()).await;
     }
 
     async fn told() {
         let mut tasks = Tasks::default();
-        let waited = tokio::time::timeout(Duration::from_millis(10), tasks.fault()).await;
+        let waited = tokio::time::timeout(Duration::from_millis(10), tasks.wait_for_panic()).await;
         assert!(waited.is_err(), "without tasks there is nothing to wait for");
         tasks.writers.spawn_local(async {});
         tasks.writers.spawn_local(std::future::pending()).abort();
         tasks.readers.spawn_local(std::future::pending());
-        let waited = tokio::time::timeout(Duration::from_millis(10), tasks.fault()).await;
+        let waited = tokio::time::timeout(Duration::from_millis(10), tasks.wait_for_panic()).await;
         assert!(waited.is_err(), "{waited:?}");
         tasks.readers.spawn_local(async { panic!("out of its mind") });
-        let told = tasks.fault().await;
+        let told = tasks.wait_for_panic().await;
         assert!(told.contains("out of its mind") && told.contains("please report"), "{told}");
     }
 }

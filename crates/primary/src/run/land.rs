@@ -72,7 +72,7 @@ impl Core {
             ArrivedBody::Landed(landing) | ArrivedBody::Leased(landing) => landing.into_any(),
             // A mapped file of another process may be truncated while it is read.
             ArrivedBody::Shared(_) if !self.peers[peer].shares_memory => {
-                return Err(ProtocolError::new("it sent where a result lies instead of the result"));
+                return Err(ProtocolError::new("it sent a reference to a result instead of the result"));
             }
             ArrivedBody::Shared(region) => return self.keep_shared(peer, head, &region),
             ArrivedBody::Empty => return Err(ProtocolError::new("it sent a result without rows")),
@@ -88,7 +88,7 @@ impl Core {
             return Ok(());
         }
         let lent = landing.downcast::<TileLease>();
-        let lent = lent.map_err(|_| ProtocolError::new("it returned memory that is no part of C"))?;
+        let lent = lent.map_err(|_| ProtocolError::new("it returned memory outside C"))?;
         let rows = lent.rect().rows.len();
         if u64::from(head.first_line) + u64::from(head.lines) < rows {
             self.partial.insert((peer, head.c), *lent);

@@ -94,7 +94,7 @@ impl BodyPlacer for Placer {
         }
         let head = ResultHead::decode(head).map_err(|e| e.0)?;
         let mut core = self.core.borrow_mut();
-        core.recorder.arriving(self.peer);
+        core.recorder.frame_started(self.peer);
         core.place(self.peer, &head, body_bytes)
     }
 }

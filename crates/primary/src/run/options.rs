@@ -38,7 +38,7 @@ impl Core {
     pub(super) fn say_goodbye(&mut self) {
         self.recorder.phase(Phase::Closing);
         for peer in 0..self.peers.len() {
-            for question in self.recorder.questions(peer) {
+            for question in self.recorder.clock_requests(peer) {
                 self.send(peer, Kind::Ping, question, Body::Empty);
             }
             self.send(peer, Kind::Bye, Bye::default().encode(), Body::Empty);

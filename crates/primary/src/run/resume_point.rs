@@ -73,7 +73,7 @@ impl Core {
         stop.arm(self.journal_writer.as_ref().is_some_and(JournalWriter::is_writing));
         if self.journal_writer.as_ref().is_some_and(JournalWriter::has_failed) {
             // The journal writer returns the cause when it ends.
-            self.fail("the journal cannot be kept".to_owned());
+            self.fail("the journal cannot be written".to_owned());
             return true;
         }
         if !stop.is_asked() {

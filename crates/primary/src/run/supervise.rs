@@ -61,7 +61,7 @@ pub(super) async fn supervise(core: &Rc<RefCell<Core>>, supervisor: &mut Supervi
     loop {
         tokio::select! {
             biased;
-            why = supervisor.tasks.fault() => core.borrow_mut().fail(why),
+            why = supervisor.tasks.wait_for_panic() => core.borrow_mut().fail(why),
             Some(came) = supervisor.joining.recv() => supervisor.welcome(core, came),
             is_wrong = supervisor.spot_checker.result() => core.borrow_mut().spot_checked(is_wrong, &supervisor.inspector),
             _ = tokio::time::timeout(TICK, supervisor.changed.notified()) => {}
@@ -93,7 +93,7 @@ pub(super) async fn while_alive<T>(
         tokio::select! {
             biased;
             done = &mut work => return done,
-            why = supervisor.tasks.fault() => core.borrow_mut().fail(why),
+            why = supervisor.tasks.wait_for_panic() => core.borrow_mut().fail(why),
             Some(came) = supervisor.joining.recv() => supervisor.welcome(core, came),
             () = tokio::time::sleep(TICK) => core.borrow_mut().tick(),
         }
@@ -140,7 +140,7 @@ async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
 
 impl Core {
     fn tick(&mut self) {
-        self.hear();
+        self.report_traffic();
         self.dispatch(Event::Tick);
     }
 }

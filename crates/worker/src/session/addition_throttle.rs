@@ -12,12 +12,12 @@
 //! Deliberately absent: threads (`pool`), backpressure of the link (`send_backpressure`), and multiplications: those that read
 //! sums start when the sums are done, and the others have no sums to wait for.
 
-use crate::pool::{KEPT_MAX, TaskLength};
+use crate::pool::{TaskLength, UNREPORTED_MAX};
 use bramble_schedule::worker::{Run, Turn, Turns};
 
 /// Brief additions in the pool for each compute thread: as many as a thread does between reports, and as many again while
 /// the event loop is busy.
-const BRIEF_AHEAD: usize = 2 * KEPT_MAX;
+const BRIEF_AHEAD: usize = 2 * UNREPORTED_MAX;
 /// Additions of unknown length: the one that runs, and three while the event loop is busy.
 const LONG_AHEAD: usize = 4;
 
@@ -40,7 +40,7 @@ impl AdditionThrottle {
         self.waiting.put(run, Turn::of(&run.job));
     }
 
-    /// The next addition for the pool, if there is room; the caller confirms it with `gone`.
+    /// The next addition for the pool, if there is room; the caller confirms it with `submitted`.
     pub(super) fn next(&mut self) -> Option<Run> {
         if self.in_pool >= self.threads * BRIEF_AHEAD {
             return None;
@@ -49,7 +49,7 @@ impl AdditionThrottle {
     }
 
     /// An addition has gone to the pool.
-    pub(super) fn gone(&mut self, length: TaskLength) {
+    pub(super) fn submitted(&mut self, length: TaskLength) {
         self.in_pool += weight(length);
     }
 
@@ -77,13 +77,13 @@ mod tests {
     }
 
     fn given(throttle: &mut AdditionThrottle, length: TaskLength) -> Vec<u32> {
-        std::iter::from_fn(|| throttle.next().inspect(|_| throttle.gone(length)))
+        std::iter::from_fn(|| throttle.next().inspect(|_| throttle.submitted(length)))
             .map(|run| run.job.c)
             .collect()
     }
 
     #[test]
-    fn the_pool_has_little_more_than_it_needs_and_the_least_turns_first() {
+    fn the_pool_holds_few_additions_and_the_highest_priority_goes_first() {
         let mut throttle = AdditionThrottle::new(2);
         (0..100).rev().for_each(|c| throttle.put(sum(c)));
         assert_eq!(given(&mut throttle, TaskLength::Any), (0..8).collect::<Vec<_>>());

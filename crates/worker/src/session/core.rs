@@ -71,10 +71,10 @@ pub(super) struct Core {
 
 impl Core {
     pub(super) fn send(&self, kind: Kind, head: Vec<u8>, body: Body) {
-        self.leave(OutgoingFrame { frame: Some(Frame::new(kind.code(), head, body)), last_of: None });
+        self.enqueue(OutgoingFrame { frame: Some(Frame::new(kind.code(), head, body)), last_of: None });
     }
 
-    pub(super) fn leave(&self, leaving: OutgoingFrame) {
+    pub(super) fn enqueue(&self, leaving: OutgoingFrame) {
         let is_answer = leaving.frame.as_ref().is_some_and(|f| f.kind == Kind::Pong.code());
         if let Some(out) = &self.out
             && out.send(leaving).is_ok()
@@ -88,7 +88,7 @@ impl Core {
         let before = self.credit.get();
         self.credit.set(before + bytes);
         if before == 0 {
-            self.leave(OutgoingFrame { frame: None, last_of: None });
+            self.enqueue(OutgoingFrame { frame: None, last_of: None });
         }
     }
 
@@ -160,7 +160,7 @@ impl Core {
         let Some((header, others)) = store.matrices.split_last() else { return Ok(()) };
         self.check(store)?;
         if others.iter().any(|other| other.body_bytes() > 0) {
-            return Err(ProtocolError::new("two matrices with elements, and one body").into());
+            return Err(ProtocolError::new("two matrices with elements have only one body").into());
         }
         let mut actions = self.dispatch(Event::Announced(store))?;
         if header.source != Source::Generated {
@@ -173,17 +173,17 @@ impl Core {
                 self.store.set_generated(header.id, Generated::decode(region.run(0))?);
             }
             ArrivedBody::Shared(_) if header.uses == 0 || header.source == Source::Vacant => {
-                return Err(ProtocolError::new("what jobs write came as memory that may only be read").into());
+                return Err(ProtocolError::new("a matrix that jobs write came in read-only memory").into());
             }
             ArrivedBody::Shared(region) => {
                 self.store.put_operand(header.id, Operand::borrowed(header, region)?);
             }
             ArrivedBody::Leased(_) if header.uses > 0 => {
-                return Err(ProtocolError::new("an operand in lent memory").into());
+                return Err(ProtocolError::new("an operand in leased memory").into());
             }
             ArrivedBody::Leased(landing) => {
                 let lent = landing.into_any().downcast::<TileLease>();
-                let lent = lent.map_err(|_| ProtocolError::new("lent memory that is no part of C"))?;
+                let lent = lent.map_err(|_| ProtocolError::new("leased memory outside C"))?;
                 self.store.put_tile(header.id, TargetTile::Leased(*lent));
             }
             ArrivedBody::Empty | ArrivedBody::Landed(_) => {}
@@ -243,7 +243,7 @@ impl Core {
     fn fill(&mut self, id: u32) -> Result<(), WorkerError> {
         let taken = self.store.take_generated(id);
         let Some((header, generated, mut buffer)) = taken else {
-            return Err(ProtocolError::new(format!("matrix {id} does not say how it is made")).into());
+            return Err(ProtocolError::new(format!("matrix {id} has no generator description")).into());
         };
         let Some(generator) = Generator::from_bytes(&generated.generator) else {
             return Err(ProtocolError::new(format!("matrix {id} has an unknown generator")).into());
@@ -262,7 +262,7 @@ impl Core {
 
     /// Submits a job to the compute threads; `is_counted`: the addition throttle counts it.
     fn start(&mut self, run: Run, is_counted: bool) -> Result<(), WorkerError> {
-        let missing = || WorkerError::Here(format!("matrix {} lost one of its operands", run.job.c));
+        let missing = || WorkerError::Here(format!("an operand of matrix {} is missing", run.job.c));
         let a = self.store.operand(run.job.a).ok_or_else(missing)?;
         let b = self.store.operand(run.job.b).ok_or_else(missing)?;
         let target = self.store.take_tile(run.job.c).map_err(|e| WorkerError::Here(e.to_string()))?;
@@ -288,7 +288,7 @@ impl Core {
             let target = if run.job.then == Then::Return { target.whole(with_checksums) } else { target };
             TaskResult::Ran(run, target, counted)
         };
-        counted.into_iter().for_each(|length| self.throttle.gone(length));
+        counted.into_iter().for_each(|length| self.throttle.submitted(length));
         self.submit(Box::new(task), Turn::of(&run.job), length)
     }
 
@@ -320,7 +320,7 @@ impl Core {
                 let lines = lines.map_err(|_| WorkerError::Here(format!("tile {id} has 2^32 rows")))?;
                 let head = ResultHead { lines, ..head };
                 let frame = Frame::new(kind, head.encode(), Body::Leased(Box::new(ReturningLease(lent))));
-                self.leave(OutgoingFrame { frame: Some(frame), last_of: Some((id, None)) });
+                self.enqueue(OutgoingFrame { frame: Some(frame), last_of: Some((id, None)) });
                 return Ok(());
             }
             TargetTile::Owned(..) => unreachable!("a tile is sent back after its last job"),
@@ -334,7 +334,7 @@ impl Core {
         if let Some((first_line, lines, region)) = last {
             let head = ResultHead { first_line, lines, ..head };
             let frame = Frame::new(kind, head.encode(), Body::Shared(region));
-            self.leave(OutgoingFrame { frame: Some(frame), last_of: Some((id, Some(whole.buffer))) });
+            self.enqueue(OutgoingFrame { frame: Some(frame), last_of: Some((id, Some(whole.buffer))) });
         }
         Ok(())
     }
@@ -344,7 +344,7 @@ impl Core {
         match buffer.map(Arc::try_unwrap) {
             Some(Ok(buffer)) => self.store.recycle(buffer),
             // The primary in the same process still reads the buffer, and will free it.
-            Some(Err(shared)) => self.store.part_with(&shared),
+            Some(Err(shared)) => self.store.forget_buffer(&shared),
             None => {}
         }
         self.backpressure.left(tile);

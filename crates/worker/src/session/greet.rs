@@ -43,26 +43,26 @@ pub(super) async fn greet(
     link.receiver.set_limits(FrameLimits::STRANGER);
     let Some(slot) = slot else {
         // This worker has dialled, or the primary is in the same process.
-        return match within(DIALLED_HELLO_PATIENCE, first(link)).await? {
-            FirstMessage::Hello(hello) => equipped(hello, &link.peer, config, ledger).await,
+        return match within(DIALLED_HELLO_PATIENCE, first_message(link)).await? {
+            FirstMessage::Hello(hello) => choose_kernel_and_memory(hello, &link.peer, config, ledger).await,
             FirstMessage::Join(_) => Err(not_a_hello()),
         };
     };
-    match first_at(&slot, link).await? {
+    match first_message_at_door(&slot, link).await? {
         FirstMessage::Join(join) => Ok(GreetedPeer::Neighbour(join)),
         FirstMessage::Hello(hello) => {
             slot.known();
-            slot.guard(equipped(hello, &link.peer, config, ledger)).await
+            slot.guard(choose_kernel_and_memory(hello, &link.peer, config, ledger)).await
         }
     }
 }
 
 /// The first message of a connection that came through a door.
-pub(super) async fn first_at(slot: &Slot, link: &mut Link) -> Result<FirstMessage, WorkerError> {
+pub(super) async fn first_message_at_door(slot: &Slot, link: &mut Link) -> Result<FirstMessage, WorkerError> {
     match link.proven {
         // A worker that dials a neighbour can send its join at once.
-        Proven::Introduced(_) => slot.guard(within(HANDSHAKE_DEADLINE, first(link))).await,
-        Proven::Nothing | Proven::Member => slot.guard(first(link)).await,
+        Proven::Introduced(_) => slot.guard(within(HANDSHAKE_DEADLINE, first_message(link))).await,
+        Proven::Nothing | Proven::Member => slot.guard(first_message(link)).await,
     }
 }
 
@@ -77,7 +77,7 @@ async fn within<T>(
 }
 
 /// The first frame: a hello, or a join. A key that was introduced for a pair is good for a join only.
-async fn first(link: &mut Link) -> Result<FirstMessage, WorkerError> {
+async fn first_message(link: &mut Link) -> Result<FirstMessage, WorkerError> {
     let first = link.receiver.receive(&mut NoBodies).await?;
     match Kind::from_code(first.kind)? {
         Kind::Hello if matches!(link.proven, Proven::Introduced(_)) => {
@@ -94,7 +94,7 @@ fn not_a_hello() -> WorkerError {
 }
 
 /// The kernel and memory for a hello.
-async fn equipped(
+async fn choose_kernel_and_memory(
     hello: Hello,
     peer: &str,
     config: &Config,
@@ -107,7 +107,7 @@ async fn equipped(
     let (dtype, flops) = (hello.dtype, hello.flops);
     let (threads, capacity_bytes) = (session_threads(config, &hello), config.capacity_bytes());
     let speeds = ledger.speeds().clone();
-    let pick = move || picked(&speeds, choice, dtype, flops, threads, capacity_bytes);
+    let pick = move || choose_kernel(&speeds, choice, dtype, flops, threads, capacity_bytes);
     let picked = ledger.measured(pick).await?;
     let pick = picked.map_err(|e| WorkerError::Here(e.to_string()))?;
     let who = SessionOwner { name: hello.name.clone(), peer: peer.to_owned() };
@@ -116,13 +116,13 @@ async fn equipped(
         scratch_bytes: Config::scratch_bytes(&*pick.kernel, threads),
         capacity_bytes,
     };
-    let grant = ledger.take_within(MEMORY_PATIENCE, &who, wish, config.memory_bytes).await?;
+    let grant = ledger.grant_within(MEMORY_PATIENCE, &who, wish, config.memory_bytes).await?;
     Ok(GreetedPeer::Primary(hello, pick, grant))
 }
 
 /// The kernel that was asked for. `auto` avoids a faster kernel that needs more than half of the
 /// memory for itself, as OpenBLAS does on a small board, and takes simd.
-fn picked(
+fn choose_kernel(
     speeds: &Speeds,
     choice: Choice,
     dtype: DType,

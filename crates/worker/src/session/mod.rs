@@ -14,7 +14,7 @@ mod send_backpressure;
 
 use self::addition_throttle::AdditionThrottle;
 use self::core::{Core, OutgoingFrame, TaskResult};
-use self::greet::{FirstMessage, GreetedPeer, first_at, greet, session_threads, welcome};
+use self::greet::{FirstMessage, GreetedPeer, first_message_at_door, greet, session_threads, welcome};
 use self::neighbours::neighbours;
 use self::relay::Neighbours;
 use self::send_backpressure::SendBackpressure;
@@ -126,7 +126,7 @@ pub(crate) async fn serve_neighbour(
     slot: Slot,
     tickets: &NeighbourTickets,
 ) -> Result<(), WorkerError> {
-    match first_at(&slot, &mut link).await? {
+    match first_message_at_door(&slot, &mut link).await? {
         FirstMessage::Join(join) => tickets.hand_over(link, &join.ticket),
         FirstMessage::Hello(_) => Err(ProtocolError::new("this door is for other workers").into()),
     }
@@ -230,7 +230,7 @@ async fn read(
             Kind::Ping => {
                 let nonce = decode_number(&arrived.head)?;
                 if core.borrow().answers.get() >= ANSWERS_MAX {
-                    return Err(ProtocolError::new("it asks, but does not take the answers").into());
+                    return Err(ProtocolError::new("it sends pings, but does not read the pongs").into());
                 }
                 core.borrow().send(Kind::Pong, Pong { nonce, clock_ns: clock_ns() }.encode(), Body::Empty);
             }
@@ -251,7 +251,7 @@ async fn read(
             Kind::Reached => {
                 let reached = Reached::decode(&arrived.head)?;
                 if !reached.is_there {
-                    core.borrow_mut().part(reached.peer)?;
+                    core.borrow_mut().pair_parted(reached.peer)?;
                 }
             }
             Kind::Error => return Err(WorkerError::Primary(decode_error(&arrived.head)?)),

@@ -42,9 +42,9 @@ pub(super) async fn neighbours(
         tokio::select! {
             Some(NeighbourIntroduction { neighbour, signals }) = introduced.recv() => {
                 // Registered at once, not when the task first runs: the neighbour may come before.
-                let expected = tickets.filter(|_| !neighbour.dials).map(|m| m.open_to(&neighbour));
+                let expected = tickets.filter(|_| !neighbour.dials).map(|m| m.register(&neighbour));
                 let tickets = tickets.cloned();
-                links.spawn_local(keep(neighbour, expected, signals, core.clone(), tickets));
+                links.spawn_local(serve_neighbour_link(neighbour, expected, signals, core.clone(), tickets));
             }
             Some(ended) = links.join_next() => {
                 ended.map_err(|e| WorkerError::Here(format!("a link with another worker: {e}")))??;
@@ -55,7 +55,7 @@ pub(super) async fn neighbours(
 }
 
 /// Serves one neighbour, from its introduction until its link has ended. An error ends the session.
-async fn keep(
+async fn serve_neighbour_link(
     neighbour: Neighbour,
     expected: Option<RegisteredTicket>,
     signals: LinkSignals,
@@ -64,25 +64,25 @@ async fn keep(
 ) -> Result<(), WorkerError> {
     let peer = neighbour.peer;
     let met = tokio::select! {
-        met = meet(&neighbour, expected, tickets) => met,
+        met = establish_link(&neighbour, expected, tickets) => met,
         () = signals.parted.notified() => Err("the other end could not".to_owned()),
     };
     let ended = match met {
         Err(why) => Some(why),
         Ok(link) => {
             core.borrow().say_reached(peer, true, "");
-            carry(link, peer, &signals, &core).await?
+            transfer(link, peer, &signals, &core).await?
         }
     };
     let mut core = core.borrow_mut();
     if let Some(why) = ended {
         core.say_reached(peer, false, &why);
     }
-    core.lose(peer)
+    core.neighbour_lost(peer)
 }
 
 /// Establishes the link with a neighbour, or returns why there is none.
-async fn meet(
+async fn establish_link(
     neighbour: &Neighbour,
     expected: Option<RegisteredTicket>,
     tickets: Option<NeighbourTickets>,
@@ -130,7 +130,7 @@ fn join(neighbour: &Neighbour) -> Frame {
 }
 
 /// Reads and writes until the link ends; returns the reason, or `None` if the primary knows it. Afterwards nothing lands from it.
-async fn carry(
+async fn transfer(
     link: Link,
     peer: u32,
     signals: &LinkSignals,
@@ -142,7 +142,7 @@ async fn carry(
     let placer = Placer { core: core.clone(), peer, out: out.clone(), reads: reads.clone() };
     let ended = tokio::select! {
         ended = read(&mut *receiver, placer, core) => ended.map(Some),
-        silent = listen(&arriving, &reads) => Ok(Some(silent)),
+        silent = watch_silence(&arriving, &reads) => Ok(Some(silent)),
         ended = write(&mut *sender, peer, signals, core) => ended.map(Some),
         () = signals.parted.notified() => Ok(None),
     };
@@ -177,12 +177,12 @@ async fn read(receiver: &mut dyn Receiver, mut placer: Placer, core: &Shared) ->
 }
 
 /// Waits until the neighbour has been silent for too long; returns the reason.
-async fn listen(arriving: &Cell<u64>, reads: &Cell<bool>) -> String {
+async fn watch_silence(arriving: &Cell<u64>, reads: &Cell<bool>) -> String {
     let (began, mut silence) = (Instant::now(), Silence::new(arriving.get()));
     loop {
         tokio::time::sleep(NEIGHBOUR_BEAT).await;
         if let Some(silence) = silence.look(began.elapsed(), arriving.get(), reads.get()) {
-            return format!("nothing has come over it for {} s", silence.as_secs());
+            return format!("nothing has arrived over it for {} s", silence.as_secs());
         }
     }
 }
@@ -204,7 +204,7 @@ async fn write(
             }
             continue;
         };
-        let lost = || WorkerError::Here(format!("matrix {} was lost before it was passed on", forward.id));
+        let lost = || WorkerError::Here(format!("matrix {} was lost before it was relayed", forward.id));
         let operand = core.borrow_mut().store.operand(forward.id).ok_or_else(lost)?;
         if let Err(e) = send(sender, &forward, operand, core).await {
             return Ok(e.to_string());

@@ -102,7 +102,7 @@ impl Core {
     }
 
     /// The primary reports that another worker has no link to this one.
-    pub(super) fn part(&mut self, peer: u32) -> Result<(), WorkerError> {
+    pub(super) fn pair_parted(&mut self, peer: u32) -> Result<(), WorkerError> {
         match self.neighbours.known.get(&peer) {
             Some(known) => known.signals.parted.notify_one(),
             None => return Err(ProtocolError::new(format!("worker {peer} is not known here")).into()),
@@ -111,7 +111,7 @@ impl Core {
     }
 
     /// A link with a neighbour has ended, or was not established, and nothing can land from it any more.
-    pub(super) fn lose(&mut self, peer: u32) -> Result<(), WorkerError> {
+    pub(super) fn neighbour_lost(&mut self, peer: u32) -> Result<(), WorkerError> {
         let Some(known) = self.neighbours.known.get_mut(&peer) else { return Ok(()) };
         known.is_lost = true;
         for forward in std::mem::take(&mut known.orders) {
@@ -169,15 +169,14 @@ impl Core {
         bytes: usize,
     ) -> Result<RelayedPart, String> {
         let Some(header) = self.state.expects(from, piece).map_err(|e| e.0)? else {
-            return Err(format!("worker {from} passed on matrix {}, which was never announced", piece.id));
+            return Err(format!("worker {from} relayed matrix {}, which was never announced", piece.id));
         };
         let line_bytes = header.lines_total().1;
         if to_usize(piece.lines).checked_mul(line_bytes) != Some(bytes) {
             return Err(format!("{} lines of matrix {} came with {bytes} bytes", piece.lines, piece.id));
         }
-        let buffer = self.store.lend(piece.id);
-        let buffer =
-            buffer.ok_or_else(|| format!("matrix {} is not there for lines to land in", piece.id))?;
+        let buffer = self.store.take_arriving_buffer(piece.id);
+        let buffer = buffer.ok_or_else(|| format!("matrix {} cannot take lines now", piece.id))?;
         Ok(RelayedPart { id: piece.id, buffer, from: to_usize(piece.first_line) * line_bytes, len: bytes })
     }
 

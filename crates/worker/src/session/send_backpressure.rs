@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_give_the_link_nothing_at_once_never_wait() {
+    fn jobs_whose_tile_is_not_sent_at_once_never_wait() {
         let mut backpressure = SendBackpressure::new(1);
         (0..20).for_each(|c| backpressure.leaves(c, 1000 * MIB));
         let one = run(100);
