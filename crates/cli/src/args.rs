@@ -117,7 +117,7 @@ bramble bench kernel --json >> pi.jsonl; bramble bench report --compare pi.jsonl
 
 #[derive(Args, Debug)]
 pub(crate) struct MatrixArgs {
-    /// A matrix as multiply takes it, or a .safetensors file without the name of a tensor
+    /// A matrix as multiply takes it, or a .safetensors file without the name of a tensor; - reads standard input
     pub(crate) matrix: OsString,
     /// Print one JSON object instead of the table
     #[arg(long)]

@@ -68,6 +68,7 @@ fn run() -> u8 {
     let began = std::time::Instant::now();
     // Before any thread exists: BLAS libraries read these when they are opened.
     bramble_kernel::quiet_blas_threads();
+    bramble_kernel::survive_file_size_limit();
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(e) => return exit::usage(&e),

@@ -2,17 +2,17 @@
 //!
 //! Invariant: only headers are read, so a file of any size takes milliseconds.
 
-use crate::args::MatrixArgs;
+use crate::args::{MatrixArgs, is_standard_stream};
 use crate::exit::{Exit, Failure};
 use crate::quantity::bytes;
-use crate::table;
+use crate::{stream, table};
 use bramble_matrix::{Described, describe};
 use serde_json::{Value, json};
 
 /// Runs the verb.
 pub(crate) fn run(args: &MatrixArgs) -> Result<Exit, Failure> {
     let name = args.matrix.to_string_lossy();
-    let all = describe(&args.matrix)?;
+    let all = if is_standard_stream(&args.matrix) { stream::describe()? } else { describe(&args.matrix)? };
     if args.json {
         let matrices: Vec<Value> = all.iter().map(one_json).collect();
         let object = json!({"schema": "bramble.matrix/1", "name": name, "matrices": matrices});

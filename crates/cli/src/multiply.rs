@@ -319,7 +319,7 @@ async fn keep(
     let threads = args.team.threads.map_or_else(default_threads, usize::from);
     // A signal now has to wait a little: who is told how to go on must find what he is told of.
     stop.arm(!is_streamed);
-    let keeping = tokio::task::spawn_blocking(move || -> Result<_, Failure> {
+    let keeping = bramble_primary::off_loop("keeping C", move || -> Result<_, Failure> {
         log.iter_mut().for_each(|log| log.phase(Phase::Keeping));
         let digest = json.then(|| digest(sealed.bytes()));
         let c = sealed.matrix()?;
@@ -342,8 +342,7 @@ async fn keep(
         }
         Ok((c, report, digest, journal))
     });
-    let kept = keeping.await.map_err(|e| Failure::failed(format!("keeping C: {e}")))?;
-    kept.map(|(c, report, digest, journal)| Kept { c, report, digest, turned_away: None, journal })
+    keeping.await?.map(|(c, report, digest, journal)| Kept { c, report, digest, turned_away: None, journal })
 }
 
 /// Prints the report.

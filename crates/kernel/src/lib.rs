@@ -29,7 +29,7 @@ mod strassen;
 mod threads;
 
 pub use accumulate::{Accumulated, Accumulator, AtomicElement, Job, Share, Way};
-pub use blas::{leave, quiet_blas_threads};
+pub use blas::{leave, quiet_blas_threads, survive_file_size_limit};
 pub use combine::{Sign, combine};
 pub use contract::{AnyProduct, Kernel, KernelElement, Product};
 pub use error::KernelError;

@@ -19,7 +19,7 @@ mod map;
 mod similar;
 mod state;
 
-pub use describe::{Described, Order, describe};
+pub use describe::{Described, Order, describe, describe_bytes};
 pub(crate) use similar::similar;
 pub use state::Change;
 pub(crate) use state::FileState;

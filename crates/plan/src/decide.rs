@@ -341,7 +341,7 @@ fn regions(problem: &Problem, cut: Cut, wish: &Wish) -> Result<Vec<(u32, Vec<Reg
             (None, Some(strategy)) => {
                 let why = format!(
                     "{} x {} x {} cannot be halved {levels} times; use fewer levels",
-                    problem.m, problem.n, problem.k
+                    problem.m, problem.k, problem.n
                 );
                 return Err(PlanError::Refused { strategy, why });
             }

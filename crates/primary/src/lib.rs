@@ -34,7 +34,7 @@ pub use account::{
     IoUse, Joined, Loss, MachineReport, Moved, Progress, RelayReport, Report, ThreadUse, Unreachable,
     VerifyReport, Wrong,
 };
-pub use error::PrimaryError;
+pub use error::{PrimaryError, off_loop};
 pub use neighbours::Random;
 pub use product::{End, Ends, Finished, Request, Watch, gone_on_with, multiply};
 pub use resume::Resumed;

@@ -18,6 +18,7 @@ use crate::PrimaryError;
 use crate::account::{IoUse, Joined, MachineReport, Progress, joined, report_stubs, take_account};
 use crate::aside::Asides;
 use crate::bodies::Bodies;
+use crate::error::off_loop;
 use crate::keeper::{JournalFile, Keeper};
 use crate::log::{Log, Phase, Recorder};
 use crate::neighbours::Met;
@@ -330,7 +331,10 @@ impl Core {
         *left -= 1;
         if *left == 0 {
             let output = self.output.clone();
-            self.hints.spawn_blocking(move || output.start_writeback(rect.rows));
+            self.hints.spawn(async move {
+                // A hint to the system: C is synced in the end, also where there is no thread for it now.
+                let _ = off_loop("writing C", move || output.start_writeback(rect.rows)).await;
+            });
         }
     }
 
