@@ -23,7 +23,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 enum Failed {
     /// It may be otherwise later.
     ForNow(WorkerError),
-    /// Nobody listens there, or whoever did has ended.
+    /// No process listens at that address any more, or its end broke the connection.
     NobodyThere(WorkerError),
     /// It will be the same the next time.
     ForGood(WorkerError),

@@ -1,6 +1,6 @@
 //! `bramble matrix`: what is in a matrix file, whether it can be multiplied or not.
 //!
-//! Invariant: only headers are read, so a file of any size takes milliseconds.
+//! Invariant: only the headers of a file are read, so one of any size takes milliseconds. Standard input is read to its end.
 
 use crate::args::{MatrixArgs, is_standard_stream};
 use crate::exit::{Exit, Failure};

@@ -52,7 +52,7 @@ pub(crate) fn write(c: &Matrix, bytes: &[u8]) -> Result<(), Failure> {
     })
 }
 
-/// The matrix that standard input is; `bytes_max` are taken at most, or what is free.
+/// Reads a matrix from standard input, into at most `bytes_max` of memory, or into all free memory.
 pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
     let bytes_max = bytes_max.unwrap_or_else(bramble_worker::available_memory);
     let all = read_all(bytes_max)?;
@@ -66,7 +66,7 @@ pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
     Ok(Matrix::from_bytes(INPUT, Arc::new(all), Some(dense_bytes_max))?)
 }
 
-/// What is in the file that standard input is.
+/// Describes the file on standard input.
 pub(crate) fn describe() -> Result<Vec<Described>, Failure> {
     Ok(describe_bytes(INPUT, &read_all(bramble_worker::available_memory())?)?)
 }

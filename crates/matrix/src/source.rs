@@ -67,7 +67,7 @@ pub(crate) struct Found {
     pub(crate) order: ByteOrder,
 }
 
-/// What is said of a file that holds `have` bytes, too few for that matrix.
+/// The message about a file that holds `have` bytes of elements, too few for a matrix of that shape.
 fn too_short(shape: Shape, element: FileElement, have: u64) -> String {
     let size = element.size_bytes();
     let need = shape.elements().unwrap_or(u64::MAX).saturating_mul(size as u64);

@@ -46,7 +46,7 @@ pub async fn off_loop<T: Send + 'static>(
     let (done, result) = tokio::sync::oneshot::channel();
     // Not the runtime's pool: that panics where the system gives it no thread.
     let started = std::thread::Builder::new().name("off loop".to_owned()).spawn(move || {
-        // Nobody may wait for it any more.
+        // Sending fails where the caller has been dropped.
         let _ = done.send(work());
     });
     let failed = |why: String| PrimaryError::Failed(format!("{what}: {why}"));

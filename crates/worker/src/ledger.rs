@@ -187,7 +187,7 @@ impl Ledger {
         let started = thread.spawn(move || {
             let measured = measure();
             drop(turn);
-            // Nobody may wait for it any more.
+            // Sending fails where the caller has been dropped.
             let _ = done.send(measured);
         });
         let here = |why: String| WorkerError::Here(format!("cannot measure this machine: {why}"));

@@ -102,7 +102,7 @@ fn find(file: &str, tensor: Option<&str>, owner: SharedBytes) -> Result<Found, S
     Ok(Found { owner, start, shape, is_vector, layout, element, order })
 }
 
-/// Refuses a tensor whose bytes are not all among those that the file holds.
+/// Refuses a tensor whose bytes lie beyond the end of the file.
 fn is_there(info: &TensorInfo, held_bytes: u64) -> Result<(), String> {
     let (from, to) = info.data_offsets;
     if to as u64 <= held_bytes {
