@@ -265,3 +265,12 @@ def test_a_kernel_that_has_not_the_type_is_a_mistake_of_the_command_line():
 def test_sizes_in_messages_stand_in_the_order_of_the_option_size():
     refused = bramble("plan", "--size", "7x3x9", "--strategy", "strassen:2")
     assert refused.code == 2 and "7 x 3 x 9 cannot be halved" in refused.err, refused
+
+
+def test_the_limit_of_a_factor_is_that_of_its_type():
+    refused = bramble("multiply", "random:3x3:i32", "random:3x3:i32", "--alpha", "2147483648")
+    assert refused.code == 2 and "whole number of that type; or use" in refused.err, refused
+
+
+def test_little_memory_is_said_in_small_units():
+    assert "at most 1.66 kB of matrices" in succeed("multiply", "random:6x6", "random:6x6", "-v").err

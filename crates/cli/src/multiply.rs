@@ -197,9 +197,10 @@ fn factors(args: &MultiplyArgs, dtype: DType) -> Result<(), Failure> {
         let fits = dtype != DType::I32 || (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&x);
         let fine = dtype.is_float() || (exact && fits);
         if !fine {
+            // A factor is read as f64, which has every whole number below this limit.
+            let nearer = if dtype == DType::I64 { " (and nearer to 0 than 9007199254740992)" } else { "" };
             return Err(Failure::usage(format!(
-                "--{name} {x}: the matrices are {dtype}, so it must be a whole number of that type (and nearer to 0 than \
-                 9007199254740992); or use --dtype f64"
+                "--{name} {x}: the matrices are {dtype}, so it must be a whole number of that type{nearer}; or use --dtype f64"
             )));
         }
     }
