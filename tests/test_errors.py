@@ -2,9 +2,11 @@
 
 import os
 import re
+import resource
 import shutil
 import stat
 import subprocess
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -312,3 +314,47 @@ def test_a_worker_that_dials_a_worker_is_told_whom_it_waits_for():
     with workers(1) as (addresses, _):
         result = bramble("worker", "--join", addresses[0], deadline_s=30)
     assert result.code == FAILED and f"connected to {addresses[0]}; a primary (multiply --await N)" in result.err, result
+
+
+@pytest.mark.parametrize("words", ["-o C.npy", "--trace t.json"])
+def test_a_file_that_may_not_be_so_large_is_said_and_nothing_is_left(tmp_path, words):
+    """`ulimit -f`: the system would end a process that writes on, without a word."""
+    option, name = words.split()
+    limited = subprocess.run(
+        [BRAMBLE, "multiply", "random:300x300", "random:300x300", "-q", option, tmp_path / name],
+        capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)),
+    )
+    assert limited.returncode == FAILED and name in limited.stderr and "File too large" in limited.stderr, limited
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("files", range(4, 16))
+def test_few_open_files_are_an_error_and_no_panic(tmp_path, files):
+    save(tmp_path, "A.npy", matrix(3, 3, "f64"))
+    limited = subprocess.run(
+        [BRAMBLE, "multiply", "A.npy", "A.npy", "-q"], capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)),
+    )
+    assert limited.returncode in (0, FAILED) and "panicked" not in limited.stderr, limited
+    assert limited.returncode == 0 or "Too many open files" in limited.stderr, limited
+
+
+def test_no_thread_to_be_had_is_an_error_and_no_panic():
+    """Root is not held to the limit, so another user is. The program is copied to where that user can run it."""
+    if os.geteuid() != 0:
+        skip("root", "only root can become another user")
+
+    def become():
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        program = shutil.copy(BRAMBLE, Path(folder) / "bramble")
+        limited = subprocess.run([program, "multiply", "random:30x30", "random:30x30", "-q"], cwd="/",
+                                 capture_output=True, text=True, timeout=60, preexec_fn=become)
+    assert limited.returncode == FAILED and "panicked" not in limited.stderr, limited
+    assert "no thread can be started" in limited.stderr and "ulimit -u" in limited.stderr, limited

@@ -7,7 +7,8 @@ import time
 
 import numpy as np
 import pytest
-from helpers import Run, assert_gone, assert_nothing_written, cpu_seconds, succeed, workers
+from helpers import Run, assert_gone, assert_nothing_written, bramble, cpu_seconds, succeed, workers
+from test_unreachable import free_port
 
 LONG = "random:9000x9000:f64:1", "random:9000x9000:f64:2"
 """More than ten seconds of work, so that every signal falls into the middle of it."""
@@ -122,3 +123,12 @@ def test_a_worker_ends_with_its_terminal():
     with workers(1, "--threads", "1") as (_, runs):
         runs[0].process.send_signal(signal.SIGHUP)
         assert runs[0].process.wait(10) == 129
+
+
+def test_a_local_worker_whose_product_has_ended_says_nothing(tmp_path):
+    """Ctrl-C while workers start: the advice for a worker that was started by hand would be the last that the user reads."""
+    env = {"BRAMBLE_KEY_FILE": str(tmp_path / "key")}
+    assert bramble("key", "new", env=env).code == 0
+    key = bramble("key", "show", env=env).out.strip()
+    ended = bramble("worker", "--join", f"127.0.0.1:{free_port()}", env={"BRAMBLE_ONE_TIME_KEY": key})
+    assert ended.code == 1 and ended.err == "" and ended.out == "", ended

@@ -121,7 +121,7 @@ bramble bench kernel --json >> pi.jsonl; bramble bench report --compare pi.jsonl
 
 #[derive(Args, Debug)]
 pub(crate) struct MatrixArgs {
-    /// A matrix as for multiply, or a .safetensors file without a tensor name
+    /// A matrix as for multiply, or a .safetensors file without a tensor name; - reads standard input
     pub(crate) matrix: OsString,
     /// Print one JSON object instead of the table
     #[arg(long)]

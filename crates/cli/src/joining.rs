@@ -23,6 +23,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 enum Failed {
     /// A later attempt may succeed.
     ForNow(WorkerError),
+    /// No process listens at that address any more, or its end broke the connection.
+    NobodyThere(WorkerError),
     /// Every later attempt would fail, too.
     ForGood(WorkerError),
 }
@@ -65,12 +67,14 @@ pub(crate) async fn join(
     for tries in 1u32.. {
         match once(host, security, config, quiet).await {
             Ok(served) => return served,
-            Err(Failed::ForNow(e)) if tries_again => {
+            Err(Failed::ForNow(e) | Failed::NobodyThere(e)) if tries_again => {
                 if tries == 1 {
                     // Printed even with --quiet: it tells why nothing happens.
                     crate::say(&format!("bramble: {e}; trying again until a primary answers"));
                 }
             }
+            // The product that has started this worker has ended: it needs none, and has told the user why.
+            Err(Failed::NobodyThere(_)) => return Err(WorkerError::Link(LinkError::Closed)),
             Err(Failed::ForNow(e) | Failed::ForGood(e)) => return Err(e),
         }
         tokio::time::sleep(pause(tries, crate::seed().unwrap_or_default())).await;
@@ -90,7 +94,7 @@ async fn once(
         Ok(addresses) => addresses,
         Err(e) => return Err(Failed::ForNow(here(format!("the name cannot be resolved: {e}")))),
     };
-    let mut last = here("the name has no address".to_owned());
+    let mut last = Failed::ForNow(here("the name has no address".to_owned()));
     for address in addresses {
         let is_connected = Cell::new(false);
         let connected = || {
@@ -112,18 +116,22 @@ async fn once(
             Err(e) => return Err(Failed::ForGood(e)),
         }
     }
-    Err(Failed::ForNow(last))
+    Err(last)
 }
 
 /// The error if no primary answers at an address yet.
-fn not_yet(address: SocketAddr, e: &LinkError) -> WorkerError {
-    let is_refused = matches!(e, LinkError::Unreached(e) if e.kind() == ErrorKind::ConnectionRefused);
-    WorkerError::Here(match is_refused {
-        true => format!(
-            "--join {address}: no primary listens there; begin the product there (bramble multiply … --await N)"
-        ),
-        false => format!("--join {address}: {e}"),
-    })
+fn not_yet(address: SocketAddr, e: &LinkError) -> Failed {
+    let failed = |text: String| WorkerError::Here(format!("--join {address}: {text}"));
+    match e {
+        LinkError::Unreached(e) if e.kind() == ErrorKind::ConnectionRefused => Failed::NobodyThere(failed(
+            "no primary listens there; begin the product there (bramble multiply … --await N)".to_owned(),
+        )),
+        LinkError::Broken(_) | LinkError::Closed => Failed::NobodyThere(failed(e.to_string())),
+        LinkError::Unreached(cause) if cause.kind() == ErrorKind::ConnectionReset => {
+            Failed::NobodyThere(failed(e.to_string()))
+        }
+        _ => Failed::ForNow(failed(e.to_string())),
+    }
 }
 
 #[cfg(test)]

@@ -68,6 +68,7 @@ fn run() -> u8 {
     let began = std::time::Instant::now();
     // Before any thread exists: this sets environment variables that BLAS libraries read when they are loaded.
     bramble_kernel::quiet_blas_threads();
+    bramble_kernel::survive_file_size_limit();
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(e) => return exit::usage(&e),

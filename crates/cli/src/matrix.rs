@@ -1,18 +1,18 @@
 //! `bramble matrix`: lists the contents of a matrix file, including matrices that Bramble cannot multiply.
 //!
-//! Invariant: only headers are read, so a file of any size takes milliseconds.
+//! Invariant: only the headers of a file are read, so one of any size takes milliseconds. Standard input is read to its end.
 
-use crate::args::MatrixArgs;
+use crate::args::{MatrixArgs, is_standard_stream};
 use crate::exit::{Exit, Failure};
 use crate::quantity::bytes;
-use crate::table;
+use crate::{stream, table};
 use bramble_matrix::{MatrixDescription, describe};
 use serde_json::{Value, json};
 
 /// Runs the verb.
 pub(crate) fn run(args: &MatrixArgs) -> Result<Exit, Failure> {
     let name = args.matrix.to_string_lossy();
-    let all = describe(&args.matrix)?;
+    let all = if is_standard_stream(&args.matrix) { stream::describe()? } else { describe(&args.matrix)? };
     if args.json {
         let matrices: Vec<Value> = all.iter().map(one_json).collect();
         let object = json!({"schema": "bramble.matrix/1", "name": name, "matrices": matrices});

@@ -197,9 +197,10 @@ fn factors(args: &MultiplyArgs, dtype: DType) -> Result<(), Failure> {
         let fits = dtype != DType::I32 || (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&x);
         let fine = dtype.is_float() || (exact && fits);
         if !fine {
+            // A factor is read as f64, which has every whole number below this limit.
+            let nearer = if dtype == DType::I64 { " (and nearer to 0 than 9007199254740992)" } else { "" };
             return Err(Failure::usage(format!(
-                "--{name} {x}: the matrices are {dtype}, so it must be a whole number of that type (and nearer to 0 than \
-                 9007199254740992); or use --dtype f64"
+                "--{name} {x}: the matrices are {dtype}, so it must be a whole number of that type{nearer}; or use --dtype f64"
             )));
         }
     }
@@ -320,7 +321,7 @@ async fn keep(
     let threads = args.team.threads.map_or_else(default_threads, usize::from);
     // From here on a signal waits until the files are complete, so that the command that resumes the run finds them.
     stop.arm(!is_streamed);
-    let keeping = tokio::task::spawn_blocking(move || -> Result<_, Failure> {
+    let keeping = bramble_primary::off_loop("keeping C", move || -> Result<_, Failure> {
         log.iter_mut().for_each(|log| log.phase(Phase::Keeping));
         let digest = json.then(|| digest(sealed.bytes()));
         let c = sealed.matrix()?;
@@ -343,8 +344,7 @@ async fn keep(
         }
         Ok((c, report, digest, journal))
     });
-    let kept = keeping.await.map_err(|e| Failure::failed(format!("keeping C: {e}")))?;
-    kept.map(|(c, report, digest, journal)| Kept { c, report, digest, turned_away: None, journal })
+    keeping.await?.map(|(c, report, digest, journal)| Kept { c, report, digest, turned_away: None, journal })
 }
 
 /// Prints the report.

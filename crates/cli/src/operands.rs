@@ -39,7 +39,10 @@ pub(crate) fn open(
     let (a, b) = (a.to_string_lossy(), b.to_string_lossy());
     fit(&a, &b, args, &left, &right)?;
     let (one, two, dtype) = (left.dtype(), right.dtype(), left.promoted(&right));
-    let told = || format!("{a} is {one} and {b} is {two}: multiplied as {dtype}, as NumPy does");
+    let told = || {
+        let (one, two) = (left.stored_name(), right.stored_name());
+        format!("{a} is {one} and {b} is {two}: multiplied as {dtype}, as NumPy does")
+    };
     let promoted = (one != two).then(told);
     Ok(OperandPair { a: left.converted(dtype)?, b: right.converted(dtype)?, promoted })
 }

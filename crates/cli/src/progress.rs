@@ -3,7 +3,7 @@
 
 use crate::args::MultiplyArgs;
 use crate::meter::{PARTS, ProgressMeter};
-use crate::quantity::{counted, seconds};
+use crate::quantity::{bytes, counted, seconds};
 use bramble_plan::Decision;
 use bramble_primary::{
     PrimaryError, ProductObserver, ProductProgress as State, RelayReport, Resumed, Unreachable,
@@ -86,8 +86,8 @@ impl ProductObserver for ProgressDisplay {
                 let (tiles, steps) = (counted(tiles, "tile"), counted(steps, "step"));
                 self.say(&format!("{tiles} of {rows}x{cols}, {steps} of {depth}"));
             }
-            let memory = plan.predicted.worker_memory_bytes as f64 / 1e6;
-            self.say(&format!("at most {memory:.0} MB of matrices at any one machine"));
+            let memory = bytes(plan.predicted.worker_memory_bytes as f64);
+            self.say(&format!("at most {memory} of matrices at any one machine"));
         }
     }
 

@@ -5,7 +5,7 @@
 
 use crate::args::MultiplyArgs;
 use crate::exit::Failure;
-use bramble_matrix::{Matrix, npy_header};
+use bramble_matrix::{Described, Matrix, describe_bytes, npy_header};
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -52,15 +52,33 @@ pub(crate) fn write(c: &Matrix, bytes: &[u8]) -> Result<(), Failure> {
     })
 }
 
-/// Reads a matrix from standard input, of at most `bytes_max` bytes, or of at most the free memory.
+/// Reads a matrix from standard input, into at most `bytes_max` of memory, or into all free memory.
 pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
+    let bytes_max = bytes_max.unwrap_or_else(bramble_worker::available_memory);
+    let all = read_all(bytes_max)?;
+    let holds_tensors = |all: &[Described]| all.iter().any(|one| one.format == "safetensors");
+    if describe_bytes(INPUT, &all).is_ok_and(|all| holds_tensors(&all)) {
+        return Err(Failure::failed(format!(
+            "{INPUT}: is a .safetensors file, and one of its tensors has to be named; save it as a file, and name FILE.safetensors:TENSOR"
+        )));
+    }
+    let dense_bytes_max = bytes_max.saturating_sub(all.len() as u64);
+    Ok(Matrix::from_bytes(INPUT, Arc::new(all), Some(dense_bytes_max))?)
+}
+
+/// Describes the file on standard input.
+pub(crate) fn describe() -> Result<Vec<Described>, Failure> {
+    Ok(describe_bytes(INPUT, &read_all(bramble_worker::available_memory())?)?)
+}
+
+/// Reads standard input to its end.
+fn read_all(bytes_max: u64) -> Result<Vec<u8>, Failure> {
     let failed = |what: String| Failure::failed(format!("{INPUT}: {what}"));
     if io::stdin().is_terminal() {
         return Err(Failure::usage(format!(
             "-: {INPUT} is a terminal; pipe a .npy file to it, or name a file"
         )));
     }
-    let bytes_max = bytes_max.unwrap_or_else(bramble_worker::available_memory);
     let mut input = own(io::stdin().as_fd()).map_err(|e| failed(e.to_string()))?;
     let mut all: Vec<u8> = Vec::new();
     loop {
@@ -87,8 +105,7 @@ pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
     if all.is_empty() {
         return Err(failed("is empty; a .npy file was expected".to_owned()));
     }
-    let dense_bytes_max = bytes_max.saturating_sub(all.len() as u64);
-    Ok(Matrix::from_bytes(INPUT, Arc::new(all), Some(dense_bytes_max))?)
+    Ok(all)
 }
 
 /// The descriptor without the standard library's buffer, which scans for line ends.

@@ -14,7 +14,7 @@ use crate::quantity::size_text;
 use crate::ranks::{Allotment, Ranks, allotment};
 use crate::trust;
 use crate::turned_away::TurnedAway;
-use bramble_kernel::Choice;
+use bramble_kernel::{Choice, KernelError};
 use bramble_link::{LocalKind, World, thread_pair};
 use bramble_matrix::DType;
 use bramble_primary::{MachineLink, MachineLinks};
@@ -247,15 +247,22 @@ fn own_threads(allotment: Allotment, has_others: bool) -> MachineLink {
 
 /// The kernel that `auto` resolves to on this machine.
 fn probed(purpose: Purpose) -> Result<Choice, Failure> {
-    let pick = bramble_kernel::pick(purpose.kernel, purpose.dtype, purpose.flops)
-        .map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
+    let pick =
+        bramble_kernel::pick(purpose.kernel, purpose.dtype, purpose.flops).map_err(|e| no_kernel(&e))?;
     pick.kernel.name().parse().map_err(|e| Failure::failed(format!("{e}")))
 }
 
 /// Refuses a kernel that this machine does not have, before anything is started.
 pub(crate) fn check_kernel(kernel: Choice, dtype: DType) -> Result<(), Failure> {
     if kernel != Choice::Auto {
-        bramble_kernel::pick(kernel, dtype, 0.0).map_err(|e| Failure::failed(format!("--kernel: {e}")))?;
+        bramble_kernel::pick(kernel, dtype, 0.0).map_err(|e| no_kernel(&e))?;
     }
     Ok(())
+}
+
+/// A kernel that does not go with the type of the elements is a mistake of the command line; one that is not installed is
+/// none.
+fn no_kernel(e: &KernelError) -> Failure {
+    let text = format!("--kernel: {e}");
+    if matches!(e, KernelError::Unsupported { .. }) { Failure::usage(text) } else { Failure::failed(text) }
 }

@@ -5,12 +5,19 @@
 
 use crate::exit::{Exit, Failure};
 use crate::signals::StopSignals;
+use rustix::io::Errno;
 use std::future::Future;
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
+use tokio::runtime::Runtime;
 use tokio::task::LocalSet;
 
 /// How long work may take to save completed results.
 const DRAINING: Duration = Duration::from_secs(3);
+
+/// Pairs of sockets that are as many descriptors as an event loop takes for itself, with some to spare.
+const LOOP_PAIRS: usize = 4;
 
 /// How the work ended.
 pub(crate) enum Completion<T> {
@@ -31,10 +38,7 @@ pub(crate) fn done_or_stopped<T>(
     work: impl Future<Output = Result<T, Failure>>,
     stop: &dyn Fn() -> bool,
 ) -> Result<Completion<T>, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| Failure::failed(format!("cannot start: {e}")))?;
+    let runtime = runtime()?;
     let local = LocalSet::new();
     let result = local.block_on(&runtime, first(work, stop));
     // Dropping the tasks removes the unfinished files that they own.
@@ -43,11 +47,23 @@ pub(crate) fn done_or_stopped<T>(
     result
 }
 
+/// An event loop on this thread.
+pub(crate) fn runtime() -> Result<Runtime, Failure> {
+    let cannot = |e: io::Error| match e.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE) => Failure::failed(format!("cannot start: {e}; allow more of them (ulimit -n)")),
+        _ => Failure::failed(format!("cannot start: {e}")),
+    };
+    // The loop's own part for signals panics where it gets no descriptors, so they are tried before.
+    let tried: io::Result<Vec<_>> = (0..LOOP_PAIRS).map(|_| UnixStream::pair()).collect();
+    drop(tried.map_err(cannot)?);
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)
+}
+
 async fn first<T>(
     work: impl Future<Output = Result<T, Failure>>,
     stop: &dyn Fn() -> bool,
 ) -> Result<Completion<T>, Failure> {
-    let broken = |e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}"));
+    let broken = |e: io::Error| Failure::failed(format!("cannot wait for signals: {e}"));
     let mut signals = StopSignals::new().map_err(broken)?;
     let mut work = std::pin::pin!(work);
     let exit = tokio::select! {

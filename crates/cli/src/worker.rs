@@ -41,10 +41,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
     if !args.no_pin {
         check_pin(args.pin_from, pinnable_cores())?;
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| Failure::failed(format!("cannot start: {e}")))?;
+    let runtime = crate::until::runtime()?;
     let local = tokio::task::LocalSet::new();
     let result = local.block_on(&runtime, serve(args, config));
     // Compute threads may be inside a kernel; the process does not wait for them.

@@ -31,7 +31,7 @@ mod threads;
 pub use accumulate::{
     AccumulateJob, AccumulateMethod, Accumulated, Accumulator, AtomicElement, ThreadTotals,
 };
-pub use blas::{leave, quiet_blas_threads};
+pub use blas::{leave, quiet_blas_threads, survive_file_size_limit};
 pub use combine::{Sign, combine};
 pub use contract::{AnyProduct, Kernel, KernelElement, Product};
 pub use error::KernelError;

@@ -64,7 +64,7 @@ impl FromStr for KernelName {
     fn from_str(name: &str) -> Result<Self, KernelError> {
         Self::ALL.into_iter().find(|known| known.as_str() == name).ok_or_else(|| KernelError::Unknown {
             name: name.to_owned(),
-            known: format!("{}, blocked:BASE, strassen:BASE:CUTOFF", join(Self::ALL.iter())),
+            known: format!("{}, blocked:BASE:EDGE, strassen:BASE:CUTOFF", join(Self::ALL.iter())),
         })
     }
 }
@@ -111,18 +111,22 @@ impl Choice {
         }
     }
 
-    /// Parses the part after the colon of a kernel with a base kernel: `BASE`, or `BASE:NUMBER`.
+    /// Parses the part after the colon of a kernel with a base kernel: `BASE`, `BASE:NUMBER`, or `NUMBER` over simd.
     fn over(kernel: &str, what: &str, rest: Option<&str>) -> Result<(KernelName, Option<u32>), KernelError> {
         let Some(rest) = rest else { return Ok((KernelName::Simd, None)) };
-        let (base, number) = rest.split_once(':').map_or((rest, None), |(base, n)| (base, Some(n)));
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let (base, number) = match rest.split_once(':') {
+            Some((base, number)) => (base, Some(number)),
+            None if is_number(rest) => (KernelName::Simd.as_str(), Some(rest)),
+            None => (rest, None),
+        };
         let base: KernelName = base.parse().map_err(|_| KernelError::Base {
             kernel: kernel.to_owned(),
             base: base.to_owned(),
             known: join(KernelName::ALL.iter()),
         })?;
         let number = number.map(|text| {
-            let is_plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-            text.parse().ok().filter(|n| is_plain && (1..=NUMBER_MAX).contains(n)).ok_or_else(|| {
+            text.parse().ok().filter(|n| is_number(text) && (1..=NUMBER_MAX).contains(n)).ok_or_else(|| {
                 let form = format!("{kernel}:{base}:{what}");
                 KernelError::Number { form, what: what.to_owned(), text: text.to_owned(), max: NUMBER_MAX }
             })
@@ -179,7 +183,7 @@ mod tests {
         let text = "mkl".parse::<Choice>().unwrap_err().to_string();
         assert_eq!(
             text,
-            "there is no kernel 'mkl'; use one of: auto, reference, simd, openblas, blis, blocked:BASE, strassen:BASE:CUTOFF"
+            "there is no kernel 'mkl'; use one of: auto, reference, simd, openblas, blis, blocked:BASE:EDGE, strassen:BASE:CUTOFF"
         );
     }
 
@@ -190,6 +194,8 @@ mod tests {
             ("blocked:openblas:64", "blocked:openblas:64"),
             ("strassen", "strassen:simd"),
             ("strassen:blis", "strassen:blis"),
+            ("strassen:64", "strassen:simd:64"),
+            ("blocked:32", "blocked:simd:32"),
             ("strassen:reference:16", "strassen:reference:16"),
         ] {
             let read = text.parse::<Choice>().unwrap();
@@ -211,7 +217,7 @@ mod tests {
                 format!("'{bad}' is no CUTOFF: use strassen:simd:CUTOFF with a number from 1 to 1048576");
             assert_eq!(said(&format!("strassen:simd:{bad}")), text);
         }
-        assert!(said("blocked:simd:0").contains("EDGE"));
+        assert!(said("blocked:simd:0").contains("EDGE") && said("blocked:0").contains("EDGE"));
     }
 
     #[test]

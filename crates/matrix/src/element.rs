@@ -38,6 +38,24 @@ pub(crate) enum ByteOrder {
 }
 
 impl FileElement {
+    /// Its name in messages.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::I8 => "i8",
+            Self::I16 => "i16",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+            Self::U8 => "u8",
+            Self::U16 => "u16",
+            Self::U32 => "u32",
+            Self::Bool => "bool",
+        }
+    }
+
     /// Bytes of one element in the file.
     pub(crate) const fn size_bytes(self) -> usize {
         match self {

@@ -19,7 +19,7 @@ mod map;
 mod similar;
 mod state;
 
-pub use describe::{MatrixDescription, StorageOrder, describe};
+pub use describe::{MatrixDescription, StorageOrder, describe, describe_bytes};
 pub(crate) use similar::similar;
 pub use state::Change;
 pub(crate) use state::FileState;

@@ -34,7 +34,7 @@ mod winograd;
 pub use digest::{Digest128, Digester};
 pub use dtype::{DType, Element};
 pub use error::MatrixError;
-pub use file::{Change, MatrixDescription, StorageOrder, describe, npy_header};
+pub use file::{Change, MatrixDescription, StorageOrder, describe, describe_bytes, npy_header};
 pub use generate::Generator;
 pub use heap::give_back_free_memory;
 pub use memory::{Buffer, Lines, SharedBytes};

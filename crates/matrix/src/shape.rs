@@ -38,11 +38,15 @@ impl Shape {
     /// Refuses a matrix with a side longer than `SIDE_MAX`, by its name. A matrix without elements has a short file
     /// or text, but its side could still cause unlimited work.
     pub fn check_sides(self, name: &str) -> Result<(), MatrixError> {
+        self.sides_fit().map_err(|what| MatrixError::format(name, what))
+    }
+
+    /// The same without the name.
+    pub(crate) fn sides_fit(self) -> Result<(), String> {
         if self.rows.max(self.cols) <= Self::SIDE_MAX {
             return Ok(());
         }
-        let what = format!("is {self}: a side is {} at most; multiply it in parts", Self::SIDE_MAX);
-        Err(MatrixError::format(name, what))
+        Err(format!("is {self}: a side is {} at most; multiply it in parts", Self::SIDE_MAX))
     }
 
     /// Columns × rows.

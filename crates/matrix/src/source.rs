@@ -67,6 +67,28 @@ pub(crate) struct FoundMatrix {
     pub(crate) order: ByteOrder,
 }
 
+/// The message about a file that holds `have` bytes of elements, too few for a matrix of that shape.
+fn too_short(shape: Shape, element: FileElement, have: u64) -> String {
+    let size = element.size_bytes();
+    let need = shape.elements().unwrap_or(u64::MAX).saturating_mul(size as u64);
+    format!(
+        "holds {have} data bytes, but {shape} elements of {size} bytes need {need}; the file is cut short, copy or write it again"
+    )
+}
+
+/// Refuses what `Matrix::from_found` would refuse of a file that holds `have` bytes for the elements, without opening it.
+pub(crate) fn may_be_multiplied(shape: Shape, element: FileElement, have: u64) -> Result<(), String> {
+    let bytes = shape.elements().and_then(|n| n.checked_mul(element.size_bytes() as u64));
+    let dtype = element.dtype();
+    let (Some(bytes), Some(_)) = (bytes, shape.bytes(dtype)) else {
+        return Err(format!(
+            "has {shape} elements of {dtype}, which are more than a file can hold (2^63 bytes)"
+        ));
+    };
+    shape.sides_fit()?;
+    if bytes > have { Err(too_short(shape, element, have)) } else { Ok(()) }
+}
+
 impl Matrix {
     /// A matrix whose contiguous elements start at `start` in `owner`. An error if the owner is too short or
     /// `start` is not aligned for the element type.
@@ -113,10 +135,7 @@ impl Matrix {
         let memory = (*owner).as_ref();
         let have = memory.len().checked_sub(start).map_or(0, |have| have as u64);
         if start > memory.len() || bytes > have {
-            let what = format!(
-                "holds {have} data bytes, but {shape} elements of {size} bytes need {bytes}; the file is cut short, copy or write it again"
-            );
-            return Err(MatrixError::format(name, what));
+            return Err(MatrixError::format(name, too_short(shape, element, have)));
         }
         // Saturates only if the matrix is empty and no line is ever read.
         let pitch_bytes = usize::try_from(layout.lines(shape).1).unwrap_or(usize::MAX).saturating_mul(size);
@@ -149,6 +168,13 @@ impl Matrix {
     /// The name in messages: the path or the generator's text.
     pub fn name(&self) -> &str {
         &self.name
+    }
+    /// The type of its elements as its file has them, before they are widened.
+    pub const fn stored_name(&self) -> &'static str {
+        match self.store {
+            Store::Foreign { element, .. } => element.name(),
+            _ => self.dtype.name(),
+        }
     }
     /// Rows × columns.
     pub fn shape(&self) -> Shape {

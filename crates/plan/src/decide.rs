@@ -375,7 +375,7 @@ fn regions(
             (None, Some(strategy)) => {
                 let why = format!(
                     "{} x {} x {} cannot be halved {levels} times; use fewer levels",
-                    problem.m, problem.n, problem.k
+                    problem.m, problem.k, problem.n
                 );
                 return Err(PlanError::Refused { strategy, why });
             }

@@ -39,10 +39,21 @@ pub enum PrimaryError {
 }
 
 /// Runs slow work on a thread of its own, away from the event loop; `what` names it if that thread panics.
-pub(crate) async fn off_loop<T: Send + 'static>(
+pub async fn off_loop<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, PrimaryError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| PrimaryError::Failed(format!("{what}: {e}")))
+    let (done, result) = tokio::sync::oneshot::channel();
+    // Not the runtime's pool: that panics where the system gives it no thread.
+    let started = std::thread::Builder::new().name("off loop".to_owned()).spawn(move || {
+        // Sending fails where the caller has been dropped.
+        let _ = done.send(work());
+    });
+    let failed = |why: String| PrimaryError::Failed(format!("{what}: {why}"));
+    started.map_err(|e| {
+        failed(format!(
+            "no thread can be started: {e}; allow more processes (ulimit -u) or memory (ulimit -v)"
+        ))
+    })?;
+    result.await.map_err(|_| failed("its thread broke off".to_owned()))
 }

@@ -34,7 +34,7 @@ pub use account::{
     IoUse, JoinedMachine, MachineLoss, MachineReport, MovedWork, ProductProgress, RelayReport, Report,
     ThreadUse, Unreachable, VerifyReport, WrongTiles,
 };
-pub use error::PrimaryError;
+pub use error::{PrimaryError, off_loop};
 pub use neighbours::SecretSource;
 pub use product::{Finished, MachineLink, MachineLinks, ProductObserver, Request, multiply, prepare_resume};
 pub use resume::Resumed;

@@ -19,6 +19,7 @@ use crate::account::{
     IoUse, JoinedMachine, MachineReport, ProductProgress, joined, report_stubs, take_account,
 };
 use crate::bodies::Bodies;
+use crate::error::off_loop;
 use crate::journal_writer::{JournalFile, JournalWriter};
 use crate::log::{EventLog, EventRecorder, Phase};
 use crate::neighbours::ConnectedPeers;
@@ -344,7 +345,10 @@ impl Core {
         *left -= 1;
         if *left == 0 {
             let output = self.output.clone();
-            self.hints.spawn_blocking(move || output.start_writeback(rect.rows));
+            self.hints.spawn(async move {
+                // A hint to the system: C is synced in the end, also where there is no thread for it now.
+                let _ = off_loop("writing C", move || output.start_writeback(rect.rows)).await;
+            });
         }
     }
 

@@ -181,12 +181,22 @@ impl SessionLedger {
         measure: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, WorkerError> {
         let turn = self.measuring.clone().lock_owned().await;
-        let measuring = tokio::task::spawn_blocking(move || {
+        let (done, measured) = tokio::sync::oneshot::channel();
+        // Not the runtime's pool: that panics where the system gives it no thread.
+        let thread = std::thread::Builder::new().name("measure".to_owned());
+        let started = thread.spawn(move || {
             let measured = measure();
             drop(turn);
-            measured
+            // Sending fails where the caller has been dropped.
+            let _ = done.send(measured);
         });
-        measuring.await.map_err(|e| WorkerError::Here(format!("cannot measure this machine: {e}")))
+        let here = |why: String| WorkerError::Here(format!("cannot measure this machine: {why}"));
+        started.map_err(|e| {
+            here(format!(
+                "no thread can be started: {e}; allow more processes (ulimit -u) or memory (ulimit -v)"
+            ))
+        })?;
+        measured.await.map_err(|_| here("the measurement broke off".to_owned()))
     }
 }
 

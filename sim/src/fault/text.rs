@@ -112,7 +112,7 @@ fn fault(text: &str, whole: Option<Duration>, kinds: &str) -> Result<SimFault, S
         return Err(format!("{name} happens at one moment, such as 2.5s"));
     }
     if kind == FaultKind::Restart && to.is_none() {
-        return Err("a restart has an end, when the worker comes back, such as 2s..5s".to_owned());
+        return Err("a restart takes from one time to another, such as restart:w1@2s..5s".to_owned());
     }
     if to.is_some_and(|to| to <= from) {
         return Err("it ends before it begins".to_owned());

@@ -206,6 +206,20 @@ pub fn quiet_blas_threads() -> bool {
     alone
 }
 
+/// Lets a write past the limit of the size of a file (`ulimit -f`) fail with an error, which is told, instead of ending the
+/// process with SIGXFSZ. Programs that this one starts inherit it.
+pub fn survive_file_size_limit() {
+    /// The same number on Linux and macOS.
+    const SIGXFSZ: c_int = 25;
+    /// `SIG_IGN`.
+    const IGNORED: usize = 1;
+    unsafe extern "C" {
+        fn signal(number: c_int, handler: usize) -> usize;
+    }
+    // SAFETY: no function is installed; the signal is ignored from now on.
+    unsafe { signal(SIGXFSZ, IGNORED) };
+}
+
 /// Ends the process at once with that exit code, as the last call in `main`. A compute thread may still be inside a
 /// BLAS library whose destructors would free its memory: with OpenBLAS, an interrupted run ended with a
 /// segmentation fault instead of its exit code. Flush output before.

@@ -13,7 +13,7 @@
 use crate::element::{ByteOrder, FileElement};
 use crate::error::printable;
 use crate::file::{Contents, MatrixDescription, StorageOrder};
-use crate::source::FoundMatrix;
+use crate::source::{FoundMatrix, may_be_multiplied};
 use crate::{DType, Layout, Matrix, MatrixError, Shape};
 use descr::{Descr, element};
 use literal::Value;
@@ -79,12 +79,21 @@ pub(crate) fn describe(file: &[u8]) -> Result<MatrixDescription, String> {
         Descr::Name(text) => printable(text),
         Descr::Structure => "structure".to_owned(),
     };
-    let product = element(&raw.descr).and_then(|(element, _)| sides(&raw.dims).map(|_| element.dtype()));
+    let held_bytes = file.len() as u64 - raw.start as u64;
+    let element = element(&raw.descr).map(|(element, _)| element);
+    let elements = raw.dims.iter().try_fold(1u64, |product, side| product.checked_mul(*side));
+    let size_bytes = element.as_ref().ok().map(|element| element.size_bytes() as u64);
+    let bytes = elements.zip(size_bytes).and_then(|(elements, size)| elements.checked_mul(size));
+    let product = element.and_then(|element| {
+        let (shape, _) = sides(&raw.dims)?;
+        may_be_multiplied(shape, element, held_bytes)?;
+        Ok(element.dtype())
+    });
     Ok(MatrixDescription {
         format: "npy",
         tensor: None,
         order: if raw.fortran { StorageOrder::Columns } else { StorageOrder::Rows },
-        bytes: file.len() as u64 - raw.start as u64,
+        bytes: bytes.unwrap_or(held_bytes),
         dims: raw.dims,
         dtype,
         product,
@@ -121,7 +130,10 @@ struct Raw {
 fn raw(file: &[u8]) -> Result<Raw, String> {
     let (text, start, version) = header_text(file)?;
     let damaged = |why: &str, text: &str| {
-        format!("its header is damaged ({why}): '{}'; save the array again with np.save", printable(text))
+        format!(
+            "its header is damaged ({why}): '{}'; save the array again with np.save",
+            printable(text.trim_end())
+        )
     };
     let lossy = || String::from_utf8_lossy(text);
     let text = match version {

@@ -11,7 +11,7 @@
 use crate::element::{ByteOrder, FileElement};
 use crate::error::printable;
 use crate::file::{Contents, MatrixDescription, StorageOrder, similar};
-use crate::source::FoundMatrix;
+use crate::source::{FoundMatrix, may_be_multiplied};
 use crate::{Layout, Matrix, MatrixError, Shape, SharedBytes};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -53,7 +53,8 @@ pub(crate) fn describe(
     tensor: Option<&str>,
     bytes: &[u8],
 ) -> Result<Vec<MatrixDescription>, String> {
-    let (metadata, _) = metadata(bytes)?;
+    let (metadata, data) = metadata(bytes)?;
+    let held_bytes = (bytes.len() - data) as u64;
     let names = match tensor {
         Some(tensor) if metadata.info(tensor).is_none() => return Err(absent(file, tensor, &metadata)),
         Some(tensor) => vec![tensor.to_owned()],
@@ -61,7 +62,12 @@ pub(crate) fn describe(
     };
     let described = |name: String| {
         let info = metadata.info(&name)?;
-        let product = element(info.dtype).and_then(|element| sides(info).map(|_| element.dtype()));
+        let product = element(info.dtype).and_then(|element| {
+            let (shape, _) = sides(info)?;
+            is_there(info, held_bytes)?;
+            may_be_multiplied(shape, element, held_bytes)?;
+            Ok(element.dtype())
+        });
         Some(MatrixDescription {
             format: "safetensors",
             tensor: Some(name),
@@ -95,15 +101,21 @@ fn find(file: &str, tensor: Option<&str>, owner: SharedBytes) -> Result<FoundMat
     let info = metadata.info(tensor).ok_or_else(|| absent(file, tensor, &metadata))?;
     let (shape, is_vector) = sides(info)?;
     let element = element(info.dtype)?;
-    let (from, to) = info.data_offsets;
-    let held = (bytes.len() - data) as u64;
-    if to as u64 > held {
-        return Err(format!(
-            "needs data bytes {from} to {to}, but the file holds {held}: it is cut short, copy or download it again"
-        ));
-    }
+    is_there(info, (bytes.len() - data) as u64)?;
+    let (from, _) = info.data_offsets;
     let (start, layout, order) = (data + from, Layout::RowMajor, ByteOrder::Little);
     Ok(FoundMatrix { owner, start, shape, is_vector, layout, element, order })
+}
+
+/// Refuses a tensor whose bytes lie beyond the end of the file.
+fn is_there(info: &TensorInfo, held_bytes: u64) -> Result<(), String> {
+    let (from, to) = info.data_offsets;
+    if to as u64 <= held_bytes {
+        return Ok(());
+    }
+    Err(format!(
+        "needs data bytes {from} to {to}, but the file holds {held_bytes}: it is cut short, copy or download it again"
+    ))
 }
 
 /// All names.
