@@ -17,7 +17,7 @@ use bramble_plan::Machine;
 use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{Forward, MatrixHeader, Missing, Operation, PieceHead, ResultHead};
 use bramble_schedule::primary::Outgoing;
-use bramble_schedule::worker::{Action, Event, Run, Turn, Turns, Worker};
+use bramble_schedule::worker::{Action, Event, Priority, PriorityQueue, Run, Worker};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a compute thread does.
@@ -65,7 +65,7 @@ pub(crate) struct End {
     moves_s_per_byte: f64,
     owed_s: f64,
     additions_first: bool,
-    queue: Turns<Task>,
+    queue: PriorityQueue<Task>,
     pub(crate) running: u32,
     /// Whether it is there.
     pub(crate) lives: bool,
@@ -112,7 +112,7 @@ impl End {
             moves_s_per_byte: 0.0,
             owed_s: 0.0,
             additions_first,
-            queue: Turns::default(),
+            queue: PriorityQueue::default(),
             running: 0,
             lives: true,
             stays_away: false,
@@ -281,12 +281,12 @@ impl End {
                 }
                 Action::Fill(id) => {
                     self.report.fills += 1;
-                    self.queue.put(Task::Fill(id), Turn(id));
+                    self.queue.put(Task::Fill(id), Priority(id));
                 }
                 Action::Start(run) => {
                     self.report.jobs += 1;
-                    let in_order = Turn(run.job.order());
-                    let turn = if self.additions_first { Turn::of(&run.job) } else { in_order };
+                    let in_order = Priority(run.job.order());
+                    let turn = if self.additions_first { Priority::of(&run.job) } else { in_order };
                     self.queue.put(Task::Run(run), turn);
                 }
                 Action::Return { tile, epoch, step_start, step_end } => {

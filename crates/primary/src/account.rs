@@ -338,7 +338,7 @@ pub(crate) fn losses(state: &Primary, machines: &[MachineReport]) -> Vec<Loss> {
         name: name(l.peer),
         why: l.why.clone(),
         at_s: l.at.as_secs_f64(),
-        parts: l.lots,
+        parts: l.items,
         part: l.part,
     };
     state.losses().iter().map(named).collect()

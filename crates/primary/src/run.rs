@@ -187,7 +187,7 @@ pub(crate) async fn run(
     // Without hints for a product that goes on: the journal brings C to the disk, too.
     let tiles_left_in_row = if before.is_some() { Vec::new() } else { tiles_by_row(&plan)? };
     let state = kept::state(plan, operands, infos, before.as_ref(), terms.steals)?;
-    let state = if terms.inspector.looks() { state.looking(ROWS_MIN) } else { state };
+    let state = if terms.inspector.looks() { state.with_spot_checks(ROWS_MIN) } else { state };
     let core = Rc::new(RefCell::new(Core {
         tiles_left_in_row,
         state,
@@ -277,14 +277,14 @@ impl Core {
                         "tile {tile} of peer {peer} was not put aside"
                     );
                 }
-                Action::Look(rect) => self.take_look(rect),
+                Action::SpotCheck(rect) => self.take_look(rect),
                 Action::Committed(rect) => self.committed(rect),
                 Action::Finished => {
                     self.finished = Some(Instant::now());
                     self.changed.notify_one();
                 }
                 Action::Fail(why) => self.fail(why),
-                Action::Cut { peer, why } => self.cut(peer, why),
+                Action::Disconnect { peer, why } => self.cut(peer, why),
                 Action::Put { peer, tile, rect } => {
                     let c = self.output.lend(rect);
                     assert!(self.asides.store((peer, tile), c), "tile {tile} of peer {peer} was not staged");

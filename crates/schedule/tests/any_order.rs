@@ -9,7 +9,7 @@ mod world;
 use bramble_plan::{Base, Cut, Problem, Strategy as Cutting, Sums, Wish};
 use bramble_schedule::limits::SILENCE_MAX;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Action, Event, Outgoing, Place};
+use bramble_schedule::primary::{Action, Event, Outgoing, ResultPlace};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -281,7 +281,7 @@ fn a_worker_that_keeps_its_first_tile_does_not_fill_the_primary_with_sums_that_w
             }
             let (step_start, step_end) = (job.step, job.step + 1);
             let head = ResultHead { c: job.c, epoch: 0, step_start, step_end, first_line: 0, lines: 4 };
-            if primary.expect(peer, &head).unwrap().place == Place::Aside {
+            if primary.expect(peer, &head).unwrap().place == ResultPlace::PartialSum {
                 aside_bytes += 4 * 4 * 8;
                 assert!(aside_bytes <= most, "{aside_bytes} bytes wait, {most} are predicted");
             }

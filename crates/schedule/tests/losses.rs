@@ -134,7 +134,7 @@ fn a_worker_that_breaks_a_rule_is_cut_and_its_work_is_done_by_others() {
     assert!(world.c == world.expected);
     let losses = world.primary.losses();
     assert_eq!((losses.len(), losses[0].peer), (1, 0));
-    assert!((0.2..0.8).contains(&losses[0].part) && losses[0].lots > 1, "{losses:?}");
+    assert!((0.2..0.8).contains(&losses[0].part) && losses[0].items > 1, "{losses:?}");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_cut_is_said_once_and_nothing_is_sent_after_it() {
     let late = Duration::from_secs(60);
     world.primary.handle(Event::Alive { peer: 1 }, late);
     let cut = world.primary.handle(Event::Tick, late);
-    let [Action::Cut { peer: 0, why }, Action::Ping(1, _)] = &cut[..] else { panic!("{cut:?}") };
+    let [Action::Disconnect { peer: 0, why }, Action::Ping(1, _)] = &cut[..] else { panic!("{cut:?}") };
     assert!(why.contains("silent"), "{why}");
     for event in [Event::Tick, Event::Credit { peer: 0, bytes: 64 }, Event::Sent { peer: 0, bytes: 1 }] {
         let after = world.primary.handle(event, late);
@@ -270,7 +270,7 @@ fn who_comes_when_all_is_over_has_a_number_and_no_part() {
     };
     assert!(primary.handle(Event::Joined(late), Duration::ZERO).is_empty());
     // Whoever watches asks by that number, and what such a machine sends is looked at like all else.
-    assert_eq!(primary.standing(1).jobs_given, 0);
+    assert_eq!(primary.peer_status(1).jobs_given, 0);
     let head = ResultHead { c: 0, epoch: 0, step_start: 0, step_end: 1, first_line: 0, lines: 1 };
     assert!(primary.expect(1, &head).is_err());
     assert!(primary.handle(Event::Alive { peer: 1 }, Duration::ZERO).is_empty());

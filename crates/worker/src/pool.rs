@@ -13,7 +13,7 @@
 
 use bramble_link::thread_cpu_ns;
 use bramble_schedule::message::ThreadReport;
-use bramble_schedule::worker::{Turn, Turns};
+use bramble_schedule::worker::{Priority, PriorityQueue};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -47,7 +47,7 @@ pub(crate) enum Length {
 
 /// What waits, and who is there to take it.
 struct Queue<R> {
-    tasks: Turns<(Task<R>, Length)>,
+    tasks: PriorityQueue<(Task<R>, Length)>,
     started: usize,
     idle: usize,
     closed: bool,
@@ -105,14 +105,14 @@ impl<R: Send + 'static> Pool<R> {
         done: impl Fn(Vec<Ended<R>>) + Send + Sync + 'static,
     ) -> Self {
         let accounts = (0..threads).map(|_| Default::default()).collect();
-        let queue = Mutex::new(Queue { tasks: Turns::default(), started: 0, idle: 0, closed: false });
+        let queue = Mutex::new(Queue { tasks: PriorityQueue::default(), started: 0, idle: 0, closed: false });
         let done = Box::new(done);
         Self { shared: Arc::new(Shared { queue, more: Condvar::new(), accounts, reads_cpu, hosting, done }) }
     }
 
     /// Queues a task in its turn, and starts a thread for it where none is idle and one may be. An error where the
     /// system refuses the first thread.
-    pub(crate) fn submit(&self, task: Task<R>, turn: Turn, length: Length) -> std::io::Result<()> {
+    pub(crate) fn submit(&self, task: Task<R>, turn: Priority, length: Length) -> std::io::Result<()> {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.tasks.put((task, length), turn);
         if queue.idle < queue.tasks.count() && queue.started < self.shared.accounts.len() {
@@ -280,7 +280,7 @@ mod tests {
         for i in 0..100 {
             let length = if i % 3 == 0 { Length::Any } else { Length::Brief };
             let task = Box::new(move || if i == 50 { panic!("task {i}") } else { i });
-            pool.submit(task, Turn(0), length).unwrap();
+            pool.submit(task, Priority(0), length).unwrap();
         }
         let ended: Vec<Ended<usize>> = rx.iter().flatten().take(100).collect();
         let accounts = pool.accounts();
@@ -299,14 +299,14 @@ mod tests {
     }
 
     /// One thread and a task that holds it while the others are put in: what comes after it is decided by the queue alone.
-    fn after_a_gate(tasks: &[(usize, Turn, Length)]) -> Vec<Vec<usize>> {
+    fn after_a_gate(tasks: &[(usize, Priority, Length)]) -> Vec<Vec<usize>> {
         let (tx, rx) = mpsc::channel();
         let (begin, begun) = mpsc::channel::<()>();
         let (open, gate) = mpsc::channel::<()>();
         let done = move |r: Vec<Ended<usize>>| tx.send(r).unwrap();
         let pool = Pool::new(1, Hosting::default(), false, done);
         let held = move || begin.send(()).map_or(99, |()| gate.recv().map_or(99, |()| 0));
-        pool.submit(Box::new(held), Turn(0), Length::Any).unwrap();
+        pool.submit(Box::new(held), Priority(0), Length::Any).unwrap();
         begun.recv().unwrap();
         for (i, turn, length) in tasks.iter().copied() {
             pool.submit(Box::new(move || i), turn, length).unwrap();
@@ -321,7 +321,8 @@ mod tests {
 
     #[test]
     fn the_least_number_is_taken_first_and_of_equal_ones_what_came_first() {
-        let turns = [(5, Turn(7)), (3, Turn(2)), (4, Turn(2)), (1, Turn(0)), (2, Turn(1))];
+        let turns =
+            [(5, Priority(7)), (3, Priority(2)), (4, Priority(2)), (1, Priority(0)), (2, Priority(1))];
         for length in [Length::Any, Length::Brief] {
             let order = after_a_gate(&turns.map(|(i, turn)| (i, turn, length)));
             assert_eq!(order.concat(), [0, 1, 2, 3, 4, 5]);
@@ -330,8 +331,8 @@ mod tests {
 
     #[test]
     fn results_are_kept_over_brief_tasks_only_and_never_many_of_them() {
-        let all = |length: fn(usize) -> Length| -> Vec<(usize, Turn, Length)> {
-            (1..=60).map(|i| (i, Turn(0), length(i))).collect()
+        let all = |length: fn(usize) -> Length| -> Vec<(usize, Priority, Length)> {
+            (1..=60).map(|i| (i, Priority(0), length(i))).collect()
         };
         let long = after_a_gate(&all(|_| Length::Any));
         assert!(long.iter().all(|batch| batch.len() == 1), "{long:?}");

@@ -265,7 +265,7 @@ impl World {
                 Action::Parted { peer, other } => assert!(peer < self.peers.len() && peer != other),
                 Action::Merge { peer, tile, rect } => self.c.merge(peer, tile, rect),
                 Action::Committed(rect) => self.c.commit(rect),
-                action @ (Action::Cut { .. } | Action::Put { .. } | Action::Look(_)) => {
+                action @ (Action::Disconnect { .. } | Action::Put { .. } | Action::SpotCheck(_)) => {
                     panic!("{action:?} without recovering")
                 }
                 Action::Ping(peer, nonce) => {

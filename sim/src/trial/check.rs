@@ -121,7 +121,7 @@ impl Trial {
             }
         }
         for peer in 0..self.count {
-            let in_link = self.primary.standing(peer).in_link_bytes;
+            let in_link = self.primary.peer_status(peer).in_link_bytes;
             let most = (LINK_WINDOW_BYTES + CHUNK_BYTES_MAX) as u64;
             assert!(in_link <= most, "{in_link} bytes are in the link of w{peer}");
         }
@@ -153,7 +153,7 @@ impl Trial {
         ];
         assert!(self.primary.expect(peer, &head).is_err(), "a result of a machine that is gone may land");
         let (losses, tiles) = (self.primary.losses().len(), self.primary.tiles_left());
-        let standing = self.primary.standing(peer);
+        let standing = self.primary.peer_status(peer);
         for event in late {
             let text = format!("{event:?}");
             let now = self.time();
@@ -161,7 +161,7 @@ impl Trial {
             assert!(actions.is_empty(), "{text} of a machine that is gone counts: {actions:?}");
         }
         assert_eq!((self.primary.losses().len(), self.primary.tiles_left()), (losses, tiles));
-        assert_eq!(self.primary.standing(peer), standing);
+        assert_eq!(self.primary.peer_status(peer), standing);
     }
 
     /// (6) Of those that are gone nothing counts either when others have come in since, whose numbers are new.
@@ -219,7 +219,7 @@ impl Trial {
         if now.seconds_from(self.moved_last) > STILL_MAX_S && !self.is_over() && !self.watch.stands() {
             let computes = self.nodes.iter().any(|node| node.lives && node.running > 0);
             let moves = self.lanes.iter().any(|lane| lane.moves());
-            let standing: Vec<_> = (0..self.count).map(|peer| self.primary.standing(peer)).collect();
+            let standing: Vec<_> = (0..self.count).map(|peer| self.primary.peer_status(peer)).collect();
             assert!(computes || moves, "nothing has happened for {STILL_MAX_S} s: {standing:?}");
         }
     }
@@ -236,7 +236,7 @@ impl Trial {
             assert!(actions.is_empty(), "something happens after the end: {actions:?}");
         }
         // Who comes then has a number, by which its shell asks.
-        assert_eq!(self.primary.standing(self.count).jobs_given, 0);
+        assert_eq!(self.primary.peer_status(self.count).jobs_given, 0);
         if let Some(why) = &self.shell.failed {
             return self.check_failure(why);
         }

@@ -374,7 +374,7 @@ impl Trial {
                 Happening::Tick => self.tick(),
                 Happening::Looked => self.look(),
                 Happening::Kept => self.kept(),
-                Happening::Spotted(is_wrong) => self.tell(Event::Looked(Some(is_wrong))),
+                Happening::Spotted(is_wrong) => self.tell(Event::SpotChecked(Some(is_wrong))),
             }
         }
     }

@@ -17,7 +17,7 @@ use bramble_schedule::message::{
     Generated, Kind, MatrixHeader, Operation, Reached, ResultHead, StoreHead, decode_forwards, encode_number,
 };
 use bramble_schedule::primary::PeerInfo;
-use bramble_schedule::worker::{Action, Event, Run, Silence, Turn, Turns, Worker};
+use bramble_schedule::worker::{Action, Event, Priority, PriorityQueue, Run, Silence, Worker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub(super) struct Node {
     pub(super) shares_memory: bool,
     threads: u32,
     flops_per_s: f64,
-    queue: Turns<Task>,
+    queue: PriorityQueue<Task>,
     pub(super) running: u32,
     pub(super) held: BTreeMap<u32, Held>,
     credit: u64,
@@ -79,7 +79,7 @@ impl Node {
             shares_memory: info.shares_memory,
             threads: threads.max(1),
             flops_per_s: gflops * 1e9,
-            queue: Turns::default(),
+            queue: PriorityQueue::default(),
             running: 0,
             held: BTreeMap::new(),
             credit: 0,
@@ -211,8 +211,8 @@ impl Trial {
                     let held = Held { header, elements, lent: None, generated: None };
                     self.nodes[peer].held.insert(header.id, held);
                 }
-                Action::Fill(id) => self.nodes[peer].queue.put(Task::Fill(id), Turn(id)),
-                Action::Start(run) => self.nodes[peer].queue.put(Task::Run(run), Turn::of(&run.job)),
+                Action::Fill(id) => self.nodes[peer].queue.put(Task::Fill(id), Priority(id)),
+                Action::Start(run) => self.nodes[peer].queue.put(Task::Run(run), Priority::of(&run.job)),
                 Action::Return { tile, epoch, step_start, step_end } => {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
                     self.send_back(peer, head);

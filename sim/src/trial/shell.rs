@@ -14,7 +14,7 @@ use bramble_schedule::message::{
     Generated, Kind, Missing, Reached, ResultHead, Source, decode_error, decode_number, encode_forwards,
     encode_number,
 };
-use bramble_schedule::primary::{Action, Destination, Event, Outgoing, Place, Which};
+use bramble_schedule::primary::{Action, Destination, Event, Outgoing, ResultPlace, Which};
 use std::collections::BTreeMap;
 
 /// A result that does not land in C.
@@ -133,7 +133,7 @@ impl Trial {
                 self.say(peer, Kind::Reached, reached.encode(), Body::Empty, none);
             }
             Action::Ping(peer, nonce) => self.say(peer, Kind::Ping, encode_number(nonce), Body::Empty, none),
-            Action::Cut { peer, why } => self.cut(peer, why),
+            Action::Disconnect { peer, why } => self.cut(peer, why),
             Action::Put { peer, tile, rect } => {
                 let aside = self.whole_aside(peer, tile, rect, true);
                 let to = places(rect, self.matter.p.n).zip(aside.elements);
@@ -145,7 +145,7 @@ impl Trial {
                 let to = places(rect, self.matter.p.n).zip(aside.elements);
                 to.for_each(|(place, element)| self.shell.c[place] += element);
             }
-            Action::Look(rect) => self.begin_a_spot(rect),
+            Action::SpotCheck(rect) => self.begin_a_spot(rect),
             Action::Committed(rect) => self.committed(rect),
             Action::Finished => self.end_keeper(),
             Action::Fail(why) => self.shell.failed = Some(why),
@@ -259,21 +259,21 @@ impl Trial {
         self.shell.sessions[peer].place = Some(to);
         let key = (peer, head.c);
         match to.place {
-            Place::InC => {
+            ResultPlace::InC => {
                 if !self.shell.partial.contains_key(&key) {
                     self.shell.lend(to.rect);
                     self.shell.partial.insert(key, to.rect);
                 }
             }
-            Place::Staged | Place::Aside => drop(self.aside(key, &to)),
-            Place::Nowhere => {}
+            ResultPlace::Staged | ResultPlace::PartialSum => drop(self.aside(key, &to)),
+            ResultPlace::Discarded => {}
         }
         self.put_lines_of(peer, &head, &to, None);
     }
 
     fn aside(&mut self, key: (usize, u32), to: &Destination) -> &mut Aside {
         let count = (to.rect.rows.len() * to.rect.cols.len()) as usize;
-        let is_staged = to.place == Place::Staged;
+        let is_staged = to.place == ResultPlace::Staged;
         let fresh = || Aside { rect: to.rect, elements: vec![GARBAGE; count], is_whole: false, is_staged };
         self.shell.asides.entry(key).or_insert_with(fresh)
     }
@@ -283,15 +283,15 @@ impl Trial {
         let first = u64::from(head.first_line);
         let value = |at: usize| elements.map_or(GARBAGE, |elements| elements[at]);
         match to.place {
-            Place::Nowhere => {}
-            Place::InC => {
+            ResultPlace::Discarded => {}
+            ResultPlace::InC => {
                 let start = to.rect.rows.start + first;
                 let rows = Span::new(start, start + u64::from(head.lines));
                 for (at, place) in places(Rect::new(rows, to.rect.cols), self.matter.p.n).enumerate() {
                     self.shell.c[place] = value(at);
                 }
             }
-            Place::Staged | Place::Aside => {
+            ResultPlace::Staged | ResultPlace::PartialSum => {
                 let cols = to.rect.cols.len() as usize;
                 let is_whole = first + u64::from(head.lines) == to.rect.rows.len() && elements.is_some();
                 let aside = self.aside((peer, head.c), to);
@@ -341,7 +341,7 @@ impl Trial {
             Body::Lent(rect) => {
                 assert_eq!(
                     (rect, to.place),
-                    (to.rect, Place::InC),
+                    (to.rect, ResultPlace::InC),
                     "what was lent comes back as something else"
                 );
                 self.shell.take_back(rect);
@@ -356,8 +356,8 @@ impl Trial {
         }
         if is_last {
             let steps = u64::from(head.step_end - head.step_start);
-            self.seen.staged += u64::from(to.place == Place::Staged);
-            self.seen.thrown_away += u64::from(to.place == Place::Nowhere);
+            self.seen.staged += u64::from(to.place == ResultPlace::Staged);
+            self.seen.thrown_away += u64::from(to.place == ResultPlace::Discarded);
             self.steps_back[peer] += steps;
         }
         self.tell(Event::Landed { peer, head: *head });

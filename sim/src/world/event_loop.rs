@@ -9,7 +9,7 @@ use super::{Aside, Duty, Happening, Message, World};
 use crate::machine::Parcel;
 use bramble_matrix::Rect;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Action, Event, Place};
+use bramble_schedule::primary::{Action, Event, ResultPlace};
 
 impl World<'_> {
     /// How many times as long things take on the primary's cores, for what runs there now.
@@ -83,11 +83,11 @@ impl World<'_> {
         let expected = self.primary.expect(peer, &head);
         let to = expected.unwrap_or_else(|e| panic!("a worker broke the protocol: {e}"));
         let key = (peer, head.c);
-        if matches!(to.place, Place::Aside | Place::Staged) && head.first_line == 0 {
+        if matches!(to.place, ResultPlace::PartialSum | ResultPlace::Staged) && head.first_line == 0 {
             let bytes = self.bytes_of(to.rect);
-            let aside = Aside { bytes, is_whole: false, is_staged: to.place == Place::Staged };
+            let aside = Aside { bytes, is_whole: false, is_staged: to.place == ResultPlace::Staged };
             assert!(self.asides.insert(key, aside).is_none(), "put aside twice");
-            if to.place == Place::Aside {
+            if to.place == ResultPlace::PartialSum {
                 self.aside_bytes += bytes;
                 self.aside_bytes_max = self.aside_bytes_max.max(self.aside_bytes);
                 let most = self.primary.plan().predicted.primary_memory_bytes;
@@ -138,7 +138,7 @@ impl World<'_> {
                 Action::Merge { peer, tile, rect } => self.add_aside(peer, tile, rect, false),
                 Action::Put { peer, tile, rect } => self.add_aside(peer, tile, rect, true),
                 // What is looked at is not timed.
-                Action::Look(_) => {}
+                Action::SpotCheck(_) => {}
                 Action::Committed(rect) => {
                     let first = self.committed.insert((rect.rows.start, rect.cols.start));
                     assert!(first, "{rect} is committed twice");
@@ -149,7 +149,7 @@ impl World<'_> {
                 Action::Parted { peer, other } => {
                     self.duties.push_back(Duty::Send(peer, Message::Parted(other)));
                 }
-                Action::Cut { peer, why } => {
+                Action::Disconnect { peer, why } => {
                     self.is_cut[peer] = true;
                     self.why[peer].get_or_insert(why);
                     self.agenda.add(0.0, Happening::Gone(peer));

@@ -3,7 +3,9 @@
 use super::*;
 use bramble_matrix::{DType, Effort, Verdict};
 use bramble_plan::{Binding, Bound, Prediction, Sums};
-use bramble_primary::log::{Event, Frame, Machine, Next, Operation, Phase, Standing, State, What, Work};
+use bramble_primary::log::{
+    Event, Frame, Machine, Operation, PeerStatus, Phase, State, WaitsFor, What, Work,
+};
 use bramble_primary::{ThreadUse, VerifyReport};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -66,12 +68,12 @@ fn log(jobs: &[Vec<Vec<Job>>]) -> (Log, Vec<Vec<ThreadUse>>) {
         let machine =
             log.machine(Machine { name, link: "tcp", threads: count, clocks: [None; 2], lost_records: 0 });
         let frame = Frame { kind: 3, bytes: 99, took_ns: 77 };
-        let stands = Standing {
+        let stands = PeerStatus {
             credit_left_bytes: 5,
             in_link_bytes: 6,
             jobs_given: 1000,
             tiles_back: 0,
-            next: Next::Tiles,
+            next: WaitsFor::Tiles,
         };
         for (at_ns, what) in [
             (5, What::Phase(Phase::Computing)),

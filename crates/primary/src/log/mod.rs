@@ -18,7 +18,7 @@ mod spool;
 mod states;
 
 pub use bramble_schedule::message::{Operation, Work};
-pub use bramble_schedule::primary::{Next, Standing};
+pub use bramble_schedule::primary::{PeerStatus, WaitsFor};
 pub use clock::ClockSample;
 pub(crate) use recorder::Recorder;
 pub use states::{Span, State, Story};
@@ -120,7 +120,7 @@ pub enum What {
         col: u64,
     },
     /// How a machine stands with the schedule has changed.
-    Stands(Standing),
+    Stands(PeerStatus),
 }
 
 /// A frame on its way.

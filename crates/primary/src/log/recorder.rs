@@ -9,7 +9,7 @@ use bramble_link::clock_ns;
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{LogHead, Pong, ResultHead, StoreHead, encode_number};
-use bramble_schedule::primary::{Destination, Primary, Standing};
+use bramble_schedule::primary::{Destination, PeerStatus, Primary};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ struct PeerBook {
     /// `NOBODY` while it waits in reserve: then it is no machine of the product.
     machine: u16,
     reserve: Option<Machine>,
-    stands: Option<Standing>,
+    stands: Option<PeerStatus>,
     /// When the frame that is coming was seen.
     arriving: Option<Instant>,
     /// Things that it can have done: jobs, and matrices that it was to make.
@@ -104,7 +104,7 @@ impl Recorder {
         let Some(recording) = &mut self.0 else { return };
         let at_ns = recording.log.time_ns(Instant::now());
         for (index, book) in recording.peers.iter_mut().enumerate() {
-            let stands = state.standing(index);
+            let stands = state.peer_status(index);
             if book.stands.replace(stands) != Some(stands) {
                 recording.log.append(Event { at_ns, machine: book.machine, what: What::Stands(stands) });
             }

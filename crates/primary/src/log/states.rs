@@ -8,7 +8,7 @@
 
 use super::{Event, Log, Phase, What};
 use bramble_schedule::message::Work;
-use bramble_schedule::primary::Next;
+use bramble_schedule::primary::WaitsFor;
 use std::io;
 
 /// What a machine is doing.
@@ -78,7 +78,7 @@ enum Change {
     /// A job ends; it returned its tile, or did not.
     Ends { returned: bool },
     /// How it stands with the schedule.
-    Stands { link_is_busy: bool, next: Next, jobs_given: u32, tiles_back: u32 },
+    Stands { link_is_busy: bool, next: WaitsFor, jobs_given: u32, tiles_back: u32 },
     /// A thread begins a job, or something else.
     Begins { is_job: bool },
 }
@@ -104,7 +104,7 @@ struct Numbers {
     returned: u64,
     back: u64,
     link_is_busy: bool,
-    next: Next,
+    next: WaitsFor,
 }
 
 impl Numbers {
@@ -133,8 +133,8 @@ impl Numbers {
         match self.running {
             0 if self.link_is_busy => State::WaitingForData,
             0 if self.returned > self.back => State::Sending,
-            0 if self.next == Next::Credit => State::WaitingForCredit,
-            0 if self.jobs_waiting() > 0 || matches!(self.next, Next::Link | Next::Sum) => {
+            0 if self.next == WaitsFor::Credit => State::WaitingForCredit,
+            0 if self.jobs_waiting() > 0 || matches!(self.next, WaitsFor::Link | WaitsFor::Sum) => {
                 State::WaitingForData
             }
             0 => State::Idle,
@@ -161,7 +161,7 @@ impl Story {
         let Some((from, to)) = from.zip(to) else { return Ok(Self::default()) };
         changes.sort_by_key(|(at, change)| (*at, change.rank()));
         let threads = log.machines().get(usize::from(machine)).map_or(1, |m| u64::from(m.threads));
-        let next = Next::Nothing;
+        let next = WaitsFor::Nothing;
         let link_is_busy = false;
         let numbers =
             Numbers { threads, running: 0, begun: 0, given: 0, returned: 0, back: 0, link_is_busy, next };

@@ -14,7 +14,7 @@ use bramble_matrix::number::to_usize;
 use bramble_matrix::{Buffer, Lent, Rect};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Destination, Place};
+use bramble_schedule::primary::{Destination, ResultPlace};
 
 impl Core {
     /// Where the rows of a result are to land.
@@ -31,9 +31,9 @@ impl Core {
             return Err(format!("{} rows of tile {} came with {bytes} bytes", head.lines, head.c));
         }
         match destination.place {
-            Place::InC => {}
-            Place::Nowhere => return Ok(Box::new(Nowhere(vec![0; bytes]))),
-            Place::Aside | Place::Staged => {
+            ResultPlace::InC => {}
+            ResultPlace::Discarded => return Ok(Box::new(Nowhere(vec![0; bytes]))),
+            ResultPlace::PartialSum | ResultPlace::Staged => {
                 let buffer = self.aside(peer, head, &destination)?;
                 let from = to_usize(head.first_line) * self.line_bytes(rect);
                 return Ok(Box::new(AsideLines { buffer, from, len: bytes }));
@@ -56,7 +56,7 @@ impl Core {
     /// The buffer for lines that have to wait.
     fn aside(&mut self, peer: usize, head: &ResultHead, to: &Destination) -> Result<Buffer, String> {
         let bytes = bytes_of(to.rect, self.output.dtype()).ok_or("a tile that is larger than memory")?;
-        let is_staged = to.place == Place::Staged;
+        let is_staged = to.place == ResultPlace::Staged;
         self.asides.take((peer, head.c), bytes, is_staged).map_err(|e| e.to_string())
     }
 
@@ -106,9 +106,9 @@ impl Core {
     ) -> Result<(), ProtocolError> {
         let destination = self.state.expect(peer, head)?;
         match destination.place {
-            Place::Aside => {}
-            Place::Nowhere => return Ok(()),
-            Place::InC | Place::Staged => {
+            ResultPlace::PartialSum => {}
+            ResultPlace::Discarded => return Ok(()),
+            ResultPlace::InC | ResultPlace::Staged => {
                 return Err(ProtocolError::new("it returned a copy of what was lent to it"));
             }
         }

@@ -6,7 +6,7 @@
 //! Invariants: the event loop copies one tile and does not wait. A look that is not over when the product is holds up nothing:
 //! it has a copy, and its thread ends with the process.
 //!
-//! Deliberately absent: deciding which, and what follows (`schedule/src/primary/spots.rs`).
+//! Deliberately absent: deciding which, and what follows (`schedule/src/primary/spot_check.rs`).
 
 use super::Core;
 use crate::inspector::Inspector;
@@ -70,7 +70,7 @@ impl Core {
             self.is_changed = true;
             return self.fail(e.to_string());
         }
-        self.happened(Event::Looked(is_wrong));
+        self.happened(Event::SpotChecked(is_wrong));
     }
 
     /// Copies a tile that is to be looked at.

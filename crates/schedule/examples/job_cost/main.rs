@@ -166,8 +166,8 @@ fn run(mut primary: Primary, late: bool) -> Cost {
                 Action::Finished => finished = true,
                 Action::Fail(why) => panic!("{why}"),
                 Action::Relay(..) | Action::Parted { .. } => unreachable!("nobody has neighbours here"),
-                Action::Cut { .. } | Action::Put { .. } => unreachable!("nobody is lost here"),
-                Action::Merge { .. } | Action::Look(_) | Action::Committed(_) | Action::Ping(..) => {}
+                Action::Disconnect { .. } | Action::Put { .. } => unreachable!("nobody is lost here"),
+                Action::Merge { .. } | Action::SpotCheck(_) | Action::Committed(_) | Action::Ping(..) => {}
             }
         }
     }

@@ -1,16 +1,21 @@
-//! The journal of a product: which tiles of C are complete, so that another run can go on from there.
+//! The journal of a product: which tiles of C are complete, so that a later run can resume.
 //!
-//! Place in the flow: the primary's keeper says which tiles are complete and does what comes out: append to the journal, and once
-//! an interval sync the data and then the journal (docs/journal.md). `read` is where a run that goes on begins.
+//! Place in the flow: the primary's journal writer reports complete tiles and carries out the actions: append
+//! to the journal and, once
+//! per interval, sync the data and then the journal (docs/journal.md). A resumed run begins with `read`.
 //!
-//! Invariants: a tile is recorded only when it was complete, with the digest of its elements. Records are appended soon after
-//! that, so a process that is killed leaves nearly all of its tiles to the next one. A mark says how many of the first records
-//! have their data on the disk; it is appended only after a sync of the data that began when they were in the journal. So a
-//! machine that goes down loses at most an interval, and whoever goes on finds by the digests what is missing. At most one
+//! Invariants: a tile is recorded only when it is complete, with the digest of its elements. Records are
+//! appended soon after
+//! that, so nearly all tiles survive a killed process. A watermark record states how many of the first records
+//! have their data on disk; it is appended only after a sync of the data that began when these records were in
+//! the journal. So
+//! a power failure loses at most one interval, and a resumed run detects missing data by the digests. At most
+//! one
 //! interval is under way.
 //!
-//! Deliberately absent: files, clocks, elements, and taking back what was said: a tile that was damaged later is made again, and
-//! then has the digest that it had.
+//! Deliberately absent: files, clocks, elements, and withdrawing records: a tile that is damaged later is
+//! recomputed,
+//! with the same digest.
 
 mod bytes;
 

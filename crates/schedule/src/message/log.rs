@@ -13,7 +13,7 @@ use super::{Operation, Reader, Writer};
 use crate::ProtocolError;
 use crate::limits::{CLOCK_NS_MAX, LOG_RECORDS_MAX};
 
-/// What a primary wants to be told; one byte of the hello.
+/// What a primary asks a worker to report; one byte of the hello.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
     /// When each job ran (`Log` messages).
@@ -35,19 +35,19 @@ impl Wants {
     }
 }
 
-/// What a compute thread did.
+/// Activity of a compute thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// A job.
     Job(Operation),
-    /// It made the elements of a generated operand.
+    /// Generating the elements of an operand.
     Generate,
 }
 
-/// One thing that one compute thread did, from start to end.
+/// One activity of one compute thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkRecord {
-    /// What.
+    /// Kind of activity.
     pub work: Work,
     /// Whether the tile was sent back after it.
     pub returns: bool,
@@ -55,18 +55,18 @@ pub struct WorkRecord {
     pub thread: u16,
     /// Id of the matrix that was written.
     pub matrix: u32,
-    /// The job's step; 0 where there is no job.
+    /// The job's step; 0 for activities other than jobs.
     pub step: u32,
     /// When it began, on the worker's clock.
     pub start_ns: u64,
-    /// How long it took.
+    /// Its duration.
     pub took_ns: u64,
 }
 
 /// A batch of records, worker to primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogHead {
-    /// Records of this session that were lost so far, because more came than could leave.
+    /// Records of this session dropped so far, because they were produced faster than the link took them.
     pub dropped: u64,
     /// The records; those of one thread in the order of time.
     pub records: Vec<WorkRecord>,
@@ -75,14 +75,14 @@ pub struct LogHead {
 /// The answer to a ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pong {
-    /// The ping's.
+    /// Nonce of the ping.
     pub nonce: u64,
     /// The worker's clock when it answered.
     pub clock_ns: u64,
 }
 
 impl Pong {
-    /// The bytes of the head.
+    /// Encodes the head.
     pub fn encode(self) -> Vec<u8> {
         let mut w = Writer::default();
         w.u64(self.nonce);
@@ -90,7 +90,7 @@ impl Pong {
         w.finish()
     }
 
-    /// Reads an answer.
+    /// Decodes an answer.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
         let mut r = Reader::new(head);
         let (nonce, clock_ns) = (r.u64()?, r.u64()?);
@@ -103,7 +103,7 @@ impl Pong {
 }
 
 impl LogHead {
-    /// The bytes of the head. Panics where there are more records than a batch may have.
+    /// Encodes the head. Panics if there are more records than a batch may have.
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.records.len() <= LOG_RECORDS_MAX, "a batch of {} records", self.records.len());
         let mut w = Writer::default();
@@ -124,7 +124,7 @@ impl LogHead {
         w.finish()
     }
 
-    /// Reads a batch.
+    /// Decodes a batch.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
         let mut r = Reader::new(head);
         let dropped = r.u64()?;
@@ -141,7 +141,7 @@ impl LogHead {
     }
 }
 
-/// The code of what is no job, beside those of the operations.
+/// Code of `Generate`, after those of the operations.
 const GENERATE: u8 = 3;
 
 fn record(r: &mut Reader<'_>) -> Result<WorkRecord, ProtocolError> {

@@ -21,46 +21,46 @@ pub use wire::{Reader, Writer};
 
 use crate::ProtocolError;
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Primary to worker, first frame.
     Hello,
-    /// Worker to primary, its answer.
+    /// Worker to primary: the answer to `Hello`.
     Welcome,
-    /// Matrices, and the jobs behind them.
+    /// Matrices, and jobs that use them.
     Store,
     /// Lines of a finished tile.
     Result,
-    /// Bytes of memory that have become free at the worker.
+    /// Bytes of memory that the worker has freed.
     Credit,
-    /// Are you there? The body, if any, is forgotten (it measures the link).
+    /// Heartbeat request. A body, if any, is ignored (it measures the link).
     Ping,
-    /// Yes.
+    /// Heartbeat answer.
     Pong,
-    /// Why this end is about to close.
+    /// Why the sender is about to close the link.
     Error,
-    /// No more jobs (primary), the account of the session (worker).
+    /// No more jobs (primary); the account of the session (worker).
     Bye,
     /// Primary to worker: matrices to pass on to other workers.
     Relay,
-    /// Primary to worker: another worker, and how the two find each other.
+    /// Primary to worker: another worker, and how the two connect.
     Neighbour,
-    /// Whether two workers have found each other, or lost each other: worker to primary, and primary to the other of the
-    /// two.
+    /// Whether two workers have connected, or lost their link: worker to primary, and primary to the second
+    /// worker.
     Reached,
     /// Worker to worker: the first frame of each end.
     Join,
-    /// Worker to worker: lines of a matrix that is passed on.
+    /// Worker to worker: lines of a relayed matrix.
     Piece,
-    /// Worker to primary: a matrix that another worker should have sent will not come from there.
+    /// Worker to primary: a matrix that another worker should have relayed does not arrive.
     Missing,
     /// When jobs ran, for a primary that asked.
     Log,
 }
 
 impl Kind {
-    /// The kind with that number.
+    /// The kind with this number.
     pub fn from_code(code: u8) -> Result<Self, ProtocolError> {
         Ok(match code {
             1 => Self::Hello,
@@ -106,12 +106,12 @@ impl Kind {
     }
 }
 
-/// A whole message of the kinds that are just one number: credit (bytes) and ping (nonce).
+/// Encodes a message that is a single number: credit (bytes) or ping (nonce).
 pub fn encode_number(number: u64) -> Vec<u8> {
     number.to_le_bytes().to_vec()
 }
 
-/// Reads a message that is just one number.
+/// Decodes a message that is a single number.
 pub fn decode_number(head: &[u8]) -> Result<u64, ProtocolError> {
     let mut reader = Reader::new(head);
     let number = reader.u64()?;
@@ -119,14 +119,14 @@ pub fn decode_number(head: &[u8]) -> Result<u64, ProtocolError> {
     Ok(number)
 }
 
-/// An error message: text for a person.
+/// Encodes an error message: text for a person.
 pub fn encode_error(text: &str) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.text(text);
     writer.finish()
 }
 
-/// Reads an error message.
+/// Decodes an error message.
 pub fn decode_error(head: &[u8]) -> Result<String, ProtocolError> {
     let mut reader = Reader::new(head);
     let text = reader.text()?;

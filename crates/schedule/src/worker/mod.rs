@@ -1,81 +1,88 @@
-//! The worker's end: what is stored, which jobs wait for what, what may run, what is sent back.
+//! State machine of a worker's session: which matrices are stored, which jobs wait for which matrices, which
+//! may run, what is sent back.
 //!
-//! Place in the flow: the worker's shell calls `handle` with what happened (a store's head has come, its body
-//! has landed, a thread or the link has got something done) and does what comes out.
+//! Place in the flow: the worker's shell calls `handle` with each event (a store message was announced or has
+//! landed, a thread or the
+//! link has finished something) and carries out the actions.
 //!
-//! Invariants: bytes held never exceed the grant; a job runs when both operands are whole, the elements of what it
-//! writes are there, and every earlier job of that is done; the jobs of a target (a tile, or an operand that
-//! jobs make) run one at a time and in rising order; an operand is freed by the last of the uses that it was announced
-//! with. What is remembered is bounded by the grant: every matrix counts for at least `MATRIX_BYTES_MIN`, every
-//! job for `USE_BYTES` at both of its operands. Jobs that wait for each other wait, and cost nothing but their
-//! session's own grant.
+//! Invariants: stored bytes never exceed the grant. A job runs when both operands are complete, the initial
+//! elements of its
+//! target are present, and every earlier job of that target is done. The jobs of a target (a tile, or an
+//! operand that
+//! jobs make) run one at a time, in increasing order of step. An operand is freed by the last of the uses that
+//! it was announced
+//! with. The size of this state is bounded by the grant: every matrix is charged at least `MATRIX_BYTES_MIN`,
+//! and every
+//! job `USE_BYTES` at each of its operands. Jobs that wait for each other for ever cost nothing but their own
+//! session's grant.
 //!
-//! Deliberately absent: plans (a worker sees jobs only), memory itself; time, but in `Silence`, which knows nothing else.
+//! Deliberately absent: plans (a worker sees jobs only), the memory itself, and time, except in `Silence`,
+//! which is independent of the rest.
 
+mod priority;
 mod relay;
 mod silence;
 mod stored;
-mod turns;
 mod validate;
 
+pub use self::priority::{Priority, PriorityQueue};
 pub use self::silence::Silence;
 use self::stored::Stored;
-pub use self::turns::{Turn, Turns};
 use crate::ProtocolError;
 use crate::message::{Forward, Job, MatrixHeader, Missing, Operation, PieceHead, Source, StoreHead, Then};
 use bramble_matrix::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the shell has to do.
+/// Something that the shell has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Have memory for this matrix before its body lands.
+    /// Provide memory for this matrix before its body lands.
     Reserve(MatrixHeader),
-    /// Make the elements of this generated matrix, then call `filled`.
+    /// Generate the elements of this matrix, then report `Filled`.
     Fill(u32),
-    /// Run a job, then call `finished`.
+    /// Run a job, then report `Finished`.
     Start(Run),
-    /// Send the tile back, then call `returned`.
+    /// Send the tile back, then report `Returned`.
     Return {
         /// Id of the tile.
         tile: u32,
-        /// Which attempt at it.
+        /// Number of the attempt at this tile.
         epoch: u32,
         /// First step in the sum.
         step_start: u32,
-        /// First step not in it.
+        /// First step after the sum.
         step_end: u32,
     },
-    /// Forget a matrix.
+    /// Drop a matrix.
     Release(u32),
-    /// Tell the primary that so many bytes are free.
+    /// Tell the primary that this many bytes are free.
     Credit(u64),
-    /// Send a whole matrix to another worker, then say `Passed`, also where that failed.
+    /// Send a complete matrix to another worker, then report `Passed`, even if that failed.
     Pass(Forward),
-    /// Tell the primary that a matrix does not come from the worker that should have sent it.
+    /// Tell the primary that the worker that should relay a matrix does not deliver it.
     Missing(Missing),
 }
 
-/// What happened.
+/// Something that happened at the worker.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// A store's head has come: its matrices need memory.
+    /// The head of a store message has arrived: its matrices need memory.
     Announced(&'a StoreHead),
-    /// The body of a store that was announced has landed.
+    /// The body of an announced store message has landed.
     Landed(&'a StoreHead),
     /// A generated operand has its elements.
     Filled(u32),
     /// The running job of a tile, or of an operand that jobs make, is done.
     Finished(&'a Job),
-    /// A tile has left.
+    /// A tile has been sent back.
     Returned(u32),
-    /// The primary has ordered matrices to be passed on.
+    /// The primary orders this worker to pass matrices on.
     Relay(&'a [Forward]),
-    /// A matrix has been passed on, or could not be.
+    /// A matrix was passed on, or could not be.
     Passed(&'a Forward),
-    /// Lines from another worker have landed; `expects` was asked before.
+    /// Lines from another worker have landed, after `expects` allowed them.
     Piece(&'a PieceHead),
-    /// The link to another worker has ended; nothing more comes over it.
+    /// The link to another worker has ended, so nothing more arrives over it.
     PeerLost(u32),
 }
 
@@ -84,27 +91,26 @@ pub enum Event<'a> {
 pub struct Run {
     /// The job.
     pub job: Job,
-    /// Whether the elements of what it writes count: false for the first job of a vacant matrix, which overwrites
-    /// them.
+    /// Whether the target's elements count: false for the first job of a vacant matrix, which overwrites them.
     pub reads_tile: bool,
-    /// Whether they are the old C and are to be scaled by β.
+    /// Whether the target holds the old C, to be scaled by β.
     pub scales_tile: bool,
 }
 
-/// The state of one session.
+/// State of one session.
 pub struct Worker {
     grant_bytes: u64,
     held_bytes: u64,
     held_bytes_max: u64,
     matrices: BTreeMap<u32, Stored>,
-    /// Other workers that cannot be reached any more.
+    /// Other workers whose links have ended.
     lost: BTreeSet<u32>,
-    /// Matrices that the shell is passing on.
+    /// Number of matrices that the shell is passing on.
     passing: usize,
 }
 
 impl Worker {
-    /// A session that may hold `grant_bytes` of matrices.
+    /// A session that may store `grant_bytes` of matrices.
     pub fn new(grant_bytes: u64) -> Self {
         Self {
             grant_bytes,
@@ -116,12 +122,12 @@ impl Worker {
         }
     }
 
-    /// The most that was held at once so far, as it is charged: what a primary has ever needed here.
+    /// The highest charge so far: the memory that a primary has needed here.
     pub fn held_bytes_max(&self) -> u64 {
         self.held_bytes_max
     }
 
-    /// One event in, actions out. An error means that the primary broke the protocol.
+    /// Handles one event and returns the actions. An error means that the primary broke the protocol.
     pub fn handle(&mut self, event: Event<'_>) -> Result<Vec<Action>, ProtocolError> {
         match event {
             Event::Announced(store) => self.reserve(store),
@@ -136,7 +142,7 @@ impl Worker {
         }
     }
 
-    /// Checks a store's head and takes the memory that its matrices need.
+    /// Checks the head of a store message and charges the memory of its matrices.
     fn reserve(&mut self, store: &StoreHead) -> Result<Vec<Action>, ProtocolError> {
         let mut actions = Vec::new();
         for header in &store.matrices {
@@ -163,7 +169,7 @@ impl Worker {
         Ok(actions)
     }
 
-    /// The body of a store that was reserved has landed.
+    /// The body of an announced store message has landed.
     fn landed(&mut self, store: &StoreHead) -> Result<Vec<Action>, ProtocolError> {
         let mut actions = Vec::new();
         for header in &store.matrices {
@@ -194,7 +200,7 @@ impl Worker {
         actions
     }
 
-    /// The running job of that target is done.
+    /// The running job of a target is done.
     fn finished(&mut self, job: &Job) -> Vec<Action> {
         let mut actions = Vec::new();
         let Some(target) = self.matrices.get_mut(&job.c) else { return actions };
@@ -204,7 +210,7 @@ impl Worker {
                 tile: job.c,
                 epoch: target.epoch,
                 step_start: target.steps.map_or(job.step, |(first, _)| first),
-                // `queue` refuses the step that has none after it.
+                // Cannot saturate: `check` refuses the last step number.
                 step_end: job.step.saturating_add(1),
             });
         }
@@ -218,14 +224,14 @@ impl Worker {
         actions
     }
 
-    /// The tile has left; its memory is free.
+    /// The tile was sent back; its memory is free.
     fn returned(&mut self, tile: u32) -> Vec<Action> {
         let mut actions = Vec::new();
         self.forget(tile, &mut actions);
         actions
     }
 
-    /// Queues a job, if it keeps every rule.
+    /// Checks and queues a job.
     fn queue(&mut self, job: Job) -> Result<(), ProtocolError> {
         self.check(&job)?;
         for id in [job.a, job.b] {
@@ -267,7 +273,7 @@ impl Worker {
         if c.ended {
             return refuse("it comes after the job that sent it back, or closed it");
         }
-        // A result names the first step that is not in it.
+        // A result names the first step after its sum.
         if job.step == u32::MAX {
             return refuse("its step has none after it");
         }
@@ -292,7 +298,7 @@ impl Worker {
         }
     }
 
-    /// An operand has been made, by a generator or by jobs.
+    /// An operand was generated, or made by jobs.
     fn complete(&mut self, id: u32, actions: &mut Vec<Action>) {
         if let Some(operand) = self.matrices.get_mut(&id) {
             operand.complete = true;
@@ -300,7 +306,7 @@ impl Worker {
         }
     }
 
-    /// An operand may have become whole: whoever waited for it may start.
+    /// If an operand is now complete, starts the jobs and relay orders that waited for it.
     fn wake(&mut self, id: u32, actions: &mut Vec<Action>) {
         let Some(operand) = self.matrices.get_mut(&id).filter(|m| m.is_whole()) else { return };
         let waiting = operand.take_waiting();
@@ -321,7 +327,7 @@ impl Worker {
         }
     }
 
-    /// A matrix is not needed any more.
+    /// A matrix is no longer needed.
     fn forget(&mut self, id: u32, actions: &mut Vec<Action>) {
         if let Some(gone) = self.matrices.remove(&id) {
             let bytes = gone.header.charged_bytes();
@@ -332,7 +338,7 @@ impl Worker {
     }
 }
 
-/// Whether a matrix may be announced so; it may be a part of one that is known.
+/// Checks the announcement of a matrix, or of more lines of a known one.
 fn may_be(header: &MatrixHeader, known: Option<&Stored>) -> Result<(), ProtocolError> {
     let (id, source, is_tile) = (header.id, header.source, header.uses == 0);
     let by_rows = header.layout == Layout::RowMajor;
@@ -350,7 +356,7 @@ fn may_be(header: &MatrixHeader, known: Option<&Stored>) -> Result<(), ProtocolE
     Err(ProtocolError::new(what))
 }
 
-/// Whether an operation can be done with matrices of these shapes and types.
+/// Whether shapes and types of the matrices fit the operation.
 fn fit(operation: Operation, a: &MatrixHeader, b: &MatrixHeader, c: &MatrixHeader) -> bool {
     let shapes = match operation {
         Operation::Multiply => a.rows == c.rows && b.cols == c.cols && a.cols == b.rows,

@@ -1,36 +1,41 @@
-//! For how long another worker has been silent, and whether that is too long.
+//! Detects that another worker has been silent for too long.
 //!
-//! Place in the flow: whoever reads a link with another worker looks every `NEIGHBOUR_BEAT`, at the bytes that have come. The
-//! other end sends something at least that often: lines, or a ping, which nobody answers.
+//! Place in the flow: the reader of a link to another worker checks the count of received bytes every
+//! `NEIGHBOUR_BEAT`. The
+//! sender transmits something at least that often: lines, or a heartbeat without an answer.
 //!
-//! Invariants: any byte is a sign of life, also one of a frame that is not whole. Whoever does not read, because lines have to
-//! wait for their announcement, hears nothing, and takes nobody for silent. Time in which this process stood still does not
+//! Invariants: any received byte shows that the sender is alive, even in an incomplete frame. While the reader
+//! deliberately does not read, because lines have to
+//! wait for their announcement, the sender does not count as silent. Time in which this process was suspended
+//! does not
 //! count.
 //!
-//! Deliberately absent: reading a clock, and what is done about it.
+//! Deliberately absent: reading a clock, and the reaction to silence.
 
 use crate::clock::{Clock, NEIGHBOUR_STEP};
 use crate::limits::NEIGHBOUR_SILENCE_MAX;
 use std::time::Duration;
 
-/// See the head of this file.
+/// Silence of one other worker.
 #[derive(Clone, Debug)]
 pub struct Silence {
     clock: Clock,
-    /// Bytes that had come when that was last looked at.
+    /// Received bytes at the last check.
     came: u64,
-    /// When that was not what it had been before, or nobody read.
+    /// Time of the last check at which bytes had arrived, or this end was not reading.
     heard: Duration,
 }
 
 impl Silence {
-    /// Of somebody who was just heard, when the clock counts from now on, and so many bytes have come.
+    /// Begins after a sign of life, with a clock that counts from now on and the number of bytes received so
+    /// far.
     pub fn new(came: u64) -> Self {
         Self { clock: Clock::new(NEIGHBOUR_STEP), came, heard: Duration::ZERO }
     }
 
-    /// When the clock shows this and so many bytes have come; `reads` is false where this end leaves in the link what has come.
-    /// How long the silence has been, if that is too long.
+    /// Checks at time `shown`, with `came` bytes received; `reads` is false if this end leaves arrived bytes in
+    /// the link. Returns the duration of the
+    /// silence if it is too long.
     pub fn look(&mut self, shown: Duration, came: u64, reads: bool) -> Option<Duration> {
         let now = self.clock.look(shown);
         if std::mem::replace(&mut self.came, came) != came || !reads {

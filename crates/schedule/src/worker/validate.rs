@@ -4,7 +4,7 @@ use super::Worker;
 use super::stored::{Doing, Stored};
 
 impl Worker {
-    /// Cross-checks every collection; for tests and the simulator, after each event.
+    /// Cross-checks all collections, for tests and the simulator after each event.
     pub fn validate(&self) {
         let charged: u64 = self.matrices.values().map(|m| m.header.charged_bytes()).sum();
         assert_eq!(self.held_bytes, charged, "bytes held are the sum of what is stored");
@@ -15,7 +15,7 @@ impl Worker {
             running += usize::from(matrix.doing == Doing::Running);
             queued.extend(matrix.queue.iter().flat_map(|job| [job.a, job.b]));
         }
-        // Both are in the order of their ids.
+        // Both lists are sorted by id.
         queued.sort_unstable();
         let mut rest = &queued[..];
         for (id, matrix) in &self.matrices {
@@ -37,7 +37,8 @@ impl Stored {
         assert!(!written || self.is_target() && !self.is_whole(), "what is whole is not written");
     }
 
-    /// So many queued jobs name it; so many jobs run, each of which may, and so many matrices are being passed on.
+    /// Checks an operand that `queued` queued jobs name, while `running` jobs and `passing` relays, any of
+    /// which may use it, are under way.
     fn validate_operand(&self, queued: usize, running: usize, passing: usize) {
         assert!(self.used <= self.promised && self.promised <= self.header.uses);
         assert!(self.is_tile() || self.used < self.header.uses, "a used-up operand is gone");

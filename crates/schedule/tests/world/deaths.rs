@@ -3,7 +3,7 @@
 use super::{End, Sent, World, places};
 use bramble_matrix::{Rect, Span};
 use bramble_schedule::message::{Missing, ResultHead};
-use bramble_schedule::primary::{Event, PeerInfo, Place, Referred};
+use bramble_schedule::primary::{Event, PeerInfo, Referred, ResultPlace};
 use bramble_schedule::worker::Worker;
 
 /// Lines of a tile that do not land in C itself.
@@ -108,7 +108,7 @@ impl World {
         }
         let rest = ResultHead { first_line: first, lines: held.header.rows - first, ..head };
         let to = self.primary.expect(peer, &rest).unwrap();
-        if to.place == Place::InC {
+        if to.place == ResultPlace::InC {
             let rows = Span::new(to.rect.rows.start + u64::from(first), to.rect.rows.end);
             for at in places(Rect::new(rows, to.rect.cols), self.p.n) {
                 self.c[at] = -99_999;

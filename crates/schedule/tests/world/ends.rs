@@ -5,7 +5,7 @@ use super::relays::Passing;
 use super::{ALPHA, BETA, Held, Sent, World, mixed, places};
 use bramble_matrix::{Layout, Rect};
 use bramble_schedule::message::{Job, MatrixHeader, Operation, ResultHead, Source, StoreHead};
-use bramble_schedule::primary::{Destination, Event, Outgoing, Place};
+use bramble_schedule::primary::{Destination, Event, Outgoing, ResultPlace};
 use bramble_schedule::worker::{Action as WorkerAction, Event as WorkerEvent, Run};
 use std::collections::BTreeMap;
 
@@ -168,7 +168,7 @@ impl World {
         let range = head.first_line as usize * cols..(head.first_line + head.lines) as usize * cols;
         let steps = (head.step_start, head.step_end);
         let lie = i64::from(self.liar == Some(peer));
-        if place == Place::InC {
+        if place == ResultPlace::InC {
             self.lent.retain(|l| Some(*l) != held.lent);
             assert!(self.lent.iter().all(|l| l.disjoint(rect)), "it is lent to another");
             let places: Vec<usize> = places(rect, self.p.n).collect();
@@ -181,17 +181,17 @@ impl World {
         } else {
             assert_eq!(held.lent, None, "what has to wait was lent");
             let to = match place {
-                Place::Aside => &mut self.asides,
-                Place::Staged => &mut self.staged,
-                Place::InC | Place::Nowhere => &mut BTreeMap::new(),
+                ResultPlace::PartialSum => &mut self.asides,
+                ResultPlace::Staged => &mut self.staged,
+                ResultPlace::InC | ResultPlace::Discarded => &mut BTreeMap::new(),
             };
             let fresh = Landing { elements: Vec::new(), rect, trace: held.trace, steps };
             to.entry((peer, head.c))
                 .or_insert(fresh)
                 .elements
                 .extend(held.elements[range].iter().map(|x| x + lie));
-            self.staged_times += u64::from(place == Place::Staged);
-            self.nowhere_times += u64::from(place == Place::Nowhere);
+            self.staged_times += u64::from(place == ResultPlace::Staged);
+            self.nowhere_times += u64::from(place == ResultPlace::Discarded);
             let bytes = self.asides.values().map(|s| s.elements.len() * 8).sum();
             self.aside_bytes_max = self.aside_bytes_max.max(bytes);
         }

@@ -349,13 +349,13 @@ impl World {
                     }
                 }
                 Action::Put { peer, tile, rect } => self.put(peer, tile, rect),
-                Action::Cut { peer, .. } => {
+                Action::Disconnect { peer, .. } => {
                     self.gone.insert(peer);
                     self.kill(peer, 0);
                 }
                 Action::Finished => self.finished = true,
                 Action::Fail(why) => self.failed = Some(why),
-                Action::Look(_) => {}
+                Action::SpotCheck(_) => {}
                 Action::Committed(rect) => {
                     let tile = (rect.rows.start, rect.cols.start);
                     assert!(self.committed.insert(tile), "{rect} is complete twice");

@@ -17,7 +17,7 @@ use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{
     Bye, Generated, Hello, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then, encode_number,
 };
-use bramble_schedule::worker::{Action, Event, Run, Turn, Worker};
+use bramble_schedule::worker::{Action, Event, Priority, Run, Worker};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -257,7 +257,7 @@ impl Core {
             generator.fill(Rect::new(rows, cols), header.dtype, header.layout, buffer.bytes_mut());
             Done::Filled(header, buffer)
         });
-        self.submit(task, Turn(id), Length::Any)
+        self.submit(task, Priority(id), Length::Any)
     }
 
     /// Gives the compute threads a job, one of those that `ready` counts or not.
@@ -289,10 +289,10 @@ impl Core {
             Done::Ran(run, target, counted)
         };
         counted.into_iter().for_each(|length| self.ready.gone(length));
-        self.submit(Box::new(task), Turn::of(&run.job), length)
+        self.submit(Box::new(task), Priority::of(&run.job), length)
     }
 
-    fn submit(&self, task: Task<Done>, turn: Turn, length: Length) -> Result<(), WorkerError> {
+    fn submit(&self, task: Task<Done>, turn: Priority, length: Length) -> Result<(), WorkerError> {
         let failed = |e| WorkerError::Here(format!("cannot start a compute thread: {e}"));
         let grant = self.grant.clone();
         let task = move || {

@@ -13,7 +13,7 @@
 //! there, and the others have no sums to wait for.
 
 use crate::pool::{KEPT_MAX, Length};
-use bramble_schedule::worker::{Run, Turn, Turns};
+use bramble_schedule::worker::{Priority, PriorityQueue, Run};
 
 /// Brief ones for each compute thread: as many as it does before it says so, and as many again while the owner is busy.
 const BRIEF_AHEAD: usize = 2 * KEPT_MAX;
@@ -23,7 +23,7 @@ const LONG_AHEAD: usize = 4;
 /// Sums that may be made.
 #[derive(Debug)]
 pub(super) struct Ready {
-    waiting: Turns<Run>,
+    waiting: PriorityQueue<Run>,
     threads: usize,
     /// Those in the pool; a long one is as many as there may be brief ones in its place.
     in_pool: usize,
@@ -31,12 +31,12 @@ pub(super) struct Ready {
 
 impl Ready {
     pub(super) fn new(threads: usize) -> Self {
-        Self { waiting: Turns::default(), threads: threads.max(1), in_pool: 0 }
+        Self { waiting: PriorityQueue::default(), threads: threads.max(1), in_pool: 0 }
     }
 
     /// One more.
     pub(super) fn put(&mut self, run: Run) {
-        self.waiting.put(run, Turn::of(&run.job));
+        self.waiting.put(run, Priority::of(&run.job));
     }
 
     /// The next one for the pool, if that may have more; `gone` is to be told of it.

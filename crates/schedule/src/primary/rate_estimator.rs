@@ -1,66 +1,69 @@
-//! What the primary sees of a peer's speed: the work whose operands have come back as credit, over the time in which
-//! the peer had something to do; and the bytes that its link has taken, over the time in which it had some.
+//! Estimates a peer's speed: the work whose operands came back as credit, over the time in which
+//! the peer had work; and the rate of its link: the bytes that it accepted, over the time in which it had bytes
+//! to send.
 //!
-//! Place in the flow: the walk says what it has begun, the peer what came back; stealing asks how long what is left
+//! Place in the flow: the panel stream reports what it begins, the peer what comes back; stealing asks how long
+//! the rest
 //! will take.
 //!
-//! Invariants: operands are taken to be used up in the order in which they were sent; a tile's own memory is no sign of
-//! work. What is remembered is bounded by the peer's credit.
+//! Invariants: operands are assumed to be used up in the order in which they were sent; credit for a tile's own
+//! memory is no
+//! progress. The size is bounded by the peer's credit.
 //!
-//! Units: work is elements of C times depth; rates are a second.
+//! Units: work is elements of C times depth; rates are per second.
 
 use bramble_matrix::number::nearest_f64;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A rate is measured over at least so many steps, and at most over twice as many.
+/// A rate is measured over at least this many steps, and at most about twice as many.
 const WINDOW: f64 = 12.0;
-/// What was planned counts as if it had been seen for this part of a step.
+/// The planned rate counts as if it had been observed for this part of a step.
 const TRUST: f64 = 0.75;
-/// Operands come back at the ends of steps: so many steps may have been done that nobody has heard of.
+/// Operands come back at the ends of steps: this many steps may be done before any credit shows it.
 const UNHEARD: f64 = 1.5;
 
-/// A link that is busy for this part of the time is what its peer waits for.
+/// A link that is busy for this fraction of the time is the bottleneck of its peer.
 const LINK_BOUND: f64 = 0.9;
-/// Frames of at least so many bytes take a link longer than its ends take for each.
+/// With smaller frames than this on average, overhead at the ends dominates the time on the link.
 const FRAME_BYTES: u64 = 16 << 10;
 
-/// See the head of this file.
+/// Observed speed of one peer and its link.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pace {
-    /// Work that is the peer's, done or not.
+pub(super) struct RateEstimator {
+    /// Work that the peer was given, done or not.
     pub(super) given: f64,
     /// Work whose panels were begun.
     pub(super) sent: f64,
     /// Work whose operands came back.
     pub(super) done: f64,
-    /// Work a second that the plan expects.
+    /// Work per second that the plan predicts.
     planned: f64,
-    /// Operands that are out: bytes as they are charged, and the work that they made possible.
+    /// Operands under way or at the peer: their charge in bytes, and the work that they enabled.
     out: VecDeque<(u64, f64)>,
-    /// Bytes that came back of the first of them.
+    /// Returned bytes of the first of them.
     freed_bytes: u64,
-    /// Bytes of tiles that came back and whose credit is to come.
+    /// Bytes of tiles that came back and whose credit is still to come.
     tile_bytes: u64,
-    /// Seconds in which something was out, until `seen`.
+    /// Seconds in which `out` was not empty, up to `seen`.
     busy_s: f64,
     seen: Duration,
-    /// `busy_s` and `done` at the beginnings of this window and the one before.
+    /// `busy_s` and `done` at the beginning of this window and of the one before.
     window: (f64, f64),
     before: (f64, f64),
-    /// The same when the last step that is done came back.
+    /// The same when the last completed step came back.
     heard: (f64, f64),
-    /// The first step was there, and the first window began.
+    /// Whether the first step has arrived and the first window has begun.
     is_there: bool,
     /// Bytes of the first step.
     first_bytes: u64,
-    /// Work of the step that was begun last, and the most of one.
+    /// Work of the step that was begun last, and the maximum over all steps.
     step: f64,
     step_max: f64,
     link: Link,
 }
 
-/// What a link has taken.
+/// Bytes that a link has accepted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
     bytes: u64,
@@ -69,12 +72,12 @@ struct Link {
     is_busy: bool,
 }
 
-impl Pace {
+impl RateEstimator {
     pub(super) fn new(given: f64, planned: f64) -> Self {
         Self { given, planned, ..Self::default() }
     }
 
-    /// Time goes on.
+    /// Advances the time.
     pub(super) fn pass(&mut self, now: Duration) {
         let seconds = now.saturating_sub(self.seen).as_secs_f64();
         self.seen = self.seen.max(now);
@@ -86,16 +89,16 @@ impl Pace {
         }
     }
 
-    /// What is begun next is not of the step before.
+    /// The next panel belongs to a new step.
     pub(super) fn begin_step(&mut self) {
         self.step = 0.0;
     }
 
-    /// A panel was begun that counts for so much and makes so much work possible.
+    /// A panel was begun, with this charge and this amount of work.
     pub(super) fn begun(&mut self, bytes: u64, work: f64, now: Duration) {
         self.pass(now);
         if work == 0.0 {
-            // The first panel of a step meets no other.
+            // The first panel of a step enables no work: the opposite side has none yet.
             self.begin_step();
         }
         self.step += work;
@@ -112,7 +115,7 @@ impl Pace {
         self.tile_bytes += bytes;
     }
 
-    /// So much is free again.
+    /// The peer returned credit.
     pub(super) fn credit(&mut self, bytes: u64, now: Duration) {
         self.pass(now);
         let tiles = bytes.min(self.tile_bytes);
@@ -125,7 +128,7 @@ impl Pace {
             self.done += work;
             self.out.pop_front();
         }
-        // In the middle of a step less has come back than was done.
+        // In the middle of a step, more is done than has come back.
         if self.done <= self.heard.1 || self.out.front().is_some_and(|(_, work)| *work > 0.0) {
             return;
         }
@@ -136,7 +139,7 @@ impl Pace {
         }
     }
 
-    /// The link took bytes; some may be left in it.
+    /// The link accepted bytes; `is_busy` if more wait in it.
     pub(super) fn link_took(&mut self, bytes: u64, is_busy: bool, now: Duration) {
         self.pass(now);
         self.link.bytes += bytes;
@@ -160,7 +163,7 @@ impl Pace {
         self.link.is_busy = true;
     }
 
-    /// What operands that are at the peer, or on their way there, count for.
+    /// Charge of the operands at the peer or under way.
     pub(super) fn bytes_out(&self) -> u64 {
         self.out.iter().map(|(bytes, _)| bytes).sum::<u64>() - self.freed_bytes
     }
@@ -170,12 +173,12 @@ impl Pace {
         (self.given - self.done).max(0.0)
     }
 
-    /// Work that is at the peer or on its way there.
+    /// Work at the peer or under way.
     pub(super) fn in_flight(&self) -> f64 {
         (self.sent - self.done).max(0.0)
     }
 
-    /// Work a second when something last came back, however long ago that is.
+    /// Work per second at the time when operands last came back.
     pub(super) fn rate_at_work(&self) -> f64 {
         let trusted = TRUST * self.step_max;
         let (busy_s, done) = (self.heard.0 - self.before.0, self.heard.1 - self.before.1);
@@ -185,8 +188,9 @@ impl Pace {
         (done + trusted) / (busy_s + trusted / self.planned)
     }
 
-    /// Work a second. What was planned fades as more is seen; where nothing comes back, the rate is at most what would
-    /// have been if a step and a half had been done in silence.
+    /// Work per second now. The planned rate fades as more is observed. While nothing comes back, the rate is
+    /// at most what it would
+    /// be if one and a half steps had been done since.
     pub(super) fn rate(&self) -> f64 {
         let silent_s = self.busy_s - self.before.0;
         if !self.is_there || silent_s <= 0.0 || self.planned <= 0.0 {
@@ -196,13 +200,14 @@ impl Pace {
         self.rate_at_work().min((done + UNHEARD * self.step_max) / silent_s)
     }
 
-    /// Whether the link has been busy nearly all the time: more work would only be more to wait for.
+    /// Whether the link has been busy nearly all the time, so that more work would only wait for it.
     pub(super) fn is_link_bound(&self) -> bool {
         self.link.busy_s > LINK_BOUND * self.seen.as_secs_f64()
     }
 
-    /// Bytes a second of the link, where any were seen. What descriptions of generated operands take, or panels of a few rows,
-    /// says nothing of what the link could carry.
+    /// Bytes per second of the link, if known. Descriptions of generated operands and panels of a few rows are
+    /// too small to
+    /// measure a link.
     pub(super) fn link_rate(&self) -> Option<f64> {
         let is_told = self.link.busy_s > 0.0 && self.link.bytes >= FRAME_BYTES * self.link.frames;
         is_told.then(|| nearest_f64(self.link.bytes) / self.link.busy_s)
@@ -219,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_peer_is_as_fast_as_what_comes_back_and_idle_time_does_not_count() {
-        let mut pace = Pace::new(100.0, 10.0);
+        let mut pace = RateEstimator::new(100.0, 10.0);
         for _ in 0..3 {
             pace.begun(64, 0.0, at(5));
             pace.begun(64, 4.0, at(5));
@@ -243,7 +248,7 @@ mod tests {
     #[test]
     fn frames_of_a_few_bytes_do_not_say_how_fast_a_link_is() {
         let took = |bytes: u64| {
-            let mut pace = Pace::new(100.0, 10.0);
+            let mut pace = RateEstimator::new(100.0, 10.0);
             for frame in 0..10 {
                 pace.link_given(at(frame));
                 pace.link_took(bytes, false, at(frame + 1));
@@ -256,7 +261,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_tiles_is_no_work_done() {
-        let mut pace = Pace::new(100.0, 10.0);
+        let mut pace = RateEstimator::new(100.0, 10.0);
         pace.begun(64, 4.0, at(0));
         pace.returned(1000);
         pace.credit(1000, at(1));

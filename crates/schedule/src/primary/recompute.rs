@@ -1,59 +1,67 @@
-//! Tiles that are wrong are made again, by others than those who made them.
+//! Recomputing wrong tiles on workers that did not compute them.
 //!
-//! Place in the flow: the shell looks at C when all tiles are there. It asks who made those that are wrong (`makers`), and
-//! says so (`Event::Wrong`). What the plan has of them is adopted as the work of lost machines is (`life`); when all are there
-//! again, `Finished` comes once more. Whether they are others now, and so who was wrong, is for the shell to compare.
+//! Place in the flow: the shell inspects C when all tiles are complete. It asks which peers made the wrong
+//! tiles (`makers`), and
+//! reports them (`Event::Wrong`). The plan's work for these tiles is reassigned like that of lost workers
+//! (`peer_state`); when it is
+//! complete, `Finished` comes again. The shell compares old and new tiles and so finds the faulty worker.
 //!
-//! Invariants: who may have made a wrong tile gets no more work in this product. The kernel calls for a tile are the plan's, so a
-//! right tile that is made again has the same bits, where all have the same kernel. Nothing is relayed any more:
-//! whoever is served has no part of the plan left, and what is adopted is sent to each by itself.
+//! Invariants: a peer that may have made a wrong tile gets no more work in this product. The kernel calls for a
+//! tile are the plan's, so a
+//! right tile that is recomputed has the same bits, if all workers use the same kernel. Nothing is relayed at
+//! this stage: every
+//! peer has finished its own share, and reassigned work is sent to each peer directly.
 //!
-//! Deliberately absent: looking at C, and judging.
+//! Deliberately absent: the inspection, and judging the workers.
 
-use super::life::Life;
-use super::resume::BEFORE;
+use super::peer_state::PeerState;
+use super::resume::EARLIER_RUN;
 use super::work::Work;
 use super::{Action, Primary};
 use bramble_matrix::Span;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Whose the work was of tiles that are made again. No peer has this number, or a higher one.
-pub(super) const AGAIN: usize = BEFORE - 1;
+/// Owner of the work that recomputes tiles. No peer has this number or a higher one.
+pub(super) const RECOMPUTED: usize = EARLIER_RUN - 1;
 
 /// A tile: region, row and column of its cell, number in the cell.
-type Place = (usize, u64, u64, u64);
+type ResultPlace = (usize, u64, u64, u64);
 
 impl Primary {
-    /// The same, where all tiles are looked at before the product is over.
+    /// The same primary, which waits for an inspection of C before the product is over.
     pub fn inspected(mut self) -> Self {
         self.is_inspected = true;
         self
     }
 
-    /// Whether somebody could make tiles again that these made.
+    /// Whether a worker that is not in `makers` could recompute tiles.
     pub fn has_others_than(&self, makers: &[usize]) -> bool {
         !self.over
-            && self.peers.iter().enumerate().any(|(at, peer)| peer.life.is_trusted() && !makers.contains(&at))
+            && self
+                .peers
+                .iter()
+                .enumerate()
+                .any(|(at, peer)| peer.state.accepts_work() && !makers.contains(&at))
     }
 
-    /// Of each of some tiles, by region and number, the peers that computed it, or steps of it; those of a run before are not
-    /// among them.
+    /// For each tile, by region and number, the peers that computed it or some of its steps; without those of
+    /// an earlier run.
     pub fn makers(&self, tiles: &[(usize, u64)]) -> Vec<Vec<usize>> {
-        let places: Vec<Place> = tiles.iter().map(|tile| self.place(*tile)).collect();
+        let places: Vec<ResultPlace> = tiles.iter().map(|tile| self.place(*tile)).collect();
         let mut found = self.planned(&places);
-        for (_, to, lot) in &self.stealing.moves {
-            lot.works(&self.plan).for_each(|work| made(&mut found, &work, *to));
+        for (_, to, item) in &self.stealing.moves {
+            item.works(&self.plan).for_each(|work| made(&mut found, &work, *to));
         }
-        let of = |place: &Place| {
+        let of = |place: &ResultPlace| {
             let makers = found.get(place).into_iter().flatten().map(|(_, maker)| *maker);
-            let makers: BTreeSet<usize> = makers.filter(|maker| *maker < AGAIN).collect();
+            let makers: BTreeSet<usize> = makers.filter(|maker| *maker < RECOMPUTED).collect();
             makers.into_iter().collect()
         };
         places.iter().map(of).collect()
     }
 
-    /// All tiles that these peers computed, or steps of which they did; for no peers those of a run before.
+    /// All tiles of which these peers computed some steps; for no peers, the tiles of an earlier run.
     pub fn tiles_of(&self, makers: &BTreeSet<usize>) -> Vec<(usize, u64)> {
         let regions = self.plan.regions.iter().enumerate();
         let all: Vec<(usize, u64)> =
@@ -66,7 +74,7 @@ impl Primary {
         all.into_iter().zip(found).filter(|(_, of)| is_theirs(of)).map(|(tile, _)| tile).collect()
     }
 
-    /// The peer that computed the tile of an element of C, where no other did a part of it.
+    /// The peer that computed the tile of an element of C; `None` if several peers did.
     pub fn owner_of(&self, row: u64, col: u64) -> Option<usize> {
         let makers = self.makers(&[self.plan.tile_at(row, col)?]);
         match makers.first().map(Vec::as_slice) {
@@ -75,7 +83,7 @@ impl Primary {
         }
     }
 
-    fn place(&self, (region, tile): (usize, u64)) -> Place {
+    fn place(&self, (region, tile): (usize, u64)) -> ResultPlace {
         let (tiles, cols) = {
             let region = &self.plan.regions[region];
             (region.q() * region.q(), region.grid.cols())
@@ -84,22 +92,22 @@ impl Primary {
         (region, cell / cols, cell % cols, tile % tiles)
     }
 
-    /// Who was to compute which steps by the plan. In a product that goes on nobody is who the plan names.
-    fn planned(&self, places: &[Place]) -> BTreeMap<Place, Vec<(Span, usize)>> {
-        let owners = |(region, i, j, _): &Place| -> Vec<(Span, usize)> {
+    /// The planned owners of the steps of each tile. In a resumed product, no planned member is a peer.
+    fn planned(&self, places: &[ResultPlace]) -> BTreeMap<ResultPlace, Vec<(Span, usize)>> {
+        let owners = |(region, i, j, _): &ResultPlace| -> Vec<(Span, usize)> {
             let members = self.plan.members.iter().enumerate();
             let shares = members.flat_map(|(at, member)| member.shares.iter().map(move |share| (at, share)));
             let has = |share: &bramble_plan::Share| {
                 let cells = share.cells;
                 share.region == *region && cells.rows.contains(*i) && cells.cols.contains(*j)
             };
-            let maker = |at| if self.stealing.goes_on { BEFORE } else { at };
+            let maker = |at| if self.stealing.is_resumed { EARLIER_RUN } else { at };
             shares.filter(|(_, share)| has(share)).map(|(at, share)| (share.steps, maker(at))).collect()
         };
         places.iter().map(|place| (*place, owners(place))).collect()
     }
 
-    /// Tiles are wrong.
+    /// The inspection found wrong tiles: reassigns them and excludes `makers` from further work.
     pub(super) fn reopen(
         &mut self,
         tiles: &[(usize, u64)],
@@ -110,30 +118,30 @@ impl Primary {
         assert!(self.tiles_left == 0 && self.is_inspected, "tiles are looked at when all are there");
         let tiles: BTreeSet<(usize, u64)> = tiles.iter().copied().collect();
         for (at, peer) in self.peers.iter_mut().enumerate() {
-            if peer.life.is_trusted() && makers.contains(&at) {
-                peer.life = Life::Suspect;
+            if peer.state.accepts_work() && makers.contains(&at) {
+                peer.state = PeerState::Suspect;
             }
-            peer.walk.pace.pass(now);
+            peer.stream.speed.pass(now);
         }
-        let left = self.left(&|region, tile| !tiles.contains(&(region, tile)));
+        let left = self.unfinished(&|region, tile| !tiles.contains(&(region, tile)));
         self.tiles_left = bramble_matrix::number::to_u64(tiles.len());
-        if let Err(why) = self.adopt(AGAIN, left) {
+        if let Err(why) = self.reassign(RECOMPUTED, left) {
             self.over = true;
             return actions.push(Action::Fail(why));
         }
-        self.stealing.next_look = now;
+        self.stealing.next_balance = now;
         self.serve(now, actions);
     }
 }
 
-/// A peer did a work: of what is looked for in it, its steps are that peer's.
-fn made(found: &mut BTreeMap<Place, Vec<(Span, usize)>>, work: &Work, by: usize) {
+/// Records that a peer did this work, for the tiles in `found`.
+fn made(found: &mut BTreeMap<ResultPlace, Vec<(Span, usize)>>, work: &Work, by: usize) {
     let (region, cells) = (work.block.region, work.block.cells);
     for i in cells.rows.iter() {
         let row = (region, i, cells.cols.start, 0)..(region, i, cells.cols.end, 0);
         for ((_, _, j, inner), makers) in found.range_mut(row) {
-            // Of a cell some of whose tiles were there the others were made.
-            if work.skip >> inner & 1 == 1 {
+            // Tiles that were complete before were not computed by this work.
+            if work.committed_tiles >> inner & 1 == 1 {
                 continue;
             }
             let steps = work.steps_of(i, *j);

@@ -1,95 +1,98 @@
-//! What a machine can spare for another: which blocks, or which cells of one, come nearest to what is wanted.
+//! Steal candidates: which blocks of a victim, or which cells of one, come closest to the amount that a thief
+//! should get.
 //!
-//! Place in the flow: stealing (`steal`) says who would best take how much from whom; this file looks through the
-//! victim's walk for it and says what moving it costs.
+//! Place in the flow: stealing (`steal`) chooses victim, thief and amount; this file searches the
+//! victim's stream for work of that amount and computes what moving it costs.
 //!
-//! Invariants: what is offered was not begun, fits the memory of who takes it, and keeps together what has to stay so.
+//! Invariants: a candidate was not begun, fits the thief's memory, and keeps blocks together that must move as
+//! a unit.
 //!
-//! Deliberately absent: time, and whether it is worth it.
+//! Deliberately absent: time, and whether a move pays.
 
-use super::walk::Walk;
-use super::work::{Lot, Work};
+use super::panel_stream::PanelStream;
+use super::work::{Work, WorkItem};
 use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Rect, Span};
 use bramble_plan::{Plan, Recipe};
 
-/// Units of blocks that move at once.
+/// Maximum units of blocks in one move.
 const UNITS_MAX: usize = 4096;
 
-/// What a victim can spare.
-pub(super) struct Offer {
-    pub(super) take: Take,
-    /// How much work that is.
+/// Work that a victim can give up.
+pub(super) struct StealCandidate {
+    pub(super) take: Steal,
+    /// Amount of work.
     pub(super) work: f64,
-    /// The seconds after which it can be begun.
+    /// Seconds until it can be begun.
     pub(super) ready_s: f64,
-    /// Bytes of its panels, and of the sums that come from the victim and go to the thief, which goes on from them.
+    /// Bytes of its panels, and of the sums that travel from the victim to the thief, which continues them.
     pub(super) panel_bytes: f64,
     pub(super) sum_bytes: f64,
-    /// Bytes of its tiles when they come home.
+    /// Bytes of its tiles on their way back.
     pub(super) home_bytes: f64,
 }
 
-/// Where in a victim's walk.
-pub(super) enum Take {
-    /// The blocks of a lot from this number on.
-    Blocks { lot: usize, first: u64 },
-    /// A whole lot.
-    Lot(usize),
-    /// Cells of the last block of a lot.
-    Part { lot: usize, kept: Rect, taken: Rect },
+/// Position of the work in the victim's stream.
+pub(super) enum Steal {
+    /// The blocks of a work item from this number on.
+    Blocks { item: usize, first: u64 },
+    /// A whole work item.
+    Item(usize),
+    /// Cells of the last block of a work item.
+    Part { item: usize, kept: Rect, taken: Rect },
     /// Cells of the block that is being sent, from a step on.
     Cells { from: u64, kept: Rect, taken: Rect },
 }
 
-impl Offer {
-    /// What nobody has begun comes from nobody and can be begun at once.
-    fn unbegun(take: Take, work: f64, home_bytes: f64) -> Self {
+impl StealCandidate {
+    /// Work that no peer has begun has no sums to move, and can begin at once.
+    fn unbegun(take: Steal, work: f64, home_bytes: f64) -> Self {
         Self { take, work, ready_s: 0.0, panel_bytes: 0.0, sum_bytes: 0.0, home_bytes }
     }
 }
 
-/// Who would take something.
-pub(super) struct Buyer<'a> {
+/// What a thief is looking for.
+pub(super) struct StealRequest<'a> {
     pub(super) plan: &'a Plan,
     pub(super) recipes: &'a [Recipe],
-    /// Its memory.
+    /// The thief's memory in bytes.
     pub(super) credit: u64,
-    /// Work that it would best be given.
+    /// Amount of work that the thief should get.
     pub(super) wanted: f64,
 }
 
-impl Buyer<'_> {
-    /// What a walk can spare for it: blocks that were not begun, which cost least to move, and cells of the one that is sent.
-    pub(super) fn offers(&self, walk: &Walk) -> impl Iterator<Item = Offer> {
+impl StealRequest<'_> {
+    /// Candidates from a stream: first blocks that were not begun, which are the cheapest to move, then cells
+    /// of the current block.
+    pub(super) fn candidates(&self, stream: &PanelStream) -> impl Iterator<Item = StealCandidate> {
         let wants = self.wanted > 0.0;
-        let lots = (0..walk.lots.len()).rev().filter(|_| wants);
-        let unbegun = lots.filter_map(|at| self.of_lot(&walk.lots[at], at)).next();
-        let cut = if wants { self.of_sending(walk) } else { None };
+        let items = (0..stream.items.len()).rev().filter(|_| wants);
+        let unbegun = items.filter_map(|at| self.of_lot(&stream.items[at], at)).next();
+        let cut = if wants { self.of_sending(stream) } else { None };
         unbegun.into_iter().chain(cut)
     }
 
-    fn of_lot(&self, lot: &Lot, at: usize) -> Option<Offer> {
-        let last = lot.last(self.plan)?;
+    fn of_lot(&self, item: &WorkItem, at: usize) -> Option<StealCandidate> {
+        let last = item.last(self.plan)?;
         let fits = self.fits(&last);
-        // Blocks of a lot are alike.
+        // The blocks of a work item are alike.
         let bytes_a_work = self.elements(last.block.cells, &last) / last.amount(self.plan).max(1.0);
-        let offer = |take, work| Some(Offer::unbegun(take, work, work * bytes_a_work));
-        match lot {
-            Lot::One(work) if fits && !work.together && work.amount(self.plan) <= self.wanted => {
-                offer(Take::Lot(at), work.amount(self.plan))
+        let candidate = |take, work| Some(StealCandidate::unbegun(take, work, work * bytes_a_work));
+        match item {
+            WorkItem::Part(work) if fits && !work.moves_as_unit && work.amount(self.plan) <= self.wanted => {
+                candidate(Steal::Item(at), work.amount(self.plan))
             }
-            Lot::Blocks { numbers, .. } if fits => {
-                let (mut first, mut work) = lot.last_unit(self.plan)?;
-                if work > self.wanted && !last.together {
+            WorkItem::Blocks { numbers, .. } if fits => {
+                let (mut first, mut work) = item.last_unit(self.plan)?;
+                if work > self.wanted && !last.moves_as_unit {
                     let part = self.of_block(&last, at);
                     if part.is_some() {
                         return part;
                     }
                 }
                 for _ in 0..UNITS_MAX {
-                    let Lot::Blocks { member, .. } = lot else { break };
-                    let rest = Lot::Blocks { member: *member, numbers: Span::new(numbers.start, first) };
+                    let WorkItem::Blocks { member, .. } = item else { break };
+                    let rest = WorkItem::Blocks { member: *member, numbers: Span::new(numbers.start, first) };
                     let fitting = rest.last(self.plan).filter(|w| self.fits(w));
                     match fitting.and_then(|_| rest.last_unit(self.plan)) {
                         Some((next, more)) if work + more <= self.wanted => {
@@ -98,44 +101,45 @@ impl Buyer<'_> {
                         _ => break,
                     }
                 }
-                offer(Take::Blocks { lot: at, first }, work)
+                candidate(Steal::Blocks { item: at, first }, work)
             }
-            Lot::One(_) | Lot::Blocks { .. } if !last.together => self.of_block(&last, at),
-            Lot::One(_) | Lot::Blocks { .. } => None,
+            WorkItem::Part(_) | WorkItem::Blocks { .. } if !last.moves_as_unit => self.of_block(&last, at),
+            WorkItem::Part(_) | WorkItem::Blocks { .. } => None,
         }
     }
 
     /// Some cells of a block that was not begun.
-    fn of_block(&self, work: &Work, lot: usize) -> Option<Offer> {
+    fn of_block(&self, work: &Work, item: usize) -> Option<StealCandidate> {
         let cells = work.block.cells;
         let parts = parts(cells).filter(|(kept, _)| !kept.rows.is_empty());
         let pieces = parts.map(|(kept, taken)| (work.piece(taken, work.block.steps.start), kept));
         let (piece, kept) = self.nearest(pieces)?;
         let (work, taken) = (piece.amount(self.plan), piece.block.cells);
-        let take = Take::Part { lot, kept, taken };
-        Some(Offer::unbegun(take, work, self.elements(taken, &piece)))
+        let take = Steal::Part { item, kept, taken };
+        Some(StealCandidate::unbegun(take, work, self.elements(taken, &piece)))
     }
 
     /// Some cells of the block that is being sent.
-    fn of_sending(&self, walk: &Walk) -> Option<Offer> {
-        let work = walk.divisible(self.plan)?;
+    fn of_sending(&self, stream: &PanelStream) -> Option<StealCandidate> {
+        let work = stream.divisible(self.plan)?;
         let parts = parts(work.cells_left());
-        let pieces = parts.filter_map(|(kept, taken)| Some((work.piece(taken, walk.free_from(kept)?), kept)));
+        let pieces =
+            parts.filter_map(|(kept, taken)| Some((work.piece(taken, stream.free_from(kept)?), kept)));
         let (piece, kept) = self.nearest(pieces)?;
         let (from, taken) = (piece.block.steps.start, piece.block.cells);
-        let rate = walk.pace.rate();
-        let before = walk.pace.in_flight() + walk.work_before(self.plan, from);
-        Some(Offer {
+        let rate = stream.speed.rate();
+        let before = stream.speed.in_flight() + stream.work_before(self.plan, from);
+        Some(StealCandidate {
             work: piece.amount(self.plan),
             ready_s: if rate > 0.0 { before / rate } else { 0.0 },
             panel_bytes: self.panel_bytes(&piece),
             sum_bytes: self.elements(taken, &piece),
             home_bytes: self.elements(taken, &piece),
-            take: Take::Cells { from, kept, taken },
+            take: Steal::Cells { from, kept, taken },
         })
     }
 
-    /// The piece that is nearest to what is wanted, of those that fit; of equals the one with the smaller panels.
+    /// The fitting piece closest to the wanted amount; of equals, the one with the smaller panels.
     fn nearest(&self, pieces: impl Iterator<Item = (Work, Rect)>) -> Option<(Work, Rect)> {
         let mut best: Option<(f64, f64, (Work, Rect))> = None;
         for (piece, kept) in pieces.filter(|(piece, _)| self.fits(piece)) {
@@ -152,7 +156,7 @@ impl Buyer<'_> {
         self.plan.block_bytes(&work.block, &self.recipes[work.block.region]) <= self.credit
     }
 
-    /// Bytes of the panels of a piece that travel.
+    /// Bytes of the panels that are sent for a piece.
     fn panel_bytes(&self, piece: &Work) -> f64 {
         let (problem, block) = (&self.plan.problem, &piece.block);
         let region = &self.plan.regions[block.region];
@@ -169,7 +173,7 @@ impl Buyer<'_> {
     }
 }
 
-/// All ways to take the last rows or the last columns of some cells: (what is left, what is taken).
+/// All ways to take the last rows or the last columns of some cells: (kept, taken).
 pub(super) fn parts(cells: Rect) -> impl Iterator<Item = (Rect, Rect)> {
     let Rect { rows, cols } = cells;
     let cut = |span: Span, at: u64| (Span::new(span.start, at), Span::new(at, span.end));
