@@ -17,13 +17,13 @@ use bramble_plan::Machine;
 use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{Forward, MatrixHeader, Missing, Operation, PieceHead, ResultHead};
 use bramble_schedule::primary::Outgoing;
-use bramble_schedule::worker::{Action, Event, Priority, PriorityQueue, Run, Worker};
+use bramble_schedule::worker::{Priority, PriorityQueue, RunnableJob, Worker, WorkerAction, WorkerEvent};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a compute thread does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Task {
-    Run(Run),
+    Run(RunnableJob),
     Fill(u32),
 }
 
@@ -159,7 +159,7 @@ impl End {
 
     /// There is no link to another any more.
     pub(crate) fn part(&mut self, other: usize) {
-        self.happened(Event::PeerLost(u32::try_from(other).unwrap_or(u32::MAX)));
+        self.happened(WorkerEvent::PeerLost(u32::try_from(other).unwrap_or(u32::MAX)));
     }
 
     /// A store message is there.
@@ -169,13 +169,13 @@ impl End {
             let tile = message.head.matrices.last();
             self.lent.extend(tile.map(|m| m.id));
         }
-        self.happened(Event::Announced(&message.head));
-        self.happened(Event::Landed(&message.head));
+        self.happened(WorkerEvent::Announced(&message.head));
+        self.happened(WorkerEvent::Landed(&message.head));
     }
 
     /// Orders of the primary are there.
     pub(crate) fn ordered(&mut self, forwards: &[Forward]) {
-        self.happened(Event::Relay(forwards));
+        self.happened(WorkerEvent::Relay(forwards));
     }
 
     /// A matrix has been passed on.
@@ -183,7 +183,7 @@ impl End {
         if let Some(header) = self.held.get(&forward.id) {
             self.moved(to_usize(u32::try_from(header.bytes()).unwrap_or(u32::MAX)));
         }
-        self.happened(Event::Passed(forward));
+        self.happened(WorkerEvent::Passed(forward));
     }
 
     /// Lines from another worker are there; false where their matrix is not known yet.
@@ -194,7 +194,7 @@ impl End {
         if is_known {
             let line_bytes = self.lines_of(piece.id).1;
             self.moved(to_usize(piece.lines) * line_bytes);
-            self.happened(Event::Piece(piece));
+            self.happened(WorkerEvent::Piece(piece));
         }
         is_known
     }
@@ -207,15 +207,15 @@ impl End {
     /// A thread is done with a task.
     pub(crate) fn done(&mut self, task: Task) {
         self.running -= 1;
-        if let Task::Run(Run { job, .. }) = task
+        if let Task::Run(RunnableJob { job, .. }) = task
             && job.operation == Operation::Multiply
         {
             let (a, c) = (self.header(job.a), self.header(job.c));
             self.report.flops += 2.0 * f64::from(c.rows) * f64::from(c.cols) * f64::from(a.cols);
         }
         match task {
-            Task::Run(run) => self.happened(Event::Finished(&run.job)),
-            Task::Fill(id) => self.happened(Event::Filled(id)),
+            Task::Run(run) => self.happened(WorkerEvent::Finished(&run.job)),
+            Task::Fill(id) => self.happened(WorkerEvent::Filled(id)),
         }
     }
 
@@ -225,7 +225,7 @@ impl End {
         match parcel {
             Parcel::Result { head, is_last: true, .. } => {
                 self.lent.remove(&head.c);
-                self.happened(Event::Returned(head.c));
+                self.happened(WorkerEvent::Returned(head.c));
             }
             Parcel::Result { .. } | Parcel::Missing(_) | Parcel::Parted(_) => {}
             Parcel::Credit(bytes) => {
@@ -269,34 +269,34 @@ impl End {
     }
 
     /// One event through the worker's state, and what comes of it.
-    fn happened(&mut self, event: Event<'_>) {
+    fn happened(&mut self, event: WorkerEvent<'_>) {
         let actions = self.worker.handle(event);
         for action in actions.unwrap_or_else(|e| panic!("the primary broke the protocol: {e}")) {
             match action {
-                Action::Reserve(header) => {
+                WorkerAction::Reserve(header) => {
                     self.held.insert(header.id, header);
                     self.held_bytes += header.charged_bytes();
                     assert!(self.held_bytes <= self.grant_bytes, "a machine holds more than its plan says");
                     self.report.held_bytes_max = self.report.held_bytes_max.max(self.held_bytes);
                 }
-                Action::Fill(id) => {
+                WorkerAction::Fill(id) => {
                     self.report.fills += 1;
                     self.queue.put(Task::Fill(id), Priority(id));
                 }
-                Action::Start(run) => {
+                WorkerAction::Start(run) => {
                     self.report.jobs += 1;
                     let in_order = Priority(run.job.order());
                     let turn = if self.additions_first { Priority::of(&run.job) } else { in_order };
                     self.queue.put(Task::Run(run), turn);
                 }
-                Action::Return { tile, epoch, step_start, step_end } => {
+                WorkerAction::Return { tile, epoch, step_start, step_end } => {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
                     self.send_back(head);
                 }
-                Action::Pass(forward) => self.passing.push_back(forward),
-                Action::Missing(missing) => self.leaving.push_back(Parcel::Missing(missing)),
-                Action::Release(id) => drop(self.held.remove(&id)),
-                Action::Credit(bytes) => {
+                WorkerAction::Pass(forward) => self.passing.push_back(forward),
+                WorkerAction::Missing(missing) => self.leaving.push_back(Parcel::Missing(missing)),
+                WorkerAction::Release(id) => drop(self.held.remove(&id)),
+                WorkerAction::Credit(bytes) => {
                     self.held_bytes -= bytes;
                     self.credit += bytes;
                     if !std::mem::replace(&mut self.credit_waits, true) {

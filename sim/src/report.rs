@@ -1,7 +1,7 @@
 //! What a simulated product took.
 
 use bramble_plan::Prediction;
-use bramble_schedule::primary::Moved;
+use bramble_schedule::primary::MovedWork;
 
 /// One machine: the members of the plan in their order, then the reserve where there is one, and those who came in.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -68,7 +68,7 @@ pub struct Report {
     /// All sessions: a machine that came in again has two.
     pub machines: Vec<MachineReport>,
     /// Work that was taken from one member and given to another.
-    pub moved: Vec<Moved>,
+    pub moved: Vec<MovedWork>,
     /// Seconds that the primary's event loop was busy with bytes.
     pub loop_busy_s: f64,
     /// Most bytes of sums that waited for earlier ones.

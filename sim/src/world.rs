@@ -20,7 +20,7 @@ use crate::setting::Setting;
 use bramble_matrix::Layout;
 use bramble_plan::{Machine, Plan};
 use bramble_schedule::message::Forward;
-use bramble_schedule::primary::{Event, Operands, Outgoing, Primary};
+use bramble_schedule::primary::{Operands, Outgoing, Primary, PrimaryEvent};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How often the primary looks at the time.
@@ -228,7 +228,7 @@ impl<'a> World<'a> {
         for number in 0..self.faults.len() {
             self.agenda.add(self.faults[number].from.as_secs_f64(), Happening::Fault(number));
         }
-        self.tell(Event::Start);
+        self.tell(PrimaryEvent::Start);
         self.run();
         self.report()
     }
@@ -310,10 +310,10 @@ impl<'a> World<'a> {
             if self.ends[peer].lives && self.ends[peer].stands == 0 {
                 let now = self.agenda.now();
                 let (came, gone) = (self.back.gone(peer, now), self.out.gone(peer, now));
-                self.tell(Event::Flow { peer, came, gone, held: 0 });
+                self.tell(PrimaryEvent::Flow { peer, came, gone, held: 0 });
             }
         }
-        self.tell(Event::Tick);
+        self.tell(PrimaryEvent::Tick);
         self.agenda.add(TICK_S, Happening::Tick);
     }
 

@@ -321,7 +321,7 @@ impl Report {
 /// What moved between machines, with their names.
 pub(crate) fn moved(state: &Primary, machines: &[MachineReport]) -> Vec<Moved> {
     let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
-    let named = |m: bramble_schedule::primary::Moved| Moved {
+    let named = |m: bramble_schedule::primary::MovedWork| Moved {
         from: name(m.from),
         to: name(m.to),
         times: m.times,

@@ -6,8 +6,8 @@
 
 use bramble_link::{Body, Landing, Link, Region};
 use bramble_matrix::{Buffer, Layout, Lent, Matrix, MatrixError, Output, Rect};
-use bramble_schedule::message::{Generated, Source};
-use bramble_schedule::primary::{Outgoing, Piece, Referred, Which};
+use bramble_schedule::message::{Generated, MatrixSource};
+use bramble_schedule::primary::{BodyPiece, Outgoing, Referred, Which};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -52,7 +52,7 @@ impl Bodies {
         if piece.which == Which::Sum {
             return sum_so_far(&piece, output);
         }
-        if message.head.matrices.last().is_some_and(|m| m.source == Source::Generated) {
+        if message.head.matrices.last().is_some_and(|m| m.source == MatrixSource::Generated) {
             return Ok(self.generated(&piece));
         }
         let known = self.recent.iter().find(|(which, rect, _)| *which == piece.which && *rect == piece.rect);
@@ -81,7 +81,7 @@ impl Bodies {
         }
     }
 
-    fn generated(&self, piece: &Piece) -> Body {
+    fn generated(&self, piece: &BodyPiece) -> Body {
         let generator = self.operand(piece.which).generator();
         let Some(generator) = generator else { unreachable!("the plan says generated") };
         let rect = piece.rect;
@@ -89,7 +89,7 @@ impl Bodies {
         Body::Shared(Region::whole(Arc::new(how.encode())))
     }
 
-    fn region(&self, piece: &Piece) -> Result<Region, MatrixError> {
+    fn region(&self, piece: &BodyPiece) -> Result<Region, MatrixError> {
         let matrix = self.operand(piece.which);
         // The old C travels by rows whatever its file has.
         let as_it_lies = piece.which != Which::C || matrix.layout() == Layout::RowMajor;
@@ -154,7 +154,7 @@ fn copy_old(old: &Matrix, lent: &mut Lent) -> Result<(), MatrixError> {
 }
 
 /// A copy of what is in C, for a worker that goes on from it.
-fn sum_so_far(piece: &Piece, output: &Output) -> Result<Body, MatrixError> {
+fn sum_so_far(piece: &BodyPiece, output: &Output) -> Result<Body, MatrixError> {
     let mut lent = output.lend(piece.rect);
     let mut buffer = Buffer::zeroed(piece.bytes)?;
     let line_bytes = lent.line_bytes().max(1);

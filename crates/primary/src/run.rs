@@ -26,9 +26,9 @@ use attend::{Attendants, ended, supervise};
 use bramble_link::{Arrived, Body, Frame, Leaving, LinkError, Meter, Section};
 use bramble_matrix::{Lent, Output, Rect};
 use bramble_schedule::ProtocolError;
-use bramble_schedule::clock::{Clock, PRIMARY_STEP};
+use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
-use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
+use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryAction, PrimaryEvent};
 pub(crate) use inspection::Inspected;
 pub(crate) use joins::{Comers, Kernels};
 use joins::{Tasks, admit};
@@ -102,7 +102,7 @@ struct Core {
     tiles_left_in_row: Vec<u64>,
     began: Instant,
     /// Time that this process has run.
-    clock: Clock,
+    clock: StepClock,
     first_job: Option<Instant>,
     finished: Option<Instant>,
     /// How long C was looked at before something was made again.
@@ -199,7 +199,7 @@ pub(crate) async fn run(
         partial: BTreeMap::new(),
         asides: Asides::default(),
         began: Instant::now(),
-        clock: Clock::new(PRIMARY_STEP),
+        clock: StepClock::new(PRIMARY_STEP),
         first_job: None,
         finished: None,
         inspecting: Duration::ZERO,
@@ -220,7 +220,7 @@ pub(crate) async fn run(
     }
     core.borrow_mut().keep_journal(terms.journal.take())?;
     core.borrow_mut().recorder.phase(Phase::Computing);
-    core.borrow_mut().happened(Event::Start);
+    core.borrow_mut().happened(PrimaryEvent::Start);
     for (index, why) in dead.into_iter().enumerate() {
         why.into_iter().for_each(|why| core.borrow_mut().gone(index, why));
     }
@@ -251,14 +251,14 @@ pub(crate) async fn run(
 
 impl Core {
     /// One event through the state machine, and what comes of it.
-    fn happened(&mut self, event: Event) {
+    fn happened(&mut self, event: PrimaryEvent) {
         let now = self.clock.look(self.began.elapsed());
         let actions = self.meter.within(Section::Scheduling, || self.state.handle(event, now));
         self.recorder.look(&self.state);
         let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
             match action {
-                Action::Send(peer, message) => {
+                PrimaryAction::Send(peer, message) => {
                     self.first_job.get_or_insert_with(Instant::now);
                     self.recorder.given(peer, &message.head);
                     let body = || self.bodies.body(&message, &self.output);
@@ -267,25 +267,27 @@ impl Core {
                         Err(e) => self.fail(e.to_string()),
                     }
                 }
-                Action::Relay(peer, forwards) => self.order(peer, &forwards),
-                Action::Parted { peer, other } => self.parted(peer, other),
-                Action::Ping(peer, nonce) => self.send(peer, Kind::Ping, encode_number(nonce), Body::Empty),
-                Action::Merge { peer, tile, rect } => {
+                PrimaryAction::Relay(peer, forwards) => self.order(peer, &forwards),
+                PrimaryAction::Parted { peer, other } => self.parted(peer, other),
+                PrimaryAction::Ping(peer, nonce) => {
+                    self.send(peer, Kind::Ping, encode_number(nonce), Body::Empty)
+                }
+                PrimaryAction::Merge { peer, tile, rect } => {
                     let c = self.output.lend(rect);
                     assert!(
                         self.asides.merge((peer, tile), c),
                         "tile {tile} of peer {peer} was not put aside"
                     );
                 }
-                Action::SpotCheck(rect) => self.take_look(rect),
-                Action::Committed(rect) => self.committed(rect),
-                Action::Finished => {
+                PrimaryAction::SpotCheck(rect) => self.take_look(rect),
+                PrimaryAction::Committed(rect) => self.committed(rect),
+                PrimaryAction::Finished => {
                     self.finished = Some(Instant::now());
                     self.changed.notify_one();
                 }
-                Action::Fail(why) => self.fail(why),
-                Action::Disconnect { peer, why } => self.cut(peer, why),
-                Action::Put { peer, tile, rect } => {
+                PrimaryAction::Fail(why) => self.fail(why),
+                PrimaryAction::Disconnect { peer, why } => self.cut(peer, why),
+                PrimaryAction::Put { peer, tile, rect } => {
                     let c = self.output.lend(rect);
                     assert!(self.asides.store((peer, tile), c), "tile {tile} of peer {peer} was not staged");
                 }
@@ -302,7 +304,7 @@ impl Core {
             let (came, left) = (self.peers[peer].arriving.get(), (self.peers[peer].leaving)());
             let moved = (came, left.there);
             if std::mem::replace(&mut self.peers[peer].moved_bytes, moved) != moved {
-                self.happened(Event::Flow { peer, came, gone: left.there, held: left.held });
+                self.happened(PrimaryEvent::Flow { peer, came, gone: left.there, held: left.held });
             }
         }
     }
@@ -347,19 +349,19 @@ impl Core {
                 let head = ResultHead::decode(&arrived.head)?;
                 self.recorder.landing(peer, &head, || self.state.expect(peer, &head).ok());
                 self.keep(peer, &head, arrived.body)?;
-                self.happened(Event::Landed { peer, head });
+                self.happened(PrimaryEvent::Landed { peer, head });
             }
             Kind::Credit => {
                 let bytes = decode_number(&arrived.head)?;
-                self.happened(Event::Credit { peer, bytes });
+                self.happened(PrimaryEvent::Credit { peer, bytes });
             }
             Kind::Pong => {
                 self.recorder.answered(peer, Pong::decode(&arrived.head)?);
-                self.happened(Event::Alive { peer });
+                self.happened(PrimaryEvent::Alive { peer });
             }
             Kind::Log => {
                 self.recorder.worked(peer, &arrived.head)?;
-                self.happened(Event::Alive { peer });
+                self.happened(PrimaryEvent::Alive { peer });
             }
             Kind::Bye => {
                 self.peers[peer].goodbye = Some(Bye::decode(&arrived.head)?);

@@ -3,9 +3,8 @@
 //! Place in the flow: a shell computes the time of every event for its state machine with this.
 //!
 //! Invariants: time never decreases. Between two readings at most the longest step passes, whatever the clock
-//! shows. A process
-//! that was suspended (a busy disk, a sleeping laptop) or whose clock jumped received nothing meanwhile, so no
-//! peer counts as silent for that time.
+//! shows. A process that was suspended (a busy disk, a sleeping laptop) or whose clock jumped received
+//! nothing meanwhile, so no peer counts as silent for that time.
 //!
 //! Deliberately absent: reading a clock.
 
@@ -20,13 +19,13 @@ pub const NEIGHBOUR_STEP: Duration = Duration::from_secs(2);
 
 /// Running time of one end.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock {
+pub struct StepClock {
     longest: Duration,
     passed: Duration,
     shown: Duration,
 }
 
-impl Clock {
+impl StepClock {
     /// A clock with steps of at most `longest`, for readings that count from now on.
     pub fn new(longest: Duration) -> Self {
         Self { longest, passed: Duration::ZERO, shown: Duration::ZERO }
@@ -52,7 +51,7 @@ mod tests {
     #[test]
     fn a_leap_is_one_step_and_nothing_passes_while_the_clock_stands_still_or_goes_back() {
         let s = Duration::from_secs;
-        let mut clock = Clock::new(s(2));
+        let mut clock = StepClock::new(s(2));
         let passed = [1, 2, 60, 61, 61, 50, 51].map(|shown| clock.look(s(shown)).as_secs());
         assert_eq!(passed, [1, 2, 4, 5, 5, 5, 6]);
         assert_eq!(clock.passed(), s(6));

@@ -52,7 +52,8 @@ pub const LOG_RECORD_BYTES: usize = 28;
 pub const LOG_WAITING_MAX: usize = 16 << 10;
 /// Interval between two log messages of a worker.
 pub const LOG_EVERY: Duration = Duration::from_millis(100);
-/// Upper limit of any clock in a message, in nanoseconds: more than a century, and the sum of two fits 63 bits.
+/// Upper limit of any clock in a message, in nanoseconds: more than a century, and the sum of two fits 63
+/// bits.
 pub const CLOCK_NS_MAX: u64 = 1 << 62;
 /// Minimum charges of matrices and jobs, which bound the number of both that a worker has to remember.
 pub use bramble_plan::{MATRIX_BYTES_MIN, USE_BYTES};
@@ -77,18 +78,16 @@ pub const RATE_WINDOW: Duration = Duration::from_secs(30);
 pub const AWAIT_DEADLINE: Duration = Duration::from_secs(120);
 /// Maximum that a user may set for `AWAIT_DEADLINE`.
 pub const AWAIT_MAX: Duration = Duration::from_secs(24 * 3600);
-/// A worker that has dialled an authenticated primary waits this long for the hello, because the primary waits
-/// for its
-/// other workers. A connection to a dead primary ends sooner (`tune` in `link/src/tcp/mod.rs`).
+/// A worker that has dialled an authenticated primary waits this long for the hello, because the primary
+/// waits for its other workers. A connection to a dead primary ends sooner (`tune` in `link/src/tcp/mod.rs`).
 pub const DIALLED_HELLO_PATIENCE: Duration = Duration::from_secs(24 * 3600 + 60);
 /// A primary that has dialled and authenticated may take this long for its hello: it waits for its other
-/// workers
-/// and measures itself.
+/// workers and measures itself.
 pub const HELLO_PATIENCE: Duration = Duration::from_secs(150);
 /// Time for TLS and authentication together; without a key, time for the hello.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
-/// Time for the welcome: the worker opens and measures its kernels first, which takes a loaded
-/// small board a few seconds.
+/// Time for the welcome: the worker opens and measures its kernels first, which takes a loaded small board a
+/// few seconds.
 pub const WELCOME_DEADLINE: Duration = Duration::from_secs(10);
 /// Silence in either direction after which the primary sends a heartbeat.
 pub const PING_AFTER: Duration = Duration::from_secs(2);
@@ -97,13 +96,12 @@ pub const PING_AFTER: Duration = Duration::from_secs(2);
 pub const SILENCE_MAX: Duration = Duration::from_secs(8);
 /// Interval of heartbeats between workers that have nothing else to send.
 pub const NEIGHBOUR_BEAT: Duration = Duration::from_secs(1);
-/// Silence after which a worker closes its link to another worker, and the primary sends the missing lines. It
-/// exceeds `SILENCE_MAX`, so the primary
-/// detects a dead machine first and reports that machine, not its links.
+/// Silence after which a worker closes its link to another worker, and the primary sends the missing lines.
+/// It exceeds `SILENCE_MAX`, so the primary detects a dead machine first and reports that machine, not its
+/// links.
 pub const NEIGHBOUR_SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Silence after which a worker drops its primary, or another worker whose announced panel does not arrive. It
-/// is
-/// long because the primary may be waiting for its disk.
+/// Silence after which a worker drops its primary, or another worker whose announced panel does not arrive.
+/// It is long because the primary may be waiting for its disk.
 pub const PRIMARY_SILENCE_MAX: Duration = Duration::from_secs(22);
 
 /// Lines of `line_bytes` that one frame carries.

@@ -6,7 +6,7 @@
 use bramble_matrix::{Rect, Span};
 use bramble_plan::Plan;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Destination, ResultPlace};
+use bramble_schedule::primary::{ResultDestination, ResultPlace};
 use std::collections::BTreeMap;
 
 /// A tile of C.
@@ -130,7 +130,7 @@ impl CBook {
     }
 
     /// Lines have come. True where they were the last of this tile at this peer.
-    pub(super) fn landed(&mut self, peer: usize, head: &ResultHead, to: Destination, steps: Span) -> bool {
+    pub(super) fn landed(&mut self, peer: usize, head: &ResultHead, to: ResultDestination, steps: Span) -> bool {
         let (rect, key) = (to.rect, (peer, head.c));
         let whole = u64::from(head.first_line) + u64::from(head.lines) == rect.rows.len();
         if to.place == ResultPlace::InC {

@@ -4,7 +4,7 @@
 //! is there before the jobs that name it, and is used exactly as often as it says.
 
 use bramble_schedule::limits::{CHUNK_BYTES_MAX, LINK_WINDOW_BYTES};
-use bramble_schedule::message::{Job, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then};
+use bramble_schedule::message::{Job, MatrixHeader, Operation, ResultHead, MatrixSource, StoreHead, Then};
 use bramble_schedule::primary::Outgoing;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -97,7 +97,7 @@ impl PeerBook {
         let matrix = self.matrices.get_mut(&id).unwrap_or_else(|| panic!("{id} is read and not there"));
         let header = matrix.header;
         let whole = matrix.lines_sent == header.lines_total().0;
-        let made = header.source != Source::Vacant || matrix.is_made;
+        let made = header.source != MatrixSource::Vacant || matrix.is_made;
         assert!(whole && made && matrix.uses_left > 0, "{id} is read");
         matrix.uses_left -= 1;
         let steps = matrix.steps;
@@ -124,7 +124,7 @@ impl PeerBook {
                 target.steps |= a | b;
             }
         }
-        assert!(!target.is_made && (target.header.uses == 0 || target.header.source == Source::Vacant));
+        assert!(!target.is_made && (target.header.uses == 0 || target.header.source == MatrixSource::Vacant));
         assert!(target.named.is_none_or(|(_, end)| end <= job.step), "{job:?} keeps the order of steps");
         target.named = Some((target.named.map_or(job.step, |n| n.0), job.step + 1));
         target.is_made = job.then != Then::Continue;

@@ -5,8 +5,8 @@
 
 use super::Session;
 use crate::bytes::Bytes;
-use bramble_schedule::message::{Forward, Missing, PieceHead, Source};
-use bramble_schedule::worker::Event;
+use bramble_schedule::message::{Forward, Missing, PieceHead, MatrixSource};
+use bramble_schedule::worker::WorkerEvent;
 
 impl Session {
     /// Something happens between workers; false where the primary has broken the protocol.
@@ -17,16 +17,16 @@ impl Session {
             0 | 1 if self.landing.is_none() => {
                 let orders: Vec<Forward> = (0..=what >> 6).map(|_| any_order(bytes)).collect();
                 self.orders.extend(&orders);
-                self.handle(Event::Relay(&orders))
+                self.handle(WorkerEvent::Relay(&orders))
             }
             2 | 3 if !self.passing.is_empty() => {
                 let done = self.passing.swap_remove(usize::from(which) % self.passing.len());
-                self.handle(Event::Passed(&done))
+                self.handle(WorkerEvent::Passed(&done))
             }
             4 => {
                 let from = u32::from(which % 4);
                 self.lost.insert(from);
-                self.handle(Event::PeerLost(from))
+                self.handle(WorkerEvent::PeerLost(from))
             }
             5 => {
                 let (first_line, lines) = (u32::from(bytes.u8() % 16), u32::from(bytes.u8() % 16));
@@ -35,7 +35,7 @@ impl Session {
             _ => {
                 // What is due.
                 let relayed =
-                    self.stored.values().filter(|s| s.header.source == Source::Relayed && !s.there());
+                    self.stored.values().filter(|s| s.header.source == MatrixSource::Relayed && !s.there());
                 let Some(stored) = relayed.min_by_key(|s| s.header.id ^ u32::from(which)) else {
                     return true;
                 };
@@ -51,11 +51,11 @@ impl Session {
         let Ok(Some(_)) = self.worker.expects(from, &piece) else { return true };
         assert!(!self.lost.contains(&from), "lines are expected of {from}, who is gone");
         let stored = self.book(piece.id);
-        assert!(stored.header.source == Source::Relayed && stored.header.first_line == from, "{piece:?}");
+        assert!(stored.header.source == MatrixSource::Relayed && stored.header.first_line == from, "{piece:?}");
         assert!(piece.lines > 0 && stored.landed == piece.first_line, "{piece:?} is out of order");
         stored.landed += piece.lines;
         assert!(stored.landed <= stored.header.lines_total().0, "{piece:?} is too long");
-        self.handle(Event::Piece(&piece))
+        self.handle(WorkerEvent::Piece(&piece))
     }
 
     pub(super) fn pass(&mut self, order: Forward) {
@@ -68,8 +68,8 @@ impl Session {
 
     pub(super) fn missing(&mut self, missing: Missing) {
         let (stored, Missing { id, lines }) = (self.book(missing.id), missing);
-        assert!(stored.header.source == Source::Relayed && stored.landed == lines, "{id} misses lines");
-        stored.header.source = Source::Data;
+        assert!(stored.header.source == MatrixSource::Relayed && stored.landed == lines, "{id} misses lines");
+        stored.header.source = MatrixSource::Data;
         let from = stored.header.first_line;
         assert!(self.lost.contains(&from), "{id} is missing, but {from} is there");
     }

@@ -7,7 +7,7 @@ use super::Trial;
 use super::links::{After, Body, Frame, Item};
 use super::node::decoded;
 use bramble_schedule::message::{Kind, StoreHead};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 
 impl Trial {
     pub(super) fn out(&self, peer: usize) -> usize {
@@ -70,7 +70,7 @@ impl Trial {
         let chance = self.random.between(0.0, 1.0);
         self.lanes[lane].fly(lane, (item, chance), &mut self.agenda);
         match (sender, after) {
-            (None, After::Sent(bytes)) if !self.drains => self.tell(Event::Sent { peer: lane, bytes }),
+            (None, After::Sent(bytes)) if !self.drains => self.tell(PrimaryEvent::Sent { peer: lane, bytes }),
             (None, _) => {}
             (Some(peer), after) if self.nodes[peer].lives => self.has_left(peer, after),
             (Some(_), _) => {}

@@ -10,7 +10,7 @@ use bramble_schedule::limits::{
     CHUNK_BYTES_MAX, LINK_WINDOW_BYTES, NEIGHBOUR_SILENCE_MAX, PRIMARY_SILENCE_MAX, SILENCE_MAX,
 };
 use bramble_schedule::message::{Missing, ResultHead};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::time::Duration;
 
 /// Every so many events all tiles are looked at.
@@ -142,14 +142,14 @@ impl Trial {
     pub(super) fn check_that_the_gone_count_for_nothing(&mut self, peer: usize) {
         let head = ResultHead { c: 0, epoch: 0, step_start: 0, step_end: 1, first_line: 0, lines: 1 };
         let late = [
-            Event::Sent { peer, bytes: 1 },
-            Event::Credit { peer, bytes: 64 },
-            Event::Landed { peer, head },
-            Event::Alive { peer },
-            Event::Flow { peer, came: 1, gone: 1, held: 0 },
-            Event::Missing { peer, missing: Missing { id: 0, lines: 0 } },
-            Event::Parted { peer, other: 0 },
-            Event::Lost { peer, why: "again".into() },
+            PrimaryEvent::Sent { peer, bytes: 1 },
+            PrimaryEvent::Credit { peer, bytes: 64 },
+            PrimaryEvent::Landed { peer, head },
+            PrimaryEvent::Alive { peer },
+            PrimaryEvent::Flow { peer, came: 1, gone: 1, held: 0 },
+            PrimaryEvent::Missing { peer, missing: Missing { id: 0, lines: 0 } },
+            PrimaryEvent::Parted { peer, other: 0 },
+            PrimaryEvent::Lost { peer, why: "again".into() },
         ];
         assert!(self.primary.expect(peer, &head).is_err(), "a result of a machine that is gone may land");
         let (losses, tiles) = (self.primary.losses().len(), self.primary.tiles_left());
@@ -227,10 +227,13 @@ impl Trial {
     /// When the product is over.
     pub(super) fn check_the_end(&mut self, scenario: &Scenario) {
         // (7)
-        let late = Event::Joined(comer(0, 1 << 20, 1.0));
-        for event in
-            [Event::Tick, late, Event::Alive { peer: 0 }, Event::Lost { peer: 0, why: "late".into() }]
-        {
+        let late = PrimaryEvent::Joined(comer(0, 1 << 20, 1.0));
+        for event in [
+            PrimaryEvent::Tick,
+            late,
+            PrimaryEvent::Alive { peer: 0 },
+            PrimaryEvent::Lost { peer: 0, why: "late".into() },
+        ] {
             let now = self.time();
             let actions = self.primary.handle(event, now);
             assert!(actions.is_empty(), "something happens after the end: {actions:?}");

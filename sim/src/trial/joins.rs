@@ -12,7 +12,7 @@ use super::Trial;
 use super::links::Lane;
 use super::node::Node;
 use crate::fault::{At, Site};
-use bramble_schedule::primary::{Event, PeerInfo, Referred};
+use bramble_schedule::primary::{PeerInfo, PrimaryEvent, Referred};
 
 /// A machine that comes in, as the primary knows it.
 pub(super) fn comer(machine: usize, credit_bytes: u64, gflops: f64) -> PeerInfo {
@@ -58,7 +58,7 @@ impl Trial {
         }
         self.seen.joined += 1;
         self.moved_last = now;
-        self.tell(Event::Joined(info));
+        self.tell(PrimaryEvent::Joined(info));
         self.check_that_numbers_stay();
     }
 }

@@ -8,7 +8,7 @@
 use super::matter::{GARBAGE, places};
 use super::{Happening, Trial};
 use bramble_matrix::{Rect, Span};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why there is no C, where nobody is left who did not make what is wrong.
@@ -115,13 +115,13 @@ impl Trial {
         }
         if self.looks.wrong.is_empty() {
             self.shell.finished = true;
-            return self.tell(Event::Accepted);
+            return self.tell(PrimaryEvent::Accepted);
         }
         let tiles: Vec<(usize, u64)> = self.looks.wrong.keys().copied().collect();
         let makers = self.primary.makers(&tiles).concat();
         if !self.primary.has_others_than(&makers) {
             self.shell.failed = Some(NOBODY_ELSE.to_owned());
-            return self.tell(Event::Accepted);
+            return self.tell(PrimaryEvent::Accepted);
         }
         self.looks.suspects.extend(&makers);
         for ((region, tile), rect) in std::mem::take(&mut self.looks.wrong) {
@@ -134,6 +134,6 @@ impl Trial {
         }
         self.checks.goes_back();
         self.moved_last = self.agenda.now();
-        self.tell(Event::Wrong { tiles, makers });
+        self.tell(PrimaryEvent::Wrong { tiles, makers });
     }
 }

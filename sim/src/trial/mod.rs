@@ -41,8 +41,8 @@ use crate::fault::Fault;
 use crate::random::{Random, mixed};
 use bramble_matrix::Layout;
 use bramble_plan::Machine;
-use bramble_schedule::clock::{Clock, PRIMARY_STEP};
-use bramble_schedule::primary::{Event, Operands, Primary};
+use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
+use bramble_schedule::primary::{Operands, Primary, PrimaryEvent};
 
 /// How often ends look at the time.
 const TICK_S: f64 = 0.1;
@@ -175,7 +175,7 @@ struct Trial {
     steps_there: u64,
     /// The primary's clock, and what the schedule makes of it.
     watch: Watch,
-    clock: Clock,
+    clock: StepClock,
     /// How many faults have the primary stand still, and what happens when it goes on.
     stands: u32,
     deferred: Vec<Happening>,
@@ -278,7 +278,7 @@ impl Trial {
             steps_back: vec![0; count],
             steps_there: 0,
             watch: Watch::default(),
-            clock: Clock::new(PRIMARY_STEP),
+            clock: StepClock::new(PRIMARY_STEP),
             stands: 0,
             deferred: Vec::new(),
             keeper: None,
@@ -294,7 +294,7 @@ impl Trial {
             self.agenda.add(self.faults[number].from.as_secs_f64(), Happening::Fault(number));
         }
         self.agenda.add(TICK_S, Happening::Tick);
-        self.tell(Event::Start);
+        self.tell(PrimaryEvent::Start);
         self.run();
     }
 
@@ -374,7 +374,7 @@ impl Trial {
                 Happening::Tick => self.tick(),
                 Happening::Looked => self.look(),
                 Happening::Kept => self.kept(),
-                Happening::Spotted(is_wrong) => self.tell(Event::SpotChecked(Some(is_wrong))),
+                Happening::Spotted(is_wrong) => self.tell(PrimaryEvent::SpotChecked(Some(is_wrong))),
             }
         }
     }

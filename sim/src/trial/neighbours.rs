@@ -11,7 +11,7 @@ use super::matter::{GARBAGE, line_places};
 use super::node::decoded;
 use bramble_matrix::Span;
 use bramble_schedule::message::{Forward, Kind, MatrixHeader, PieceHead, Reached, encode_number};
-use bramble_schedule::worker::Event;
+use bramble_schedule::worker::WorkerEvent;
 
 impl Trial {
     /// Has a matrix passed on, if there is a link.
@@ -99,7 +99,7 @@ impl Trial {
         let Body::Elements(elements) = frame.body else { panic!("lines without elements") };
         self.put_lines(to, &piece, Some(&elements));
         self.seen.relayed += 1;
-        let actions = self.nodes[to].worker.handle(Event::Piece(&piece));
+        let actions = self.nodes[to].worker.handle(WorkerEvent::Piece(&piece));
         self.act(to, decoded(actions));
     }
 
@@ -131,7 +131,7 @@ impl Trial {
         for forward in orders {
             self.has_left(peer, After::Passed(forward));
         }
-        let actions = self.nodes[peer].worker.handle(Event::PeerLost(other as u32));
+        let actions = self.nodes[peer].worker.handle(WorkerEvent::PeerLost(other as u32));
         self.act(peer, decoded(actions));
     }
 }

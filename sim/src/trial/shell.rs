@@ -11,10 +11,12 @@ use super::node::decoded;
 use super::{Happening, Trial};
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_schedule::message::{
-    Generated, Kind, Missing, Reached, ResultHead, Source, decode_error, decode_number, encode_forwards,
-    encode_number,
+    Generated, Kind, MatrixSource, Missing, Reached, ResultHead, decode_error, decode_number,
+    encode_forwards, encode_number,
 };
-use bramble_schedule::primary::{Action, Destination, Event, Outgoing, ResultPlace, Which};
+use bramble_schedule::primary::{
+    Outgoing, PrimaryAction, PrimaryEvent, ResultDestination, ResultPlace, Which,
+};
 use std::collections::BTreeMap;
 
 /// A result that does not land in C.
@@ -36,7 +38,7 @@ pub(super) struct Session {
     pub(super) is_gone: bool,
     why: Option<String>,
     /// Where the frame that is landing does.
-    place: Option<Destination>,
+    place: Option<ResultDestination>,
 }
 
 /// The primary's memory.
@@ -104,8 +106,8 @@ impl Trial {
     }
 
     /// One event through the primary's state, and what comes of it.
-    pub(super) fn tell(&mut self, event: Event) {
-        let is_new = matches!(event, Event::Lost { .. } | Event::Joined(_));
+    pub(super) fn tell(&mut self, event: PrimaryEvent) {
+        let is_new = matches!(event, PrimaryEvent::Lost { .. } | PrimaryEvent::Joined(_));
         let now = self.time();
         for action in self.primary.handle(event, now) {
             self.carry_out(action);
@@ -113,42 +115,47 @@ impl Trial {
         self.check(is_new);
     }
 
-    fn carry_out(&mut self, action: Action) {
-        if let Action::Send(peer, _) | Action::Relay(peer, _) | Action::Parted { peer, .. } = &action {
+    fn carry_out(&mut self, action: PrimaryAction) {
+        if let PrimaryAction::Send(peer, _)
+        | PrimaryAction::Relay(peer, _)
+        | PrimaryAction::Parted { peer, .. } = &action
+        {
             assert!(!self.shell.sessions[*peer].is_gone, "something is sent to w{peer}, which is gone");
         }
         let none = After::Nothing;
         match action {
-            Action::Send(peer, message) => {
+            PrimaryAction::Send(peer, message) => {
                 let body = self.body(&message);
                 let after = After::Sent(message.wire_bytes());
                 self.jobs_sent[peer] += multiplications(&message);
                 self.say(peer, Kind::Store, message.head.encode(), body, after);
             }
-            Action::Relay(peer, forwards) => {
+            PrimaryAction::Relay(peer, forwards) => {
                 self.say(peer, Kind::Relay, encode_forwards(&forwards), Body::Empty, none);
             }
-            Action::Parted { peer, other } => {
+            PrimaryAction::Parted { peer, other } => {
                 let reached = Reached { peer: other as u32, is_there: false, why: String::new() };
                 self.say(peer, Kind::Reached, reached.encode(), Body::Empty, none);
             }
-            Action::Ping(peer, nonce) => self.say(peer, Kind::Ping, encode_number(nonce), Body::Empty, none),
-            Action::Disconnect { peer, why } => self.cut(peer, why),
-            Action::Put { peer, tile, rect } => {
+            PrimaryAction::Ping(peer, nonce) => {
+                self.say(peer, Kind::Ping, encode_number(nonce), Body::Empty, none)
+            }
+            PrimaryAction::Disconnect { peer, why } => self.cut(peer, why),
+            PrimaryAction::Put { peer, tile, rect } => {
                 let aside = self.whole_aside(peer, tile, rect, true);
                 let to = places(rect, self.matter.p.n).zip(aside.elements);
                 to.for_each(|(place, element)| self.shell.c[place] = element);
             }
-            Action::Merge { peer, tile, rect } => {
+            PrimaryAction::Merge { peer, tile, rect } => {
                 self.seen.left_behind += u64::from(self.shell.sessions[peer].is_gone);
                 let aside = self.whole_aside(peer, tile, rect, false);
                 let to = places(rect, self.matter.p.n).zip(aside.elements);
                 to.for_each(|(place, element)| self.shell.c[place] += element);
             }
-            Action::SpotCheck(rect) => self.begin_a_spot(rect),
-            Action::Committed(rect) => self.committed(rect),
-            Action::Finished => self.end_keeper(),
-            Action::Fail(why) => self.shell.failed = Some(why),
+            PrimaryAction::SpotCheck(rect) => self.begin_a_spot(rect),
+            PrimaryAction::Committed(rect) => self.committed(rect),
+            PrimaryAction::Finished => self.end_keeper(),
+            PrimaryAction::Fail(why) => self.shell.failed = Some(why),
         }
     }
 
@@ -173,7 +180,7 @@ impl Trial {
             return Body::Empty;
         };
         let (p, rect) = (self.matter.p, piece.rect);
-        if header.source == Source::Generated {
+        if header.source == MatrixSource::Generated {
             let mut generator = [0; 16];
             generator[0] = u8::from(piece.which == Which::B);
             let generated = Generated { generator, row: rect.rows.start, col: rect.cols.start };
@@ -181,7 +188,7 @@ impl Trial {
         }
         if piece.lent {
             self.shell.lend(rect);
-            if header.source == Source::Data {
+            if header.source == MatrixSource::Data {
                 places(rect, p.n).for_each(|place| self.shell.c[place] = self.matter.old_c[place]);
             }
             return Body::Lent(rect);
@@ -245,7 +252,7 @@ impl Trial {
         }
         self.shell.asides.retain(|(from, _), aside| *from != peer || aside.is_whole);
         self.check_loss(peer, &why);
-        self.tell(Event::Lost { peer, why });
+        self.tell(PrimaryEvent::Lost { peer, why });
         self.check_that_the_gone_count_for_nothing(peer);
     }
 
@@ -271,7 +278,7 @@ impl Trial {
         self.put_lines_of(peer, &head, &to, None);
     }
 
-    fn aside(&mut self, key: (usize, u32), to: &Destination) -> &mut Aside {
+    fn aside(&mut self, key: (usize, u32), to: &ResultDestination) -> &mut Aside {
         let count = (to.rect.rows.len() * to.rect.cols.len()) as usize;
         let is_staged = to.place == ResultPlace::Staged;
         let fresh = || Aside { rect: to.rect, elements: vec![GARBAGE; count], is_whole: false, is_staged };
@@ -279,7 +286,13 @@ impl Trial {
     }
 
     /// Lines of a result, or of what they were before they came, where they land.
-    fn put_lines_of(&mut self, peer: usize, head: &ResultHead, to: &Destination, elements: Option<&[f64]>) {
+    fn put_lines_of(
+        &mut self,
+        peer: usize,
+        head: &ResultHead,
+        to: &ResultDestination,
+        elements: Option<&[f64]>,
+    ) {
         let first = u64::from(head.first_line);
         let value = |at: usize| elements.map_or(GARBAGE, |elements| elements[at]);
         match to.place {
@@ -311,17 +324,17 @@ impl Trial {
             Kind::Result => self.landed(peer, &decoded(ResultHead::decode(&frame.head)), frame.body),
             Kind::Credit => {
                 let bytes = decoded(decode_number(&frame.head));
-                self.tell(Event::Credit { peer, bytes });
+                self.tell(PrimaryEvent::Credit { peer, bytes });
             }
-            Kind::Pong => self.tell(Event::Alive { peer }),
+            Kind::Pong => self.tell(PrimaryEvent::Alive { peer }),
             Kind::Missing => {
                 let missing = decoded(Missing::decode(&frame.head));
                 self.seen.missed += 1;
-                self.tell(Event::Missing { peer, missing });
+                self.tell(PrimaryEvent::Missing { peer, missing });
             }
             Kind::Reached => {
                 let other = decoded(Reached::decode(&frame.head)).peer;
-                self.tell(Event::Parted { peer, other });
+                self.tell(PrimaryEvent::Parted { peer, other });
             }
             Kind::Error => {
                 let why = decoded(decode_error(&frame.head));
@@ -360,7 +373,7 @@ impl Trial {
             self.seen.thrown_away += u64::from(to.place == ResultPlace::Discarded);
             self.steps_back[peer] += steps;
         }
-        self.tell(Event::Landed { peer, head: *head });
+        self.tell(PrimaryEvent::Landed { peer, head: *head });
         if is_last && peer >= self.first_count {
             self.check_that_numbers_stay();
         }

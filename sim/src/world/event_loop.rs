@@ -9,7 +9,7 @@ use super::{Aside, Duty, Happening, Message, World};
 use crate::machine::Parcel;
 use bramble_matrix::Rect;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Action, Event, ResultPlace};
+use bramble_schedule::primary::{PrimaryAction, PrimaryEvent, ResultPlace};
 
 impl World<'_> {
     /// How many times as long things take on the primary's cores, for what runs there now.
@@ -58,7 +58,7 @@ impl World<'_> {
         match duty {
             Duty::Send(peer, _) | Duty::Take(peer, _) | Duty::Sent(peer, _) if self.is_cut[peer] => {}
             Duty::Merge(_) => {}
-            Duty::Sent(peer, bytes) => self.tell(Event::Sent { peer, bytes }),
+            Duty::Sent(peer, bytes) => self.tell(PrimaryEvent::Sent { peer, bytes }),
             Duty::Send(peer, message) if self.ends[peer].shares_memory => {
                 let sent = match &message {
                     Message::Store(message) => Some(message.wire_bytes()),
@@ -71,9 +71,9 @@ impl World<'_> {
                 let bytes = message.frame_bytes();
                 self.out.send(peer, message, bytes, &mut self.agenda);
             }
-            Duty::Take(peer, Parcel::Credit(bytes)) => self.tell(Event::Credit { peer, bytes }),
-            Duty::Take(peer, Parcel::Missing(missing)) => self.tell(Event::Missing { peer, missing }),
-            Duty::Take(peer, Parcel::Parted(other)) => self.tell(Event::Parted { peer, other }),
+            Duty::Take(peer, Parcel::Credit(bytes)) => self.tell(PrimaryEvent::Credit { peer, bytes }),
+            Duty::Take(peer, Parcel::Missing(missing)) => self.tell(PrimaryEvent::Missing { peer, missing }),
+            Duty::Take(peer, Parcel::Parted(other)) => self.tell(PrimaryEvent::Parted { peer, other }),
             Duty::Take(peer, Parcel::Result { head, .. }) => self.take_result(peer, head),
         }
     }
@@ -97,7 +97,7 @@ impl World<'_> {
         if let Some(aside) = self.asides.get_mut(&key) {
             aside.is_whole = u64::from(head.first_line) + u64::from(head.lines) == to.rect.rows.len();
         }
-        self.tell(Event::Landed { peer, head });
+        self.tell(PrimaryEvent::Landed { peer, head });
     }
 
     /// Takes what was put aside: its bytes are copied or added.
@@ -125,36 +125,36 @@ impl World<'_> {
     }
 
     /// One event through the primary's state, and what comes of it.
-    pub(super) fn tell(&mut self, event: Event) {
+    pub(super) fn tell(&mut self, event: PrimaryEvent) {
         let now = self.agenda.now();
         for action in self.primary.handle(event, now.duration()) {
             match action {
-                Action::Send(peer, message) => {
+                PrimaryAction::Send(peer, message) => {
                     self.duties.push_back(Duty::Send(peer, Message::Store(message)));
                 }
-                Action::Relay(peer, forwards) => {
+                PrimaryAction::Relay(peer, forwards) => {
                     self.duties.push_back(Duty::Send(peer, Message::Relay(forwards)));
                 }
-                Action::Merge { peer, tile, rect } => self.add_aside(peer, tile, rect, false),
-                Action::Put { peer, tile, rect } => self.add_aside(peer, tile, rect, true),
+                PrimaryAction::Merge { peer, tile, rect } => self.add_aside(peer, tile, rect, false),
+                PrimaryAction::Put { peer, tile, rect } => self.add_aside(peer, tile, rect, true),
                 // What is looked at is not timed.
-                Action::SpotCheck(_) => {}
-                Action::Committed(rect) => {
+                PrimaryAction::SpotCheck(_) => {}
+                PrimaryAction::Committed(rect) => {
                     let first = self.committed.insert((rect.rows.start, rect.cols.start));
                     assert!(first, "{rect} is committed twice");
                     self.committed_elements += rect.rows.len() * rect.cols.len();
                 }
-                Action::Finished => self.finished_s = Some(self.finish()),
-                Action::Ping(..) => {}
-                Action::Parted { peer, other } => {
+                PrimaryAction::Finished => self.finished_s = Some(self.finish()),
+                PrimaryAction::Ping(..) => {}
+                PrimaryAction::Parted { peer, other } => {
                     self.duties.push_back(Duty::Send(peer, Message::Parted(other)));
                 }
-                Action::Disconnect { peer, why } => {
+                PrimaryAction::Disconnect { peer, why } => {
                     self.is_cut[peer] = true;
                     self.why[peer].get_or_insert(why);
                     self.agenda.add(0.0, Happening::Gone(peer));
                 }
-                Action::Fail(why) => {
+                PrimaryAction::Fail(why) => {
                     assert!(self.recovers, "the product failed: {why}");
                     self.failed = Some(why);
                     self.finished_s = Some(self.agenda.now().seconds());

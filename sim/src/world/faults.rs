@@ -11,7 +11,7 @@
 use super::{Happening, World, people};
 use crate::fault::{FaultKind, Site};
 use crate::report::Coming;
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::collections::VecDeque;
 
 impl World<'_> {
@@ -126,7 +126,7 @@ impl World<'_> {
         self.back.end(peer);
         self.drop_halves(peer);
         let why = self.why[peer].take().unwrap_or_default();
-        self.tell(Event::Lost { peer, why });
+        self.tell(PrimaryEvent::Lost { peer, why });
     }
 
     /// A machine has no link to another any more; `says_so`: the primary is told.
@@ -168,6 +168,6 @@ impl World<'_> {
         self.why.push(None);
         self.neighbours.push(Vec::new());
         self.comings.push(Coming { machine, at_s: self.agenda.now().seconds() });
-        self.tell(Event::Joined(info));
+        self.tell(PrimaryEvent::Joined(info));
     }
 }

@@ -9,7 +9,7 @@ use bramble_link::clock_ns;
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{LogHead, Pong, ResultHead, StoreHead, encode_number};
-use bramble_schedule::primary::{Destination, PeerStatus, Primary};
+use bramble_schedule::primary::{PeerStatus, Primary, ResultDestination};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -138,11 +138,11 @@ impl Recorder {
         &mut self,
         peer: usize,
         head: &ResultHead,
-        place: impl FnOnce() -> Option<Destination>,
+        place: impl FnOnce() -> Option<ResultDestination>,
     ) {
         let Some(recording) = &mut self.0 else { return };
         if head.first_line == 0
-            && let Some(Destination { rect, .. }) = place()
+            && let Some(ResultDestination { rect, .. }) = place()
         {
             let at_ns = recording.log.time_ns(Instant::now());
             let what = What::Tile { matrix: head.c, row: rect.rows.start, col: rect.cols.start };

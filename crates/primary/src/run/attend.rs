@@ -14,7 +14,7 @@ use crate::inspector::Inspector;
 use crate::keeper::JournalFile;
 use crate::product::Watch;
 use crate::stop::Stop;
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ pub(super) async fn ended(
     // Which tiles are on the disk does not matter any more, and its thread reads C.
     let journal = while_alive(core, with, end_keeper(core)).await;
     let inspected = inspect(core, with, inspector).await?;
-    core.borrow_mut().happened(Event::Accepted);
+    core.borrow_mut().happened(PrimaryEvent::Accepted);
     goodbyes(core, with.changed).await;
     Ok((inspected, journal))
 }
@@ -141,6 +141,6 @@ async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
 impl Core {
     fn tick(&mut self) {
         self.hear();
-        self.happened(Event::Tick);
+        self.happened(PrimaryEvent::Tick);
     }
 }

@@ -6,7 +6,7 @@
 use super::Core;
 use bramble_link::{Frame, HEADER_BYTES, Landing, Place, Receiver, Section, Sender};
 use bramble_schedule::message::{Kind, ResultHead};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ pub(super) async fn write(
         sent.set(sender.bytes_sent());
         core.borrow_mut().recorder.sent(peer, kind, bytes + HEADER_BYTES, began);
         match result {
-            Ok(()) if is_store => core.borrow_mut().happened(Event::Sent { peer, bytes }),
+            Ok(()) if is_store => core.borrow_mut().happened(PrimaryEvent::Sent { peer, bytes }),
             Ok(()) => {}
             Err(e) => {
                 // Why it left may be among what has come from it and was not read yet.

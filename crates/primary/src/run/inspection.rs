@@ -19,7 +19,7 @@ use crate::inspector::{Inspector, Tiles};
 use crate::log::Phase;
 use bramble_matrix::Fault;
 use bramble_matrix::number::to_u64;
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -165,7 +165,7 @@ async fn make_again(
         core.tiles_left_in_row.clear();
         let looked = core.finished.take().map_or(Duration::ZERO, |finished| finished.elapsed());
         core.inspecting += looked;
-        core.happened(Event::Wrong { tiles, makers: makers.into_iter().collect() });
+        core.happened(PrimaryEvent::Wrong { tiles, makers: makers.into_iter().collect() });
     }
     supervise(core, with).await;
     let core = core.borrow();

@@ -17,7 +17,7 @@ use crate::levels;
 use crate::opening::{Opening, Session, dismiss, open, same_kernel};
 use crate::product::End;
 use bramble_matrix::{DType, Winograd};
-use bramble_schedule::primary::{Event, PeerInfo};
+use bramble_schedule::primary::{PeerInfo, PrimaryEvent};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tokio::sync::{Notify, mpsc};
@@ -178,7 +178,7 @@ impl Tasks {
             core.machines.push(report_stub(&session, 0.0));
         }
         self.enlist(core, session, false);
-        core.borrow_mut().happened(Event::Joined(info));
+        core.borrow_mut().happened(PrimaryEvent::Joined(info));
     }
 }
 

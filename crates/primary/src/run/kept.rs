@@ -11,7 +11,7 @@ use crate::keeper::{Ending, JournalFile, Journaling, Keeper, Subject};
 use crate::stop::Stop;
 use bramble_plan::Plan;
 use bramble_schedule::journal::Journal;
-use bramble_schedule::primary::{Event, Operands, PeerInfo, Primary};
+use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryEvent};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -75,7 +75,7 @@ impl Core {
             return false;
         }
         if self.stopped.is_none() {
-            self.happened(Event::Stop);
+            self.happened(PrimaryEvent::Stop);
             self.stopped = Some(self.clock.passed());
         }
         self.stopped.is_some_and(|since| self.clock.passed().saturating_sub(since) >= LANDING)

@@ -14,7 +14,7 @@ use bramble_matrix::number::to_usize;
 use bramble_matrix::{Buffer, Lent, Rect};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Destination, ResultPlace};
+use bramble_schedule::primary::{ResultDestination, ResultPlace};
 
 impl Core {
     /// Where the rows of a result are to land.
@@ -54,7 +54,7 @@ impl Core {
     }
 
     /// The buffer for lines that have to wait.
-    fn aside(&mut self, peer: usize, head: &ResultHead, to: &Destination) -> Result<Buffer, String> {
+    fn aside(&mut self, peer: usize, head: &ResultHead, to: &ResultDestination) -> Result<Buffer, String> {
         let bytes = bytes_of(to.rect, self.output.dtype()).ok_or("a tile that is larger than memory")?;
         let is_staged = to.place == ResultPlace::Staged;
         self.asides.take((peer, head.c), bytes, is_staged).map_err(|e| e.to_string())

@@ -7,7 +7,7 @@
 //! tile may be lent to another machine at once. What it sent whole stays.
 
 use super::Core;
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 
 impl Core {
     /// Has a link ended: its reader will say that the machine is gone, and that this is why.
@@ -27,7 +27,7 @@ impl Core {
         self.partial.retain(|(from, _), _| *from != peer);
         self.asides.lost(peer);
         let why = self.peers[peer].why.take().unwrap_or(why);
-        self.happened(Event::Lost { peer, why });
+        self.happened(PrimaryEvent::Lost { peer, why });
         self.changed.notify_one();
     }
 }

@@ -11,7 +11,7 @@
 use super::Core;
 use crate::inspector::Inspector;
 use bramble_matrix::{Buffer, Layout, Matrix, Rect, Shape};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -70,7 +70,7 @@ impl Core {
             self.is_changed = true;
             return self.fail(e.to_string());
         }
-        self.happened(Event::SpotChecked(is_wrong));
+        self.happened(PrimaryEvent::SpotChecked(is_wrong));
     }
 
     /// Copies a tile that is to be looked at.

@@ -1,15 +1,13 @@
-//! What a worker tells of itself beside results: when its jobs ran, and what its clock says.
+//! What a worker reports beside results: when its jobs ran, and readings of its clock.
 //!
-//! Place in the flow: a hello says what is wanted (`Wants`); then batches of records travel to the primary, and its event
-//! log keeps them.
+//! Place in the flow: the hello says what the primary asks for (`Wants`); then batches of records travel to
+//! the primary, whose event log keeps them.
 //!
-//! Invariants: a batch has at least one record and at most `LOG_RECORDS_MAX`; times are the worker's own clock, whose
-//! zero means nothing to anybody else. An answer to a ping has that clock, so that the primary can tell how far the two are
-//! apart.
-//!
-//! Units: nanoseconds.
+//! Invariants: a batch has at least one record and at most `LOG_RECORDS_MAX`. Times are readings of the
+//! worker's own clock, whose zero has no meaning for other machines. A heartbeat answer has a reading of that
+//! clock, so the primary can convert the times.
 
-use super::{Operation, Reader, Writer};
+use super::{FieldReader, FieldWriter, Operation};
 use crate::ProtocolError;
 use crate::limits::{CLOCK_NS_MAX, LOG_RECORDS_MAX};
 
@@ -72,10 +70,10 @@ pub struct LogHead {
     pub records: Vec<WorkRecord>,
 }
 
-/// The answer to a ping.
+/// The answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pong {
-    /// Nonce of the ping.
+    /// Nonce of the request.
     pub nonce: u64,
     /// The worker's clock when it answered.
     pub clock_ns: u64,
@@ -84,7 +82,7 @@ pub struct Pong {
 impl Pong {
     /// Encodes the head.
     pub fn encode(self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.u64(self.nonce);
         w.u64(self.clock_ns);
         w.finish()
@@ -92,7 +90,7 @@ impl Pong {
 
     /// Decodes an answer.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let (nonce, clock_ns) = (r.u64()?, r.u64()?);
         r.end()?;
         if clock_ns > CLOCK_NS_MAX {
@@ -106,7 +104,7 @@ impl LogHead {
     /// Encodes the head. Panics if there are more records than a batch may have.
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.records.len() <= LOG_RECORDS_MAX, "a batch of {} records", self.records.len());
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.u64(self.dropped);
         w.count(self.records.len());
         for record in &self.records {
@@ -126,7 +124,7 @@ impl LogHead {
 
     /// Decodes a batch.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let dropped = r.u64()?;
         let count = usize::from(r.u16()?);
         if !(1..=LOG_RECORDS_MAX).contains(&count) {
@@ -144,7 +142,7 @@ impl LogHead {
 /// Code of `Generate`, after those of the operations.
 const GENERATE: u8 = 3;
 
-fn record(r: &mut Reader<'_>) -> Result<WorkRecord, ProtocolError> {
+fn record(r: &mut FieldReader<'_>) -> Result<WorkRecord, ProtocolError> {
     let work = match r.u8()? {
         GENERATE => Work::Generate,
         code => {

@@ -1,11 +1,10 @@
-//! Messages: what the heads of frames say (docs/wire-format.md, to the byte).
+//! Messages: the contents of frame heads (docs/wire-format.md, to the byte).
 //!
-//! Invariants: little-endian, fixed-width integers; decoding checks every length and every value and
-//! rejects trailing bytes, so that one message has one encoding. Bodies (matrix bytes) are not touched
-//! here.
+//! Invariants: little-endian, fixed-width integers. Decoding checks every length and every value and rejects
+//! trailing bytes, so each message has exactly one encoding. Bodies (matrix bytes) are not touched here.
 //!
-//! Kind numbers 7 (free) and 8 (cancel) are reserved: operands carry the number of jobs that
-//! use them, which frees them, and closing the link cancels.
+//! Kind numbers 7 (free) and 8 (cancel) are reserved: operands carry the number of jobs that use them, which
+//! frees them, and closing the link ends a session.
 
 mod log;
 mod relay;
@@ -16,8 +15,8 @@ pub(crate) mod wire;
 pub use log::{LogHead, Pong, Wants, Work, WorkRecord};
 pub use relay::{Forward, Join, Missing, Neighbour, PieceHead, Reached, decode_forwards, encode_forwards};
 pub use session::{Bye, Hello, IoReport, ThreadReport, Welcome};
-pub use store::{Generated, Job, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then};
-pub use wire::{Reader, Writer};
+pub use store::{Generated, Job, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then};
+pub use wire::{FieldReader, FieldWriter};
 
 use crate::ProtocolError;
 
@@ -113,7 +112,7 @@ pub fn encode_number(number: u64) -> Vec<u8> {
 
 /// Decodes a message that is a single number.
 pub fn decode_number(head: &[u8]) -> Result<u64, ProtocolError> {
-    let mut reader = Reader::new(head);
+    let mut reader = FieldReader::new(head);
     let number = reader.u64()?;
     reader.end()?;
     Ok(number)
@@ -121,14 +120,14 @@ pub fn decode_number(head: &[u8]) -> Result<u64, ProtocolError> {
 
 /// Encodes an error message: text for a person.
 pub fn encode_error(text: &str) -> Vec<u8> {
-    let mut writer = Writer::default();
+    let mut writer = FieldWriter::default();
     writer.text(text);
     writer.finish()
 }
 
 /// Decodes an error message.
 pub fn decode_error(head: &[u8]) -> Result<String, ProtocolError> {
-    let mut reader = Reader::new(head);
+    let mut reader = FieldReader::new(head);
     let text = reader.text()?;
     reader.end()?;
     Ok(text)

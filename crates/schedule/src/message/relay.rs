@@ -1,13 +1,11 @@
 //! Messages for relaying: introductions of workers, relay orders, and the relayed pieces.
 //!
 //! Place in the flow: after the welcomes, the primary introduces workers to each other (`Neighbour`); they
-//! connect (`Join`) and report it
-//! (`Reached`). Later the primary orders the holder of a matrix to pass it on (`Forward`), and the lines travel
-//! from worker to
-//! worker (`PieceHead`). If a link between two workers ends, the receiver requests the missing lines from the
-//! primary (`Missing`).
+//! connect (`Join`) and report it (`Reached`). Later the primary orders the holder of a matrix to pass it on
+//! (`Forward`), and the lines travel from worker to worker (`PieceHead`). If a link between two workers ends,
+//! the receiver requests the missing lines from the primary (`Missing`).
 
-use super::{Reader, Writer};
+use super::{FieldReader, FieldWriter};
 use crate::ProtocolError;
 use crate::limits::FORWARDS_MAX;
 
@@ -31,7 +29,7 @@ impl Forward {
 /// Encodes a list of orders.
 pub fn encode_forwards(forwards: &[Forward]) -> Vec<u8> {
     assert!(forwards.len() <= FORWARDS_MAX, "a list of orders that is too long");
-    let mut w = Writer::default();
+    let mut w = FieldWriter::default();
     w.count(forwards.len());
     for forward in forwards {
         w.u32(forward.id);
@@ -43,7 +41,7 @@ pub fn encode_forwards(forwards: &[Forward]) -> Vec<u8> {
 
 /// Decodes a list of orders.
 pub fn decode_forwards(head: &[u8]) -> Result<Vec<Forward>, ProtocolError> {
-    let mut r = Reader::new(head);
+    let mut r = FieldReader::new(head);
     let count = usize::from(r.u16()?);
     if count > FORWARDS_MAX {
         return Err(ProtocolError::new(format!("{count} orders to relay")));
@@ -76,7 +74,7 @@ pub struct Neighbour {
 impl Neighbour {
     /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.u32(self.peer);
         w.u32(self.me);
         w.u8(u8::from(self.dials));
@@ -88,7 +86,7 @@ impl Neighbour {
 
     /// Decodes the head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let (peer, me, dials) = (r.u32()?, r.u32()?, flag(r.u8()?)?);
         let (key, ticket) = (r.array()?, r.array()?);
         let address = r.text()?;
@@ -122,7 +120,7 @@ pub struct Reached {
 impl Reached {
     /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.u32(self.peer);
         w.u8(u8::from(self.is_there));
         w.text(&self.why);
@@ -131,7 +129,7 @@ impl Reached {
 
     /// Decodes the head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let reached = Self { peer: r.u32()?, is_there: flag(r.u8()?)?, why: r.text()? };
         r.end()?;
         Ok(reached)
@@ -153,7 +151,7 @@ impl Join {
 
     /// Decodes the head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let ticket = r.array()?;
         r.end()?;
         Ok(Self { ticket })
@@ -174,14 +172,14 @@ pub struct PieceHead {
 impl PieceHead {
     /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         [self.id, self.first_line, self.lines].into_iter().for_each(|x| w.u32(x));
         w.finish()
     }
 
     /// Decodes the head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let piece = Self { id: r.u32()?, first_line: r.u32()?, lines: r.u32()? };
         r.end()?;
         Ok(piece)
@@ -200,7 +198,7 @@ pub struct Missing {
 impl Missing {
     /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.u32(self.id);
         w.u32(self.lines);
         w.finish()
@@ -208,7 +206,7 @@ impl Missing {
 
     /// Decodes the head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let missing = Self { id: r.u32()?, lines: r.u32()? };
         r.end()?;
         Ok(missing)

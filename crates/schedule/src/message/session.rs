@@ -1,6 +1,6 @@
 //! Messages that open and close a session.
 
-use super::{Reader, Wants, Writer};
+use super::{FieldReader, FieldWriter, Wants};
 use crate::ProtocolError;
 use crate::limits::{PROTOCOL, THREADS_MAX};
 use bramble_matrix::DType;
@@ -104,7 +104,7 @@ pub struct Bye {
 }
 
 /// Checks the common beginning of hello and welcome; returns the other end's version.
-fn check_opening(reader: &mut Reader<'_>) -> Result<String, ProtocolError> {
+fn check_opening(reader: &mut FieldReader<'_>) -> Result<String, ProtocolError> {
     if reader.array()? != MAGIC {
         return Err(ProtocolError::new("it does not speak this protocol"));
     }
@@ -120,8 +120,8 @@ fn check_opening(reader: &mut Reader<'_>) -> Result<String, ProtocolError> {
     Ok(version)
 }
 
-fn opening(version: &str) -> Writer {
-    let mut writer = Writer::default();
+fn opening(version: &str) -> FieldWriter {
+    let mut writer = FieldWriter::default();
     writer.raw(&MAGIC);
     writer.u16(PROTOCOL);
     writer.text(version);
@@ -147,7 +147,7 @@ impl Hello {
 
     /// Decodes and checks a hello.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let version = check_opening(&mut r)?;
         let session = r.u32()?;
         let dtype =
@@ -192,7 +192,7 @@ impl Welcome {
 
     /// Decodes and checks a welcome.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let version = check_opening(&mut r)?;
         let threads = r.u16()?;
         let memory_bytes = r.u64()?;
@@ -211,7 +211,7 @@ impl Welcome {
 impl Bye {
     /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.u64(self.held_bytes_max);
         let io = &self.io;
         for us in [io.sending_us, io.receiving_us, io.encoding_us, io.scheduling_us, io.cpu_us] {
@@ -232,7 +232,7 @@ impl Bye {
 
     /// Decodes a goodbye.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let held_bytes_max = r.u64()?;
         let io = IoReport {
             sending_us: r.u64()?,

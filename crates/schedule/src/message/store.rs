@@ -1,6 +1,6 @@
 //! Messages that carry matrices: store (with jobs that use them) and result.
 
-use super::{Reader, Writer};
+use super::{FieldReader, FieldWriter};
 use crate::ProtocolError;
 use crate::limits::{CHUNK_BYTES_MAX, JOBS_MAX, MATRICES_MAX, SIDE_MAX};
 use bramble_matrix::number::{to_u64, to_usize};
@@ -9,9 +9,9 @@ use bramble_plan::charged_bytes;
 
 /// Where a stored matrix's elements come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The body: `lines` lines from `first_line` on. For a tile these are the old C, which its first job scales
-    /// by β.
+pub enum MatrixSource {
+    /// The body: `lines` lines from `first_line` on. For a tile these are the old C, which its first job
+    /// scales by β.
     Data,
     /// Nowhere: its first job overwrites it. With uses it is an operand that jobs make, else a tile of C.
     Vacant,
@@ -36,15 +36,15 @@ pub struct MatrixHeader {
     pub first_line: u32,
     /// Lines in this frame.
     pub lines: u32,
-    /// Number of jobs that will read it and members that it will be passed on to; the last use frees it. 0 for
-    /// a tile of C.
+    /// Number of jobs that will read it and members that it will be passed on to; the last use frees it. 0
+    /// for a tile of C.
     pub uses: u16,
     /// Element type.
     pub dtype: DType,
     /// Which direction is contiguous.
     pub layout: Layout,
     /// Where the elements come from.
-    pub source: Source,
+    pub source: MatrixSource,
 }
 
 impl MatrixHeader {
@@ -75,15 +75,15 @@ impl MatrixHeader {
     /// Bytes of the matrix in this frame's body.
     pub fn body_bytes(&self) -> u64 {
         match self.source {
-            Source::Data | Source::Partial => {
+            MatrixSource::Data | MatrixSource::Partial => {
                 u64::from(self.lines).saturating_mul(to_u64(self.lines_total().1))
             }
-            Source::Vacant | Source::Relayed => 0,
-            Source::Generated => to_u64(Generated::BYTES),
+            MatrixSource::Vacant | MatrixSource::Relayed => 0,
+            MatrixSource::Generated => to_u64(Generated::BYTES),
         }
     }
 
-    fn write(&self, w: &mut Writer) {
+    fn write(&self, w: &mut FieldWriter) {
         w.u32(self.id);
         w.u32(self.rows);
         w.u32(self.cols);
@@ -92,28 +92,28 @@ impl MatrixHeader {
         w.u16(self.uses);
         let layout = u8::from(self.layout == Layout::ColMajor);
         let source = match self.source {
-            Source::Data => 0,
-            Source::Vacant => 1,
-            Source::Generated => 2,
-            Source::Partial => 3,
-            Source::Relayed => 4,
+            MatrixSource::Data => 0,
+            MatrixSource::Vacant => 1,
+            MatrixSource::Generated => 2,
+            MatrixSource::Partial => 3,
+            MatrixSource::Relayed => 4,
         };
         w.u8(self.dtype.code() | layout << 2 | source << 3);
         w.u8(0);
     }
 
-    fn read(r: &mut Reader<'_>) -> Result<Self, ProtocolError> {
+    fn read(r: &mut FieldReader<'_>) -> Result<Self, ProtocolError> {
         let (id, rows, cols) = (r.u32()?, r.u32()?, r.u32()?);
         let (first_line, lines, uses) = (r.u32()?, r.u32()?, r.u16()?);
         let (flags, reserved) = (r.u8()?, r.u8()?);
         let dtype = DType::from_code(flags & 3);
         let layout = if flags & 4 == 0 { Layout::RowMajor } else { Layout::ColMajor };
         let source = match flags >> 3 {
-            0 => Some(Source::Data),
-            1 => Some(Source::Vacant),
-            2 => Some(Source::Generated),
-            3 => Some(Source::Partial),
-            4 => Some(Source::Relayed),
+            0 => Some(MatrixSource::Data),
+            1 => Some(MatrixSource::Vacant),
+            2 => Some(MatrixSource::Generated),
+            3 => Some(MatrixSource::Partial),
+            4 => Some(MatrixSource::Relayed),
             _ => None,
         };
         let (Some(dtype), Some(source), 0) = (dtype, source, reserved) else {
@@ -129,8 +129,8 @@ impl MatrixHeader {
                 "a matrix whose lines of {line_bytes} bytes fit no frame"
             )));
         }
-        let first = if source == Source::Relayed { 0 } else { first_line };
-        let is_part = source != Source::Relayed || lines == total;
+        let first = if source == MatrixSource::Relayed { 0 } else { first_line };
+        let is_part = source != MatrixSource::Relayed || lines == total;
         if lines == 0 || !is_part || first.checked_add(lines).is_none_or(|end| end > total) {
             return Err(ProtocolError::new(format!("lines {first_line}+{lines} of a matrix of {total}")));
         }
@@ -155,7 +155,7 @@ impl Generated {
 
     /// The body.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.raw(&self.generator);
         w.u64(self.row);
         w.u64(self.col);
@@ -164,7 +164,7 @@ impl Generated {
 
     /// Reads the body.
     pub fn decode(body: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(body);
+        let mut r = FieldReader::new(body);
         let generated = Self { generator: r.array()?, row: r.u64()?, col: r.u64()? };
         r.end()?;
         Ok(generated)
@@ -213,8 +213,7 @@ pub enum Then {
 }
 
 /// One instruction: C += `operation` of two stored matrices. The first job of a vacant C overwrites it; the
-/// first job of a C with
-/// the old elements scales them by β. 24 bytes.
+/// first job of a C with the old elements scales them by β. 24 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
     /// The operation.
@@ -235,13 +234,13 @@ pub struct Job {
 
 impl Job {
     /// Order in which jobs became possible at the primary: ids count up, and a job is sent with the later of
-    /// its operands. A thread that takes
-    /// the job with the least number frees memory in the planned order, and finishes tiles earliest.
+    /// its operands. A thread that takes the job with the least number frees memory in the planned order, and
+    /// finishes tiles earliest.
     pub fn order(&self) -> u32 {
         self.a.max(self.b)
     }
 
-    fn write(&self, w: &mut Writer) {
+    fn write(&self, w: &mut FieldWriter) {
         w.u8(self.operation.code());
         w.u8(match self.then {
             Then::Continue => 0,
@@ -256,7 +255,7 @@ impl Job {
         w.u32(self.epoch);
     }
 
-    fn read(r: &mut Reader<'_>) -> Result<Self, ProtocolError> {
+    fn read(r: &mut FieldReader<'_>) -> Result<Self, ProtocolError> {
         let (operation, then, reserved) = (r.u8()?, r.u8()?, r.u16()?);
         let after = match then {
             0 => Some(Then::Continue),
@@ -288,7 +287,7 @@ impl StoreHead {
             self.matrices.len() <= MATRICES_MAX && self.jobs.len() <= JOBS_MAX,
             "a store that is too long"
         );
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         w.count(self.matrices.len());
         w.count(self.jobs.len());
         self.matrices.iter().for_each(|m| m.write(&mut w));
@@ -298,7 +297,7 @@ impl StoreHead {
 
     /// Decodes and checks a store head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let (matrices, jobs) = (usize::from(r.u16()?), usize::from(r.u16()?));
         if matrices > MATRICES_MAX || jobs > JOBS_MAX {
             return Err(ProtocolError::new(format!("a store of {matrices} matrices and {jobs} jobs")));
@@ -341,7 +340,7 @@ pub struct ResultHead {
 impl ResultHead {
     /// Encodes the head.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
+        let mut w = FieldWriter::default();
         for x in [self.c, self.epoch, self.step_start, self.step_end, self.first_line, self.lines] {
             w.u32(x);
         }
@@ -350,7 +349,7 @@ impl ResultHead {
 
     /// Decodes a result head.
     pub fn decode(head: &[u8]) -> Result<Self, ProtocolError> {
-        let mut r = Reader::new(head);
+        let mut r = FieldReader::new(head);
         let (c, epoch) = (r.u32()?, r.u32()?);
         let (step_start, step_end) = (r.u32()?, r.u32()?);
         let (first_line, lines) = (r.u32()?, r.u32()?);

@@ -4,11 +4,11 @@ use crate::ProtocolError;
 use crate::limits::TEXT_BYTES_MAX;
 
 /// Reads fields from the front of a head.
-pub struct Reader<'a> {
+pub struct FieldReader<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     /// Reads from the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
@@ -82,11 +82,11 @@ fn plays_with_terminals(c: char) -> bool {
 
 /// Writes fields one after another.
 #[derive(Default)]
-pub struct Writer {
+pub struct FieldWriter {
     bytes: Vec<u8>,
 }
 
-impl Writer {
+impl FieldWriter {
     /// Raw bytes.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);

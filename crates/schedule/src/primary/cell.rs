@@ -2,19 +2,16 @@
 //! possible.
 //!
 //! Place in the flow: the panel stream chooses the next panel; this file assigns ids, shapes and use counts.
-//! Without
-//! Strassen–Winograd levels, a cell of C is one tile and a panel is one matrix; with levels, the recipe says
-//! which matrices
-//! are added (`bramble_plan::Recipe`).
+//! Without Strassen–Winograd levels, a cell of C is one tile and a panel is one matrix; with levels, the
+//! recipe says which matrices are added (`bramble_plan::Recipe`).
 //!
 //! Invariants: every matrix is announced with exactly the number of uses that jobs make of it; every job
-//! follows the announcements
-//! of its matrices.
+//! follows the announcements of its matrices.
 
-use super::outgoing::{Delivery, Operands, Stored, Which, small, small_index, uses};
+use super::outgoing::{BodyMatrix, Delivery, Operands, Which, small, small_index, uses};
 use super::relay::PanelRole;
-use super::work::Work;
-use crate::message::{Job, MatrixHeader, Operation, Source, Then};
+use super::work::BlockWork;
+use crate::message::{Job, MatrixHeader, MatrixSource, Operation, Then};
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_plan::{Block, Part, Plan, Recipe, Region, Side, Term};
@@ -63,7 +60,7 @@ pub(super) struct PanelContext<'a> {
     pub(super) plan: &'a Plan,
     pub(super) operands: &'a Operands,
     pub(super) recipe: &'a Recipe,
-    pub(super) work: &'a Work,
+    pub(super) work: &'a BlockWork,
     pub(super) ids: BlockIds,
     /// Whether tiles of C are leased in place (over links that share memory), unless they hold partial sums
     /// that have to wait.
@@ -131,9 +128,8 @@ impl PanelContext<'_> {
         }
     }
 
-    /// Prepares a panel, its operand sums, and the jobs that combine it with the panels of the cells `others`.
-    /// `other` gives the ids of these
-    /// panels.
+    /// Prepares a panel, its operand sums, and the jobs that combine it with the panels of the cells
+    /// `others`. `other` gives the ids of these panels.
     pub(super) fn deliver(
         &self,
         panel: Panel,
@@ -192,7 +188,7 @@ impl PanelContext<'_> {
             Panel::A(_) => (self.operands.a_layout, self.operands.a_generated, Which::A),
             Panel::B(_) => (self.operands.b_layout, self.operands.b_generated, Which::B),
         };
-        let source = if generated { Source::Generated } else { Source::Data };
+        let source = if generated { MatrixSource::Generated } else { MatrixSource::Data };
         let across = to_usize(small(self.across(panel, step)));
         for at in 0..(if rim { q } else { q * q }) {
             let (rect, uses_made) = match (panel, rim) {
@@ -210,10 +206,10 @@ impl PanelContext<'_> {
             let header = MatrixHeader { uses, ..self.header(id, rect, layout, source) };
             if let Some(peer) = role.from {
                 let first_line = small_index(peer);
-                delivery.vacant.push(MatrixHeader { source: Source::Relayed, first_line, ..header });
-                delivery.relayed.push(Stored { header, which, rect, lent: false });
+                delivery.vacant.push(MatrixHeader { source: MatrixSource::Relayed, first_line, ..header });
+                delivery.relayed.push(BodyMatrix { header, which, rect, lent: false });
             } else {
-                delivery.stored.push(Stored { header, which, rect, lent: false });
+                delivery.stored.push(BodyMatrix { header, which, rect, lent: false });
             }
         }
     }
@@ -240,7 +236,7 @@ impl PanelContext<'_> {
         };
         for (at, sum) in self.side(panel).sums.iter().enumerate() {
             let term = Term::Sum(at);
-            let header = self.header(ids.of(term), rect, Layout::RowMajor, Source::Vacant);
+            let header = self.header(ids.of(term), rect, Layout::RowMajor, MatrixSource::Vacant);
             delivery.vacant.push(MatrixHeader { uses: uses(self.uses(panel, term, across)), ..header });
             delivery.jobs.push(Job {
                 operation: if sum.subtracts { Operation::Subtract } else { Operation::Add },
@@ -271,7 +267,7 @@ impl PanelContext<'_> {
         for (product, (left, right)) in factors.enumerate() {
             let id = self.product_id(i, j, product);
             if first && levels > 0 {
-                let header = self.header(id, rect, Layout::RowMajor, Source::Vacant);
+                let header = self.header(id, rect, Layout::RowMajor, MatrixSource::Vacant);
                 let uses = uses(self.recipe.results.uses(Part::Product(product)));
                 delivery.vacant.push(MatrixHeader { uses, ..header });
             }
@@ -307,7 +303,7 @@ impl PanelContext<'_> {
                 Some(tile) => self.tile(i, j, tile / q, tile % q, delivery),
                 None => {
                     let header =
-                        self.header(self.part_id(i, j, part), rect, Layout::RowMajor, Source::Vacant);
+                        self.header(self.part_id(i, j, part), rect, Layout::RowMajor, MatrixSource::Vacant);
                     let uses = uses(self.recipe.results.uses(part));
                     delivery.vacant.push(MatrixHeader { uses, ..header });
                 }
@@ -355,21 +351,21 @@ impl PanelContext<'_> {
         let is_skipped = self.work.is_committed(small(u * self.q() + v));
         let begins = self.block().steps.start == 0 && !is_skipped;
         let (source, which) = match (continues_sum, begins && self.operands.reads_c) {
-            (true, _) => (Source::Partial, Which::Sum),
-            (false, true) => (Source::Data, Which::C),
-            (false, false) => (Source::Vacant, Which::C),
+            (true, _) => (MatrixSource::Partial, Which::Sum),
+            (false, true) => (MatrixSource::Data, Which::C),
+            (false, false) => (MatrixSource::Vacant, Which::C),
         };
         let header = self.header(self.tile_id(i, j, u, v), rect, Layout::RowMajor, source);
         // A partial sum of later steps has to wait for the earlier ones, so it is not computed in C itself.
         let lent = self.lends && (continues_sum || begins);
-        if lent || source != Source::Vacant {
-            delivery.stored.insert(0, Stored { header, which, rect, lent });
+        if lent || source != MatrixSource::Vacant {
+            delivery.stored.insert(0, BodyMatrix { header, which, rect, lent });
         } else {
             delivery.vacant.push(header);
         }
     }
 
-    fn header(&self, id: u32, rect: Rect, layout: Layout, source: Source) -> MatrixHeader {
+    fn header(&self, id: u32, rect: Rect, layout: Layout, source: MatrixSource) -> MatrixHeader {
         let shape = rect.shape();
         let mut header = MatrixHeader {
             id,

@@ -1,7 +1,7 @@
 //! The events that the primary's state machine takes, and the actions that it answers with.
 //!
-//! Place in the flow: the shell turns reports of its links and clocks into events, and carries out the actions
-//! in their order.
+//! Place in the flow: the shell turns reports of its links and clocks into events, and carries out the
+//! actions in their order.
 
 use super::outgoing::Outgoing;
 use crate::message::{Forward, Missing, ResultHead};
@@ -12,8 +12,8 @@ use bramble_matrix::Rect;
 pub struct PeerInfo {
     /// Name of the worker, for messages.
     pub name: String,
-    /// The worker's credit: bytes of matrices that it holds at most. Sending spends it, `Event::Credit`
-    /// restores it.
+    /// The worker's credit: bytes of matrices that it holds at most. Sending spends it,
+    /// `PrimaryEvent::Credit` restores it.
     pub credit_bytes: u64,
     /// Whether the link shares memory: operands are passed by reference, and tiles of C are leased in place.
     pub shares_memory: bool,
@@ -30,8 +30,8 @@ pub struct PeerInfo {
     pub is_reserve: bool,
 }
 
-/// Operands that are passed by reference: in whole panels of any size. They count against the credit like sent
-/// ones.
+/// Operands that are passed by reference: in whole panels of any size. They count against the credit like
+/// sent ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Referred {
     /// The left operand.
@@ -46,8 +46,7 @@ pub enum ResultPlace {
     /// In C; the old contents do not matter.
     InC,
     /// In a staging buffer, until `Put` names the peer and the tile. C holds the sum of earlier steps, which
-    /// must survive if the worker
-    /// is lost while its rows land.
+    /// must survive if the worker is lost while its rows land.
     Staged,
     /// In a buffer for partial sums, until `Merge` names the peer and the tile.
     PartialSum,
@@ -57,7 +56,7 @@ pub enum ResultPlace {
 
 /// Tile and landing place of the rows of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Destination {
+pub struct ResultDestination {
     /// The rectangle of the whole tile in C.
     pub rect: Rect,
     /// Where its rows land.
@@ -67,7 +66,7 @@ pub struct Destination {
 /// Something that happened at the primary. Peers are numbered: members of the plan first, then workers that
 /// joined. No number is reused.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum PrimaryEvent {
     /// All sessions are open: begin the product.
     Start,
     /// A link has accepted a frame.
@@ -142,8 +141,8 @@ pub enum Event {
         /// Peers that may have computed them, and that get no more work.
         makers: Vec<usize>,
     },
-    /// Result of a spot check (`Action::SpotCheck`): whether the tile is wrong; `None` if the check gave no
-    /// answer.
+    /// Result of a spot check (`PrimaryAction::SpotCheck`): whether the tile is wrong; `None` if the check
+    /// gave no answer.
     SpotChecked(Option<bool>),
     /// The inspection accepts C: the product is over.
     Accepted,
@@ -153,7 +152,7 @@ pub enum Event {
 
 /// Something that the shell has to do.
 #[derive(Clone, Debug)]
-pub enum Action {
+pub enum PrimaryAction {
     /// Put a store message on a link.
     Send(usize, Outgoing),
     /// Order a worker to pass matrices on to other workers. Follows the store messages that announce them.
@@ -192,13 +191,13 @@ pub enum Action {
         /// Rectangle of the tile in C.
         rect: Rect,
     },
-    /// Check a complete tile that a single worker computed, then report `SpotChecked`. The shell must copy the
-    /// tile at once: later actions may change C.
+    /// Check a complete tile that a single worker computed, then report `SpotChecked`. The shell must copy
+    /// the tile at once: later actions may change C.
     SpotCheck(Rect),
     /// A tile of C is complete.
     Committed(Rect),
-    /// All tiles of C are complete. With `Primary::inspected`, `Event::Wrong` may follow, and then `Finished`
-    /// comes again.
+    /// All tiles of C are complete. With `Primary::inspected`, `PrimaryEvent::Wrong` may follow, and then
+    /// `Finished` comes again.
     Finished,
     /// The product cannot be completed.
     Fail(String),

@@ -2,17 +2,16 @@
 //! of C are complete.
 //!
 //! Place in the flow: the primary's shell calls `handle` with each event and carries out the actions. Before
-//! rows of a result land, it asks `expect`
-//! where they belong.
+//! rows of a result land, it asks `expect` where they belong.
 //!
-//! Tiles that come back with all their steps land in C itself. Where k is divided, a partial sum of later steps
-//! is buffered until the
-//! earlier steps are in C (`Merge`), or its worker received the sum so far and continues it.
+//! Tiles that come back with all their steps land in C itself. Where k is divided, a partial sum of later
+//! steps is buffered until the earlier steps are in C (`Merge`), or its worker received the sum so far and
+//! continues it.
 //!
 //! Invariants: a worker's credit is spent before anything is sent to it, and never falls below 0; at most
-//! `LINK_WINDOW_BYTES` and one frame wait in a link; workers are served in turn; each (tile, step) is added to
-//! C
-//! exactly once, in the order of the steps. The plan is expanded lazily: memory holds only what is in flight.
+//! `LINK_WINDOW_BYTES` and one frame wait in a link; workers are served in turn; each (tile, step) is added
+//! to C exactly once, in the order of the steps. The plan is expanded lazily: memory holds only what is in
+//! flight.
 //!
 //! Deliberately absent: bytes of matrices, frames, sockets, clocks.
 
@@ -34,11 +33,11 @@ mod steal_candidate;
 mod sums;
 mod work;
 
-pub use events::{Action, Destination, Event, PeerInfo, Referred, ResultPlace};
-pub use outgoing::{Operands, Outgoing, Piece, Which};
+pub use events::{PeerInfo, PrimaryAction, PrimaryEvent, Referred, ResultDestination, ResultPlace};
+pub use outgoing::{BodyPiece, Operands, Outgoing, Which};
 pub use peer_state::Lost;
 pub use peer_status::{PeerStatus, WaitsFor};
-pub use steal::Moved;
+pub use steal::MovedWork;
 
 use crate::ProtocolError;
 use crate::limits::{FORWARDS_MAX, SILENCE_MAX};
@@ -84,8 +83,8 @@ pub struct Primary {
 }
 
 impl Primary {
-    /// The product of a plan. The first `peers` are the plan's members, in its order; the others have no share
-    /// in it.
+    /// The product of a plan. The first `peers` are the plan's members, in its order; the others have no
+    /// share in it.
     pub fn new(plan: Plan, operands: Operands, peers: Vec<PeerInfo>) -> Self {
         assert!(plan.members.len() <= peers.len(), "a peer for each member");
         Self::of(plan, operands, peers, 0)
@@ -135,8 +134,8 @@ impl Primary {
         self.tiles_left
     }
 
-    /// Progress of the product, 0 to 1, by the panels that were used up: tiles stay at the workers until their
-    /// last step.
+    /// Progress of the product, 0 to 1, by the panels that were used up: tiles stay at the workers until
+    /// their last step.
     pub fn progress(&self) -> f64 {
         if self.tiles_left == 0 {
             return 1.0;
@@ -147,7 +146,7 @@ impl Primary {
     }
 
     /// Handles one event and returns the actions. `now` never decreases.
-    pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Action> {
+    pub fn handle(&mut self, event: PrimaryEvent, now: Duration) -> Vec<PrimaryAction> {
         let mut actions = Vec::new();
         if self.over {
             self.register_late(event);
@@ -157,18 +156,18 @@ impl Primary {
             return actions;
         }
         match event {
-            Event::Start => {
+            PrimaryEvent::Start => {
                 self.peers.iter_mut().for_each(|p| p.heard(now));
                 if self.tiles_left == 0 {
                     self.finish(&mut actions);
                 }
                 self.serve(now, &mut actions);
             }
-            Event::Sent { peer, bytes } => {
+            PrimaryEvent::Sent { peer, bytes } => {
                 self.peers[peer].sent(bytes, now);
                 self.serve_one(peer, now, &mut actions);
             }
-            Event::Credit { peer, bytes } => {
+            PrimaryEvent::Credit { peer, bytes } => {
                 self.peers[peer].heard(now);
                 match self.peers[peer].credit(bytes, now) {
                     Ok(()) => {
@@ -179,28 +178,28 @@ impl Primary {
                     Err(e) => self.disconnect(peer, &e.0, &mut actions),
                 }
             }
-            Event::Landed { peer, head } => {
+            PrimaryEvent::Landed { peer, head } => {
                 self.peers[peer].heard(now);
                 self.landed(peer, &head, now, &mut actions);
                 self.balance(now, &mut actions);
             }
-            Event::Alive { peer } => self.peers[peer].heard(now),
-            Event::Flow { peer, came, gone, held } => {
+            PrimaryEvent::Alive { peer } => self.peers[peer].heard(now),
+            PrimaryEvent::Flow { peer, came, gone, held } => {
                 self.peers[peer].heard(now);
                 self.peers[peer].flow.moved(came, gone, held);
             }
-            Event::Missing { peer, missing } => match self.peers[peer].missing(&missing) {
+            PrimaryEvent::Missing { peer, missing } => match self.peers[peer].missing(&missing) {
                 Ok(()) => self.serve_one(peer, now, &mut actions),
                 Err(e) => self.disconnect(peer, &e.0, &mut actions),
             },
-            Event::Parted { peer, other } => self.parted(peer, other, &mut actions),
-            Event::Joined(info) => self.join(info, now, &mut actions),
-            Event::Lost { peer, why } => self.lose(peer, why, now, &mut actions),
-            Event::Stop => self.stops = true,
-            Event::Wrong { tiles, makers } => self.reopen(&tiles, &makers, now, &mut actions),
-            Event::SpotChecked(is_wrong) => self.spot_checked(is_wrong, now, &mut actions),
-            Event::Accepted => self.over = true,
-            Event::Tick => {
+            PrimaryEvent::Parted { peer, other } => self.parted(peer, other, &mut actions),
+            PrimaryEvent::Joined(info) => self.join(info, now, &mut actions),
+            PrimaryEvent::Lost { peer, why } => self.lose(peer, why, now, &mut actions),
+            PrimaryEvent::Stop => self.stops = true,
+            PrimaryEvent::Wrong { tiles, makers } => self.reopen(&tiles, &makers, now, &mut actions),
+            PrimaryEvent::SpotChecked(is_wrong) => self.spot_checked(is_wrong, now, &mut actions),
+            PrimaryEvent::Accepted => self.over = true,
+            PrimaryEvent::Tick => {
                 self.tick(now, &mut actions);
                 self.disconnect_slow_link(now, &mut actions);
                 self.balance(now, &mut actions);
@@ -209,10 +208,10 @@ impl Primary {
         actions
     }
 
-    /// Destination of the rows of a result. An error if the peer was not asked for them.
-    pub fn expect(&self, peer: usize, head: &ResultHead) -> Result<Destination, ProtocolError> {
+    /// ResultDestination of the rows of a result. An error if the peer was not asked for them.
+    pub fn expect(&self, peer: usize, head: &ResultHead) -> Result<ResultDestination, ProtocolError> {
         let owed = self.peers[peer].expect(&self.context(Duration::ZERO), head)?;
-        Ok(Destination { rect: owed.rect, place: owed.place })
+        Ok(ResultDestination { rect: owed.rect, place: owed.place })
     }
 
     fn context(&self, now: Duration) -> StreamContext<'_> {
@@ -225,14 +224,14 @@ impl Primary {
         }
     }
 
-    fn landed(&mut self, peer: usize, head: &ResultHead, now: Duration, actions: &mut Vec<Action>) {
+    fn landed(&mut self, peer: usize, head: &ResultHead, now: Duration, actions: &mut Vec<PrimaryAction>) {
         let owed = match self.peers[peer].expect(&self.context(now), head) {
             Ok(owed) => owed,
             Err(e) => return self.disconnect(peer, &e.0, actions),
         };
         if self.peers[peer].landed(head, owed.rect, self.plan.problem.element_bytes()) {
             if owed.place == ResultPlace::Staged {
-                actions.push(Action::Put { peer, tile: head.c, rect: owed.rect });
+                actions.push(PrimaryAction::Put { peer, tile: head.c, rect: owed.rect });
             }
             if owed.place != ResultPlace::Discarded {
                 self.returned(ReceivedSum { peer, id: head.c }, &owed, now, actions);
@@ -247,7 +246,7 @@ impl Primary {
     }
 
     /// A tile, or a partial sum of it, has come back completely.
-    fn returned(&mut self, came: ReceivedSum, owed: &Owed, now: Duration, actions: &mut Vec<Action>) {
+    fn returned(&mut self, came: ReceivedSum, owed: &Owed, now: Duration, actions: &mut Vec<PrimaryAction>) {
         let all = self.plan.regions[owed.region].steps();
         let whole = owed.steps.start == 0 && owed.steps.end == all;
         let complete = if whole {
@@ -257,14 +256,14 @@ impl Primary {
             let added = self.sums.receive(tile, owed.steps, came, all);
             // A sum that was not buffered is in C already.
             let there = usize::from(owed.place != ResultPlace::PartialSum);
-            let merge = |c: &ReceivedSum| Action::Merge { peer: c.peer, tile: c.id, rect: owed.rect };
+            let merge = |c: &ReceivedSum| PrimaryAction::Merge { peer: c.peer, tile: c.id, rect: owed.rect };
             actions.extend(added.iter().skip(there.min(added.len())).map(merge));
             !added.is_empty() && !self.sums.is_begun(tile)
         };
         if complete {
             self.spot_check(came.peer, owed, now, actions);
             self.tiles_left -= 1;
-            actions.push(Action::Committed(owed.rect));
+            actions.push(PrimaryAction::Committed(owed.rect));
             if self.tiles_left == 0 {
                 self.finish(actions);
             }
@@ -272,7 +271,7 @@ impl Primary {
     }
 
     /// Sends to all peers what credit and links allow, one message each in turn.
-    fn serve(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    fn serve(&mut self, now: Duration, actions: &mut Vec<PrimaryAction>) {
         let (plan, operands, recipes) = (&self.plan, &self.operands, &self.recipes);
         let context = StreamContext { plan, operands, recipes, sums: &self.sums, now };
         let mut idle = 0;
@@ -280,7 +279,7 @@ impl Primary {
             let peer = &mut self.peers[self.next_peer];
             match peer.next(&context, &mut self.directory) {
                 Some(message) => {
-                    actions.push(Action::Send(self.next_peer, message));
+                    actions.push(PrimaryAction::Send(self.next_peer, message));
                     send_orders(&mut self.directory, &mut self.peers, self.next_peer, actions);
                     idle = 0;
                 }
@@ -291,19 +290,19 @@ impl Primary {
     }
 
     /// The same for one peer, for events that change nothing for the others.
-    fn serve_one(&mut self, peer: usize, now: Duration, actions: &mut Vec<Action>) {
+    fn serve_one(&mut self, peer: usize, now: Duration, actions: &mut Vec<PrimaryAction>) {
         let (plan, operands, recipes) = (&self.plan, &self.operands, &self.recipes);
         let context = StreamContext { plan, operands, recipes, sums: &self.sums, now };
         while !self.over
             && !self.stops
             && let Some(message) = self.peers[peer].next(&context, &mut self.directory)
         {
-            actions.push(Action::Send(peer, message));
+            actions.push(PrimaryAction::Send(peer, message));
             send_orders(&mut self.directory, &mut self.peers, peer, actions);
         }
     }
 
-    fn tick(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    fn tick(&mut self, now: Duration, actions: &mut Vec<PrimaryAction>) {
         // While data is on its way to any worker, the network is the bottleneck, not a stalled relay.
         let quiet = self.peers.iter().all(Peer::link_is_empty);
         for i in 0..self.peers.len() {
@@ -325,28 +324,28 @@ impl Primary {
                 continue;
             }
             if let Some(nonce) = self.peers[i].ping(now) {
-                actions.push(Action::Ping(i, nonce));
+                actions.push(PrimaryAction::Ping(i, nonce));
             }
         }
     }
 
     /// The link between two workers has ended: the primary sends the panels that one would have passed to the
     /// other.
-    fn parted(&mut self, peer: usize, other: u32, actions: &mut Vec<Action>) {
+    fn parted(&mut self, peer: usize, other: u32, actions: &mut Vec<PrimaryAction>) {
         let other = usize::try_from(other).unwrap_or(usize::MAX);
         if self.directory.remove_link(peer, other) && self.peers[other].state.is_connected() {
-            actions.push(Action::Parted { peer: other, other: peer });
+            actions.push(PrimaryAction::Parted { peer: other, other: peer });
         }
     }
 
-    fn finish(&mut self, actions: &mut Vec<Action>) {
+    fn finish(&mut self, actions: &mut Vec<PrimaryAction>) {
         self.over = !self.is_inspected;
-        actions.push(Action::Finished);
+        actions.push(PrimaryAction::Finished);
     }
 
-    fn fail(&mut self, peer: usize, why: &str, actions: &mut Vec<Action>) {
+    fn fail(&mut self, peer: usize, why: &str, actions: &mut Vec<PrimaryAction>) {
         self.over = true;
-        actions.push(Action::Fail(format!("worker {}: {why}", self.peers[peer].info.name)));
+        actions.push(PrimaryAction::Fail(format!("worker {}: {why}", self.peers[peer].info.name)));
     }
 
     /// Status of a peer.
@@ -367,8 +366,7 @@ impl Primary {
     }
 
     /// Checks that each step of each incomplete tile occurs exactly once: in unfinished work, in C, or in a
-    /// buffered partial sum. For tests: the
-    /// time grows with the number of tiles.
+    /// buffered partial sum. For tests: the time grows with the number of tiles.
     pub fn validate_tiles(&self) {
         let mut tiles: BTreeMap<(usize, u64), Vec<Span>> = BTreeMap::new();
         let tasks = self.peers.iter().flat_map(|p| p.stream.tasks(&self.plan));
@@ -384,16 +382,21 @@ impl Primary {
             });
             assert_eq!(end, self.plan.regions[region].steps(), "steps of tile {tile}: {spans:?}");
         }
-        assert_eq!(to_u64(tiles.len()), self.tiles_left, "tiles that are missing are somebody's");
+        assert_eq!(to_u64(tiles.len()), self.tiles_left, "each incomplete tile belongs to a peer");
     }
 }
 
 /// Sends pending relay orders, and those that waited at `peer`, unless the store messages that they refer to
 /// are still unsent.
-fn send_orders(directory: &mut PanelDirectory, peers: &mut [Peer], peer: usize, actions: &mut Vec<Action>) {
+fn send_orders(
+    directory: &mut PanelDirectory,
+    peers: &mut [Peer],
+    peer: usize,
+    actions: &mut Vec<PrimaryAction>,
+) {
     let mut send = |member: usize, peer: &mut Peer| {
         let orders = peer.take_orders();
-        actions.extend(orders.chunks(FORWARDS_MAX).map(|part| Action::Relay(member, part.to_vec())));
+        actions.extend(orders.chunks(FORWARDS_MAX).map(|part| PrimaryAction::Relay(member, part.to_vec())));
     };
     for (member, forwards) in directory.take_orders() {
         peers[member].order(forwards);

@@ -1,12 +1,11 @@
 //! Store messages as the panel stream makes them: the head, and which part of which matrix is the body.
 //!
 //! Invariants: a body is one piece of one matrix, in whole lines, and fits a frame if the link moves bytes.
-//! Matrices
-//! without a body precede those with one; jobs come with the last frame.
+//! Matrices without a body precede those with one; jobs come with the last frame.
 
 use super::events::Referred;
 use crate::limits::{JOBS_MAX, MATRICES_MAX, lines_per_frame};
-use crate::message::{Job, MatrixHeader, Source, StoreHead};
+use crate::message::{Job, MatrixHeader, MatrixSource, StoreHead};
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Layout, Rect, Span};
 use std::collections::VecDeque;
@@ -41,7 +40,7 @@ pub enum Which {
 
 /// The part of a matrix that is a message's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct BodyPiece {
     /// The matrix.
     pub which: Which,
     /// The rectangle of the matrix.
@@ -58,7 +57,7 @@ pub struct Outgoing {
     /// The head.
     pub head: StoreHead,
     /// The source of the body, if there is one.
-    pub piece: Option<Piece>,
+    pub piece: Option<BodyPiece>,
 }
 
 impl Outgoing {
@@ -70,7 +69,7 @@ impl Outgoing {
 
 /// A matrix that is sent with a body.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stored {
+pub(super) struct BodyMatrix {
     pub(super) header: MatrixHeader,
     pub(super) which: Which,
     pub(super) rect: Rect,
@@ -78,15 +77,15 @@ pub(super) struct Stored {
     pub(super) lent: bool,
 }
 
-/// Contents of a panel: matrices with a body, matrices without (vacant, or relayed by another worker), and the
-/// jobs that
-/// become possible.
+/// Contents of a panel: matrices with a body, matrices without (vacant, or relayed by another worker), and
+/// the jobs that become possible.
 #[derive(Default)]
 pub(super) struct Delivery {
-    pub(super) stored: Vec<Stored>,
+    pub(super) stored: Vec<BodyMatrix>,
     pub(super) vacant: Vec<MatrixHeader>,
-    /// Those matrices in `vacant` that another worker relays, in the form in which the primary would send them.
-    pub(super) relayed: Vec<Stored>,
+    /// Those matrices in `vacant` that another worker relays, in the form in which the primary would send
+    /// them.
+    pub(super) relayed: Vec<BodyMatrix>,
     pub(super) jobs: Vec<Job>,
 }
 
@@ -143,23 +142,22 @@ impl Delivery {
 }
 
 /// Messages with the lines of a matrix from `first_line` on.
-pub(super) fn rest_of(matrix: Stored, first_line: u32, out: &mut VecDeque<Outgoing>) {
+pub(super) fn rest_of(matrix: BodyMatrix, first_line: u32, out: &mut VecDeque<Outgoing>) {
     cut(matrix, first_line, false, (Vec::new(), Vec::new()), out);
 }
 
-/// Splits a matrix into frames of whole lines, from `first_line` on. Matrices without a body go with the first
-/// frame, jobs with
-/// the last.
+/// Splits a matrix into frames of whole lines, from `first_line` on. Matrices without a body go with the
+/// first frame, jobs with the last.
 fn cut(
-    matrix: Stored,
+    matrix: BodyMatrix,
     mut first_line: u32,
     by_reference: bool,
     (mut vacant, mut jobs): (Vec<MatrixHeader>, Vec<Job>),
     out: &mut VecDeque<Outgoing>,
 ) {
-    let Stored { header, which, rect, lent } = matrix;
+    let BodyMatrix { header, which, rect, lent } = matrix;
     let (lines, line_bytes) = header.lines_total();
-    let whole = by_reference || header.source == Source::Generated;
+    let whole = by_reference || header.source == MatrixSource::Generated;
     let per_frame = if whole { lines } else { lines_per_frame(line_bytes) };
     while first_line < lines {
         let count = per_frame.min(lines - first_line);
@@ -168,7 +166,7 @@ fn cut(
         let mut matrices = std::mem::take(&mut vacant);
         matrices.push(part);
         let bytes = if lent { header.bytes() } else { part.body_bytes() };
-        let piece = Piece { which, rect: lines_of(rect, &part), bytes: here(bytes), lent };
+        let piece = BodyPiece { which, rect: lines_of(rect, &part), bytes: here(bytes), lent };
         let jobs = if last { std::mem::take(&mut jobs) } else { Vec::new() };
         out.push_back(Outgoing { head: StoreHead { matrices, jobs }, piece: Some(piece) });
         first_line += count;

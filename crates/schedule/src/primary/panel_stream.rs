@@ -2,23 +2,16 @@
 //! possible.
 //!
 //! Order: blocks of a work item in their order; of all work items, the first whose next block may begin. A
-//! block is sent step
-//! by step, panels of A and B in turn, so that the first job can start after two panels and every further panel
-//! starts
-//! about as many jobs as there are panels on the other side; or column by column, with the panels of A first;
-//! or column by column
-//! in its last steps only.
+//! block is sent step by step, panels of A and B in turn, so that the first job can start after two panels
+//! and every further panel starts about as many jobs as there are panels on the other side; or column by
+//! column, with the panels of A first; or column by column in its last steps only.
 //!
-//! Invariants: the jobs of a panel travel in the frame with its last lines. A panel is begun only
-//! when the credit covers all that it contains. The next block is begun only when the last panel of the
-//! previous one was
-//! sent, so that the older block can always finish. A block that continues a sum is begun only when that sum is
-//! in C. A block
-//! whose sums may have to wait is begun only if the primary has buffers for them, counted from the oldest
-//! active block
-//! (`Prediction::primary_memory_bytes`). Ids are names in one session: they only count up. Thieves get only
-//! work
-//! of which nothing was sent (`trim`).
+//! Invariants: the jobs of a panel travel in the frame with its last lines. A panel is begun only when the
+//! credit covers all that it contains. The next block is begun only when the last panel of the previous one
+//! was sent, so that the older block can always finish. A block that continues a sum is begun only when that
+//! sum is in C. A block whose sums may have to wait is begun only if the primary has buffers for them,
+//! counted from the oldest active block (`Prediction::primary_memory_bytes`). Ids are names in one session:
+//! they only count up. Thieves get only work of which nothing was sent (`trim`).
 
 mod block_progress;
 mod remaining;
@@ -27,20 +20,19 @@ mod unfinished;
 use self::block_progress::{BlockProgress, Numbering, panel_ids};
 use super::cell::{BlockIds, Ids, Panel, PanelContext, block_ids};
 use super::events::{PeerInfo, Referred};
-use super::outgoing::{Delivery, Operands, Outgoing, Stored, rest_of};
+use super::outgoing::{BodyMatrix, Delivery, Operands, Outgoing, rest_of};
 use super::rate_estimator::RateEstimator;
 use super::relay::{PanelCopy, PanelDirectory, PanelKey, PanelRole};
 use super::sums::PartialSums;
-use super::work::{Work, WorkItem};
+use super::work::{BlockWork, WorkItem};
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Rect, Span};
 use bramble_plan::{Block, Plan, Recipe, Sums};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// At this link rate, bytes per second, tiles return almost at once. Over a slower link the tiles of a finished
-/// cell should leave while
-/// the next cell is multiplied, so cells are processed one after another.
+/// At this link rate, bytes per second, tiles return almost at once. Over a slower link the tiles of a
+/// finished cell should leave while the next cell is multiplied, so cells are processed one after another.
 const AT_ONCE_BYTES_PER_S: f64 = 1e9;
 
 /// What all streams of a product share.
@@ -79,14 +71,14 @@ pub(super) struct PanelStream {
     /// Messages of the panel that was begun.
     ready: VecDeque<Outgoing>,
     /// Matrices that other workers pass on, with the number of their block, until that block is back.
-    relayed: BTreeMap<u32, (u64, Stored)>,
+    relayed: BTreeMap<u32, (u64, BodyMatrix)>,
     /// Matrices that other workers failed to pass on. Their credit is already spent.
     rest: VecDeque<Outgoing>,
 }
 
 /// A block that is at the worker.
 pub(super) struct ActiveBlock {
-    pub(super) work: Work,
+    pub(super) work: BlockWork,
     /// Number of blocks that were begun before it.
     number: u64,
     ids: BlockIds,
@@ -201,10 +193,11 @@ impl PanelStream {
 
     /// Splits off the part of another worker's block that fits this worker's memory; the rest becomes a work
     /// item.
-    fn fitted(&mut self, context: &StreamContext<'_>, item: usize, work: Work) -> Work {
+    fn fitted(&mut self, context: &StreamContext<'_>, item: usize, work: BlockWork) -> BlockWork {
         let (plan, room_bytes) = (context.plan, self.room_bytes);
-        let fits =
-            |work: &Work| plan.block_bytes(&work.block, &context.recipes[work.block.region]) <= room_bytes;
+        let fits = |work: &BlockWork| {
+            plan.block_bytes(&work.block, &context.recipes[work.block.region]) <= room_bytes
+        };
         if fits(&work) {
             return work;
         }
@@ -234,16 +227,15 @@ impl PanelStream {
 
     /// Whether the worker may hold the next block of that item beside its active ones.
     fn has_room_for(&self, item: &WorkItem) -> bool {
-        // Work that was taken over may begin while the last own block finishes, beyond the number that the plan
-        // foresaw.
+        // Work that was taken over may begin while the last own block finishes, beyond the number that the
+        // plan foresaw.
         let planned = matches!(item, WorkItem::Blocks { member, .. } if *member == self.member);
         self.active.len() < if planned { self.at_once } else { self.at_once.saturating_add(1) }
     }
 
     /// Returned sums are buffered until those of older blocks have arrived, so a worker that is late with an
-    /// old block
-    /// must not begin ever more new ones.
-    fn has_room_for_sums(&self, context: &StreamContext<'_>, work: &Work) -> bool {
+    /// old block must not begin ever more new ones.
+    fn has_room_for_sums(&self, context: &StreamContext<'_>, work: &BlockWork) -> bool {
         let merges =
             context.plan.sums == Sums::Merged && !work.continues_sum && !context.plan.is_whole(&work.block);
         let ahead = self.active.first().map_or(0, |oldest| self.begun - oldest.number);
@@ -398,8 +390,8 @@ impl PanelStream {
         self.active.retain(|out| out.tiles_left > 0);
     }
 
-    /// The sender of a relayed matrix delivers only its first `lines` lines. False if no worker was to pass on
-    /// a matrix with that id.
+    /// The sender of a relayed matrix delivers only its first `lines` lines. False if no worker was to pass
+    /// on a matrix with that id.
     pub(super) fn missing(&mut self, id: u32, lines: u32) -> bool {
         let Some((_, mut stored)) = self.relayed.remove(&id) else { return false };
         let is_short = lines < stored.header.lines;
@@ -420,7 +412,7 @@ fn is_generated(operands: &Operands, panel: Panel) -> bool {
 }
 
 /// Whether C holds exactly the steps before a block that continues a sum.
-fn is_reached(context: &StreamContext<'_>, work: &Work) -> bool {
+fn is_reached(context: &StreamContext<'_>, work: &BlockWork) -> bool {
     if !work.continues_sum {
         return true;
     }

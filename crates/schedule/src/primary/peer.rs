@@ -105,8 +105,7 @@ impl Peer {
     }
 
     /// The nonce of a heartbeat, if one end has not heard from the other for a while and none was sent just
-    /// before. A worker that
-    /// computes for long without new messages must hear that its primary is alive.
+    /// before. A worker that computes for long without new messages must hear that its primary is alive.
     pub(super) fn ping(&mut self, now: Duration) -> Option<u64> {
         let is_quiet = self.silence(now) > PING_AFTER || now.saturating_sub(self.last_said) > PING_AFTER;
         if !is_quiet || now.saturating_sub(self.last_ping) < PING_AFTER {
@@ -120,7 +119,7 @@ impl Peer {
 
     /// The link accepted bytes, so the peer or the network is still reading.
     pub(super) fn sent(&mut self, bytes: usize, now: Duration) {
-        assert!(bytes <= self.in_link_bytes, "a link sent more than it was given");
+        assert!(bytes <= self.in_link_bytes, "a link reported more bytes sent than it was given");
         self.in_link_bytes -= bytes;
         self.stream.speed.link_took(to_u64(bytes), self.in_link_bytes > 0, now);
         self.heard(now);
@@ -130,7 +129,7 @@ impl Peer {
         self.last_credit = now;
         let credit = self.credit_left.checked_add(bytes).filter(|c| *c <= self.info.credit_bytes);
         self.credit_left =
-            credit.ok_or_else(|| ProtocolError::new("it gave more credit than it ever had"))?;
+            credit.ok_or_else(|| ProtocolError::new("it returned more credit than it had granted"))?;
         self.stream.speed.credit(bytes, now);
         Ok(())
     }
@@ -165,7 +164,7 @@ impl Peer {
         head: &ResultHead,
     ) -> Result<Owed, ProtocolError> {
         if !self.state.is_connected() {
-            return Err(ProtocolError::new("its part in the product is over"));
+            return Err(ProtocolError::new("it sent a result after its part in the product was over"));
         }
         let found = self.tiles.get(&head.c).zip(self.stream.find(head.c));
         let Some((state, (out, at))) = found else {
@@ -174,7 +173,7 @@ impl Peer {
         if !state.was_asked_for {
             // The shell may still have to send data of this tile, which it would read from where the result
             // lands.
-            let what = format!("it returned tile {} before it was given all that it needs for it", head.c);
+            let what = format!("it returned tile {} before it was sent all operands of it", head.c);
             return Err(ProtocolError::new(what));
         }
         let work = &out.work;
@@ -229,9 +228,8 @@ impl Peer {
     }
 
     /// Whether the worker is stalled because it retains operands for slower members: the next panel waits for
-    /// credit, no
-    /// credit has come back for a while, and retained panels are at least half of its memory. Restarts the wait
-    /// if so.
+    /// credit, no credit has come back for a while, and retained panels are at least half of its memory.
+    /// Restarts the wait if so.
     pub(super) fn is_held_up(&mut self, kept_bytes: u64, now: Duration) -> bool {
         let waits = self.stream.waits_for_credit() && now.saturating_sub(self.last_credit) > HELD_UP_AFTER;
         let is_held_up = waits && kept_bytes >= self.stream.speed.bytes_out() / 2;
@@ -260,7 +258,10 @@ impl Peer {
         if self.stream.missing(missing.id, missing.lines) {
             return Ok(());
         }
-        let what = format!("it misses matrix {}, which nobody was to pass on to it", missing.id);
+        let what = format!(
+            "it reports matrix {} as missing, but no worker was to relay that matrix to it",
+            missing.id
+        );
         Err(ProtocolError::new(what))
     }
 
@@ -284,7 +285,7 @@ impl Peer {
     }
 
     pub(super) fn validate(&self) {
-        assert!(self.state != PeerState::Gone || self.stream.is_empty(), "who is gone has work");
+        assert!(self.state != PeerState::Gone || self.stream.is_empty(), "a lost peer has work");
         assert!(self.credit_left <= self.info.credit_bytes);
         for (tile, state) in &self.tiles {
             let rows = state.rows;

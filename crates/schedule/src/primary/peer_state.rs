@@ -1,26 +1,22 @@
 //! States of a peer, and reassignment of the work of lost workers.
 //!
-//! Place in the flow: a link ends, or the primary asks the shell to end it (`Action::Disconnect`). The shell
-//! drops partial receives and
-//! reports `Lost`. The peer's panel stream returns its unfinished work (`PanelStream::abandon`), other peers
-//! get it as work items, and stealing may move
-//! these like any others.
+//! Place in the flow: a link ends, or the primary asks the shell to end it (`PrimaryAction::Disconnect`). The
+//! shell drops partial receives and reports `Lost`. The peer's panel stream returns its unfinished work
+//! (`PanelStream::abandon`), other peers get it as work items, and stealing may move these like any others.
 //!
 //! Invariants: a peer is one session; its number is never reused and its tile ids are its own. No event of a
-//! peer counts after `Lost`,
-//! so a late result cannot be added twice. Returned tiles stay. After each event, every work item belongs to a
-//! connected peer.
+//! peer counts after `Lost`, so a late result cannot be added twice. Returned tiles stay. After each event,
+//! every work item belongs to a connected peer.
 //!
-//! A worker that connects again is a new peer: it has no share in the plan, and gets work by stealing, like an
-//! idle peer.
+//! A worker that connects again is a new peer: it has no share in the plan, and gets work by stealing, like
+//! an idle peer.
 //!
 //! Deliberately absent: detecting the loss. Threads of the primary's own process are never lost: memory that
-//! was leased to them cannot be
-//! revoked.
+//! was leased to them cannot be revoked.
 
 use super::peer::Peer;
 use super::work::WorkItem;
-use super::{Action, Event, PeerInfo, Primary, send_orders};
+use super::{PeerInfo, Primary, PrimaryAction, PrimaryEvent, send_orders};
 use bramble_matrix::number::{nearest_f64, to_u64};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -91,41 +87,41 @@ impl Primary {
     }
 
     /// Whether an event comes from a peer whose messages no longer count.
-    pub(super) fn is_stale(&self, event: &Event) -> bool {
+    pub(super) fn is_stale(&self, event: &PrimaryEvent) -> bool {
         let state = |peer: &usize| self.peers[*peer].state;
         match event {
-            Event::Start
-            | Event::Stop
-            | Event::Tick
-            | Event::Joined(_)
-            | Event::Wrong { .. }
-            | Event::SpotChecked(_)
-            | Event::Accepted => false,
-            Event::Lost { peer, .. } => state(peer) == PeerState::Gone,
-            Event::Sent { peer, .. }
-            | Event::Credit { peer, .. }
-            | Event::Landed { peer, .. }
-            | Event::Alive { peer }
-            | Event::Flow { peer, .. }
-            | Event::Missing { peer, .. }
-            | Event::Parted { peer, .. } => !state(peer).is_connected(),
+            PrimaryEvent::Start
+            | PrimaryEvent::Stop
+            | PrimaryEvent::Tick
+            | PrimaryEvent::Joined(_)
+            | PrimaryEvent::Wrong { .. }
+            | PrimaryEvent::SpotChecked(_)
+            | PrimaryEvent::Accepted => false,
+            PrimaryEvent::Lost { peer, .. } => state(peer) == PeerState::Gone,
+            PrimaryEvent::Sent { peer, .. }
+            | PrimaryEvent::Credit { peer, .. }
+            | PrimaryEvent::Landed { peer, .. }
+            | PrimaryEvent::Alive { peer }
+            | PrimaryEvent::Flow { peer, .. }
+            | PrimaryEvent::Missing { peer, .. }
+            | PrimaryEvent::Parted { peer, .. } => !state(peer).is_connected(),
         }
     }
 
-    /// Asks the shell to close the link of a peer that broke the protocol, is silent or must not go on. Without
-    /// recovery this fails the product.
-    pub(super) fn disconnect(&mut self, peer: usize, why: &str, actions: &mut Vec<Action>) {
+    /// Asks the shell to close the link of a peer that broke the protocol, is silent or must not go on.
+    /// Without recovery this fails the product.
+    pub(super) fn disconnect(&mut self, peer: usize, why: &str, actions: &mut Vec<PrimaryAction>) {
         if !self.recovers || self.peers[peer].info.shares_memory {
             return self.fail(peer, why, actions);
         }
         self.peers[peer].state = PeerState::Disconnecting;
-        actions.push(Action::Disconnect { peer, why: why.to_owned() });
+        actions.push(PrimaryAction::Disconnect { peer, why: why.to_owned() });
     }
 
-    /// Gives a number to a worker that joins after the product is over, because its shell will use one. It gets
-    /// no work.
-    pub(super) fn register_late(&mut self, event: Event) {
-        if let Event::Joined(info) = event {
+    /// Gives a number to a worker that joins after the product is over, because its shell will use one. It
+    /// gets no work.
+    pub(super) fn register_late(&mut self, event: PrimaryEvent) {
+        if let PrimaryEvent::Joined(info) = event {
             let peer = self.register(info);
             self.peers[peer].state = PeerState::Gone;
         }
@@ -142,7 +138,7 @@ impl Primary {
     }
 
     /// A worker has joined. It is idle, so it is the first thief.
-    pub(super) fn join(&mut self, info: PeerInfo, now: Duration, actions: &mut Vec<Action>) {
+    pub(super) fn join(&mut self, info: PeerInfo, now: Duration, actions: &mut Vec<PrimaryAction>) {
         let peer = self.register(info);
         let peer = &mut self.peers[peer];
         peer.heard(now);
@@ -152,7 +148,7 @@ impl Primary {
     }
 
     /// A peer is lost: other peers take over its unfinished work.
-    pub(super) fn lose(&mut self, peer: usize, why: String, now: Duration, actions: &mut Vec<Action>) {
+    pub(super) fn lose(&mut self, peer: usize, why: String, now: Duration, actions: &mut Vec<PrimaryAction>) {
         if self.tiles_left == 0 {
             // All tiles are complete, so the loss does not matter.
             return drop(self.peers[peer].abandon(&self.plan));
@@ -163,7 +159,7 @@ impl Primary {
         let unowned = self.peers[peer].abandon(&self.plan);
         let neighbours =
             self.directory.remove_member(peer).into_iter().filter(|o| self.peers[*o].state.is_connected());
-        actions.extend(neighbours.map(|other| Action::Parted { peer: other, other: peer }));
+        actions.extend(neighbours.map(|other| PrimaryAction::Parted { peer: other, other: peer }));
         send_orders(&mut self.directory, &mut self.peers, self.next_peer, actions);
         let (too_slow, is_wrong) = (self.peers[peer].flow.is_too_slow(), self.peers[peer].seen.is_wrong);
         self.losses.push(Lost { peer, why, at: now, items: 0, part: 0.0, too_slow, is_wrong });
@@ -178,7 +174,7 @@ impl Primary {
             }
             Err(why) => {
                 self.over = true;
-                return actions.push(Action::Fail(why));
+                return actions.push(PrimaryAction::Fail(why));
             }
         }
         self.stealing.next_balance = now;
@@ -186,8 +182,7 @@ impl Primary {
     }
 
     /// Divides unowned work among the peers. Returns the number of work items and their fraction of the whole
-    /// product, or an error if no peer
-    /// has room for them.
+    /// product, or an error if no peer has room for them.
     pub(super) fn reassign(
         &mut self,
         from: usize,
@@ -224,9 +219,9 @@ impl Primary {
         Ok(reassigned)
     }
 
-    /// The peer that would finish `part` first, among active peers with memory for a cell of it, or else among
-    /// the reserve. Items whose
-    /// sums wait for each other stay with the peer that has the items before (`before`).
+    /// The peer that would finish `part` first, among active peers with memory for a cell of it, or else
+    /// among the reserve. Items whose sums wait for each other stay with the peer that has the items before
+    /// (`before`).
     fn new_owner(&mut self, part: &WorkItem, before: Option<usize>) -> Result<usize, String> {
         let need = part.least_bytes(&self.plan, &self.recipes);
         let has_room = |peer: &Peer| peer.state.accepts_work() && peer.info.credit_bytes >= need;
@@ -258,13 +253,13 @@ impl Primary {
         };
         if self.losses.is_empty() {
             return Err(format!(
-                "no machine has the {need} bytes of memory that what is left of the product takes"
+                "no machine has the {need} bytes of memory that the rest of the product needs"
             ));
         }
         Err(match self.peers.iter().any(|peer| peer.state.accepts_work()) {
             true => format!(
-                "worker {name} was lost ({why}), and no machine that is left has the {need} bytes of memory that its work \
-                 takes"
+                "worker {name} was lost ({why}), and no remaining machine has the {need} bytes of memory that its work \
+                 needs"
             ),
             false => format!("every machine was lost, worker {name} as the last: {why}"),
         })

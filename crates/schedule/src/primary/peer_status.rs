@@ -1,5 +1,5 @@
-//! Status of a peer, for logs and tests: what it may be sent, what it was given, what delays its next message.
-//! No decision depends on it.
+//! Status of a peer, for logs and tests: what it may be sent, what it was given, what delays its next
+//! message. No decision depends on it.
 
 /// What the next message to a peer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

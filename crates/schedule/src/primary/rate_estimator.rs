@@ -1,14 +1,11 @@
-//! Estimates a peer's speed: the work whose operands came back as credit, over the time in which
-//! the peer had work; and the rate of its link: the bytes that it accepted, over the time in which it had bytes
-//! to send.
+//! Estimates a peer's speed: the work whose operands came back as credit, over the time in which the peer had
+//! work; and the rate of its link: the bytes that it accepted, over the time in which it had bytes to send.
 //!
-//! Place in the flow: the panel stream reports what it begins, the peer what comes back; stealing asks how long
-//! the rest
-//! will take.
+//! Place in the flow: the panel stream reports what it begins, the peer what comes back; stealing asks how
+//! long the rest will take.
 //!
-//! Invariants: operands are assumed to be used up in the order in which they were sent; credit for a tile's own
-//! memory is no
-//! progress. The size is bounded by the peer's credit.
+//! Invariants: operands are assumed to be used up in the order in which they were sent; credit for a tile's
+//! own memory is no progress. The size is bounded by the peer's credit.
 //!
 //! Units: work is elements of C times depth; rates are per second.
 
@@ -189,8 +186,7 @@ impl RateEstimator {
     }
 
     /// Work per second now. The planned rate fades as more is observed. While nothing comes back, the rate is
-    /// at most what it would
-    /// be if one and a half steps had been done since.
+    /// at most what it would be if one and a half steps had been done since.
     pub(super) fn rate(&self) -> f64 {
         let silent_s = self.busy_s - self.before.0;
         if !self.is_there || silent_s <= 0.0 || self.planned <= 0.0 {
@@ -205,9 +201,8 @@ impl RateEstimator {
         self.link.busy_s > LINK_BOUND * self.seen.as_secs_f64()
     }
 
-    /// Bytes per second of the link, if known. Descriptions of generated operands and panels of a few rows are
-    /// too small to
-    /// measure a link.
+    /// Bytes per second of the link, if known. Descriptions of generated operands and panels of a few rows
+    /// are too small to measure a link.
     pub(super) fn link_rate(&self) -> Option<f64> {
         let is_told = self.link.busy_s > 0.0 && self.link.bytes >= FRAME_BYTES * self.link.frames;
         is_told.then(|| nearest_f64(self.link.bytes) / self.link.busy_s)
@@ -223,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_as_fast_as_what_comes_back_and_idle_time_does_not_count() {
+    fn the_rate_follows_returned_work_and_idle_time_does_not_count() {
         let mut pace = RateEstimator::new(100.0, 10.0);
         for _ in 0..3 {
             pace.begun(64, 0.0, at(5));

@@ -1,23 +1,21 @@
 //! Recomputing wrong tiles on workers that did not compute them.
 //!
 //! Place in the flow: the shell inspects C when all tiles are complete. It asks which peers made the wrong
-//! tiles (`makers`), and
-//! reports them (`Event::Wrong`). The plan's work for these tiles is reassigned like that of lost workers
-//! (`peer_state`); when it is
-//! complete, `Finished` comes again. The shell compares old and new tiles and so finds the faulty worker.
+//! tiles (`makers`), and reports them (`PrimaryEvent::Wrong`). The plan's work for these tiles is reassigned
+//! like that of lost workers (`peer_state`); when it is complete, `Finished` comes again. The shell compares
+//! old and new tiles and so finds the faulty worker.
 //!
-//! Invariants: a peer that may have made a wrong tile gets no more work in this product. The kernel calls for a
-//! tile are the plan's, so a
-//! right tile that is recomputed has the same bits, if all workers use the same kernel. Nothing is relayed at
-//! this stage: every
-//! peer has finished its own share, and reassigned work is sent to each peer directly.
+//! Invariants: a peer that may have made a wrong tile gets no more work in this product. The kernel calls for
+//! a tile are the plan's, so a right tile that is recomputed has the same bits, if all workers use the same
+//! kernel. Nothing is relayed at this stage: every peer has finished its own share, and reassigned work is
+//! sent to each peer directly.
 //!
 //! Deliberately absent: the inspection, and judging the workers.
 
 use super::peer_state::PeerState;
 use super::resume::EARLIER_RUN;
-use super::work::Work;
-use super::{Action, Primary};
+use super::work::BlockWork;
+use super::{Primary, PrimaryAction};
 use bramble_matrix::Span;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -113,7 +111,7 @@ impl Primary {
         tiles: &[(usize, u64)],
         makers: &[usize],
         now: Duration,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<PrimaryAction>,
     ) {
         assert!(self.tiles_left == 0 && self.is_inspected, "tiles are looked at when all are there");
         let tiles: BTreeSet<(usize, u64)> = tiles.iter().copied().collect();
@@ -127,7 +125,7 @@ impl Primary {
         self.tiles_left = bramble_matrix::number::to_u64(tiles.len());
         if let Err(why) = self.reassign(RECOMPUTED, left) {
             self.over = true;
-            return actions.push(Action::Fail(why));
+            return actions.push(PrimaryAction::Fail(why));
         }
         self.stealing.next_balance = now;
         self.serve(now, actions);
@@ -135,7 +133,7 @@ impl Primary {
 }
 
 /// Records that a peer did this work, for the tiles in `found`.
-fn made(found: &mut BTreeMap<ResultPlace, Vec<(Span, usize)>>, work: &Work, by: usize) {
+fn made(found: &mut BTreeMap<ResultPlace, Vec<(Span, usize)>>, work: &BlockWork, by: usize) {
     let (region, cells) = (work.block.region, work.block.cells);
     for i in cells.rows.iter() {
         let row = (region, i, cells.cols.start, 0)..(region, i, cells.cols.end, 0);

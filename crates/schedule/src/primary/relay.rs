@@ -1,24 +1,20 @@
-//! Directory of the panels that several members need: such a panel leaves the primary once and then passes from
-//! member to member.
+//! Directory of the panels that several members need: such a panel leaves the primary once and then passes
+//! from member to member.
 //!
 //! Place in the flow: the panel stream asks for a member's role before it prepares a panel (`role`), and
-//! records the copy once it has begun to send it
-//! (`record_copy`). The directory answers with orders to members that hold panels. Members pass a panel along a
-//! chain: the member
-//! that received it last holds it for the next one.
+//! records the copy once it has begun to send it (`record_copy`). The directory answers with orders to
+//! members that hold panels. Members pass a panel along a chain: the member that received it last holds it
+//! for the next one.
 //!
 //! Two members share a panel when wave (number of the block among the member's blocks), region, order, side,
-//! step, and row or column of cells are equal.
-//! Members process the blocks of a wave in the same order, so they need shared panels in the same order. Work
-//! that was
-//! reassigned from a member (`reassigned`) needs no panel there.
+//! step, and row or column of cells are equal. Members process the blocks of a wave in the same order, so
+//! they need shared panels in the same order. Work that was reassigned from a member (`reassigned`) needs no
+//! panel there.
 //!
-//! Invariants: a receiver has been told to reserve memory before a sender gets its order. A retained matrix is
-//! kept alive by one
-//! use, which exactly one order ends. No member waits for ever for a neighbour: a member that is stalled
-//! because it retains panels for
-//! slower members drops the oldest of them (`release_oldest_step`), and the primary sends those panels again
-//! when they are needed.
+//! Invariants: a receiver has been told to reserve memory before a sender gets its order. A retained matrix
+//! is kept alive by one use, which exactly one order ends. No member waits for ever for a neighbour: a member
+//! that is stalled because it retains panels for slower members drops the oldest of them
+//! (`release_oldest_step`), and the primary sends those panels again when they are needed.
 //!
 //! Deliberately absent: the matrices themselves, and whether they have arrived.
 
@@ -224,8 +220,7 @@ impl PanelDirectory {
     }
 
     /// Whether a block is still entirely the member's own. A block that lost cells is out of step with the
-    /// wave, so members retain no panels of it
-    /// for each other.
+    /// wave, so members retain no panels of it for each other.
     pub(super) fn is_own(&self, member: usize, wave: u64) -> bool {
         self.relays(member) && !self.reassigned_work[member].iter().any(|work| work.waves.contains(wave))
     }
@@ -267,8 +262,8 @@ impl PanelDirectory {
     fn kept_by(&self, member: usize) -> impl Iterator<Item = &PanelKey> {
         let mine =
             self.kept.range((member, PanelKey::LEAST)..).take_while(move |(holder, _)| *holder == member);
-        // With column or corner order, most panels stay at the member anyway, and such blocks lose no cells to
-        // other workers.
+        // With column or corner order, most panels stay at the member anyway, and such blocks lose no cells
+        // to other workers.
         mine.map(|(_, key)| key).filter(|key| !key.by_columns)
     }
 
@@ -309,13 +304,16 @@ impl PanelDirectory {
     pub(super) fn validate(&self) {
         assert!(self.orders.is_empty(), "orders were left behind");
         for (key, shared) in &self.panels {
-            assert!(!shared.waiting.is_empty() && shared.matrices > 0, "{key:?} is needed by nobody");
+            assert!(
+                !shared.waiting.is_empty() && shared.matrices > 0,
+                "{key:?} is retained, but no member needs it"
+            );
             if let Some((holder, _)) = shared.holder {
                 assert!(self.kept.contains(&(holder, *key)), "{key:?} is kept by {holder}");
             }
         }
         let held = self.panels.values().filter(|s| s.holder.is_some()).count();
-        assert_eq!(held, self.kept.len(), "whoever keeps a panel is known once");
+        assert_eq!(held, self.kept.len(), "each holder is indexed once");
     }
 }
 
@@ -330,7 +328,7 @@ mod tests {
 
     const SHARERS: [usize; 3] = [0, 1, 2];
 
-    fn nobody() -> impl Iterator<Item = usize> {
+    fn none() -> impl Iterator<Item = usize> {
         std::iter::empty()
     }
 
@@ -357,21 +355,21 @@ mod tests {
             (PanelRole::first(2), SHARERS.into_iter().filter(|m| *m != 1)),
             copy(10, 2),
         );
-        assert_eq!(directory.role(0, &panel, nobody()), PanelRole::later(Some(1), 1));
-        directory.record_copy(0, panel, (PanelRole::later(Some(1), 1), nobody()), copy(20, 2));
+        assert_eq!(directory.role(0, &panel, none()), PanelRole::later(Some(1), 1));
+        directory.record_copy(0, panel, (PanelRole::later(Some(1), 1), none()), copy(20, 2));
         let orders = directory.take_orders();
         let passed = |id, to, id_there| Forward { id, to, id_there };
         assert_eq!(orders[&1], [passed(10, 0, 20), passed(11, 0, 21)]);
-        assert_eq!(directory.role(2, &panel, nobody()), PanelRole::later(Some(0), 0));
-        directory.record_copy(2, panel, (PanelRole::later(Some(0), 0), nobody()), copy(30, 2));
+        assert_eq!(directory.role(2, &panel, none()), PanelRole::later(Some(0), 0));
+        directory.record_copy(2, panel, (PanelRole::later(Some(0), 0), none()), copy(30, 2));
         assert_eq!(directory.take_orders()[&0], [passed(20, 2, 30), passed(21, 2, 31)]);
         directory.validate();
         assert!(directory.panels.is_empty());
-        assert_eq!(directory.role(2, &panel, nobody()), PanelRole::ALONE);
+        assert_eq!(directory.role(2, &panel, none()), PanelRole::ALONE);
     }
 
     #[test]
-    fn who_cannot_reach_the_holder_is_served_by_the_primary_and_holds_it_next() {
+    fn a_member_without_a_link_to_the_holder_is_served_by_the_primary_and_holds_the_panel_next() {
         let mut directory = directory(3);
         assert!(directory.remove_link(0, 1) && !directory.remove_link(1, 0));
         let panel = key(0, 0);
@@ -381,16 +379,16 @@ mod tests {
             (PanelRole::first(2), SHARERS.into_iter().filter(|m| *m != 0)),
             copy(5, 1),
         );
-        assert_eq!(directory.role(1, &panel, nobody()), PanelRole::later(None, 1));
-        directory.record_copy(1, panel, (PanelRole::later(None, 1), nobody()), copy(6, 1));
+        assert_eq!(directory.role(1, &panel, none()), PanelRole::later(None, 1));
+        directory.record_copy(1, panel, (PanelRole::later(None, 1), none()), copy(6, 1));
         assert_eq!(directory.take_orders()[&0], [Forward { id: 5, to: Forward::NOBODY, id_there: 0 }]);
-        assert_eq!(directory.role(2, &panel, nobody()), PanelRole::later(Some(1), 0));
-        directory.record_copy(2, panel, (PanelRole::later(Some(1), 0), nobody()), copy(7, 1));
+        assert_eq!(directory.role(2, &panel, none()), PanelRole::later(Some(1), 0));
+        directory.record_copy(2, panel, (PanelRole::later(Some(1), 0), none()), copy(7, 1));
         assert!(directory.panels.is_empty() && directory.kept.is_empty());
     }
 
     #[test]
-    fn what_others_have_taken_from_a_member_is_not_kept_for_it() {
+    fn panels_of_stolen_work_are_not_retained_for_the_victim() {
         let mut directory = directory(3);
         directory.record_copy(0, key(0, 0), (PanelRole::first(2), SHARERS.into_iter().skip(1)), copy(1, 1));
         directory.record_copy(0, key(1, 0), (PanelRole::first(1), [2].into_iter()), copy(2, 1));
@@ -398,7 +396,7 @@ mod tests {
         let kept = Rect::new(Span::new(1, 2), Span::new(0, 3));
         directory.reassigned(2, ReassignedWork { waves: Span::new(0, 1), from: 0, kept });
         assert_eq!(directory.take_orders()[&0], [Forward { id: 2, to: Forward::NOBODY, id_there: 0 }]);
-        assert_eq!(directory.role(2, &key(1, 1), nobody()), PanelRole::later(Some(0), 0));
+        assert_eq!(directory.role(2, &key(1, 1), none()), PanelRole::later(Some(0), 0));
         // Panels of later steps are not retained for it at all.
         assert_eq!(directory.role(0, &key(2, 0), SHARERS.into_iter().skip(1)), PanelRole::first(1));
         directory.reassigned(1, ReassignedWork::whole(Span::new(0, 1)));
@@ -410,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_who_is_gone_and_nothing_is_kept_for_it() {
+    fn panels_do_not_wait_for_a_lost_member_and_none_is_retained_for_it() {
         let mut directory = directory(3);
         let by_columns = PanelKey { by_columns: true, ..key(5, 0) };
         directory.record_copy(0, key(0, 0), (PanelRole::first(2), SHARERS.into_iter().skip(1)), copy(1, 1));
@@ -425,16 +423,16 @@ mod tests {
         directory.validate();
         assert!(!directory.is_own(0, 7) && directory.is_own(1, 7));
         assert!(!directory.remove_link(1, 0) && !directory.remove_link(0, 1), "they know already");
-        assert_eq!(directory.role(1, &key(0, 0), nobody()), PanelRole::later(None, 1));
-        assert_eq!(directory.role(1, &by_columns, nobody()), PanelRole::later(None, 0));
-        assert_eq!(directory.role(1, &key(0, 2), nobody()), PanelRole::later(Some(2), 0));
+        assert_eq!(directory.role(1, &key(0, 0), none()), PanelRole::later(None, 1));
+        assert_eq!(directory.role(1, &by_columns, none()), PanelRole::later(None, 0));
+        assert_eq!(directory.role(1, &key(0, 2), none()), PanelRole::later(Some(2), 0));
         // Panels recorded later are not retained for the lost member, even if the caller still lists it as a
         // sharer.
         assert_eq!(directory.role(1, &key(9, 9), [0, 2].into_iter()), PanelRole::first(1));
     }
 
     #[test]
-    fn who_keeps_too_much_for_others_is_relieved_of_the_oldest_step() {
+    fn a_member_that_retains_too_much_releases_its_oldest_step() {
         let mut directory = directory(2);
         for step in 0..3 {
             for index in 0..2 {
@@ -450,9 +448,9 @@ mod tests {
         let given_up: Vec<u32> = directory.take_orders()[&0].iter().map(|f| f.id).collect();
         assert_eq!(given_up, [0, 1]);
         directory.validate();
-        assert_eq!(directory.role(1, &key(0, 1), nobody()), PanelRole::later(None, 0));
-        directory.record_copy(1, key(0, 1), (PanelRole::later(None, 0), nobody()), copy(9, 1));
-        assert_eq!(directory.role(1, &key(1, 0), nobody()), PanelRole::later(Some(0), 0));
+        assert_eq!(directory.role(1, &key(0, 1), none()), PanelRole::later(None, 0));
+        directory.record_copy(1, key(0, 1), (PanelRole::later(None, 0), none()), copy(9, 1));
+        assert_eq!(directory.role(1, &key(1, 0), none()), PanelRole::later(Some(0), 0));
         assert!(directory.take_orders().is_empty());
     }
 }

@@ -1,20 +1,18 @@
 //! Resuming a product after an earlier run ended: the same plan without the complete tiles, with today's
 //! workers.
 //!
-//! Place in the flow: replaces `Primary::new` if a journal says which tiles are complete. The rest of the plan
-//! is reassigned
-//! like the work of lost workers (`peer_state`).
+//! Place in the flow: replaces `Primary::new` if a journal says which tiles are complete. The rest of the
+//! plan is reassigned like the work of lost workers (`peer_state`).
 //!
-//! Invariants: no peer is a member of the plan, so peers have only work that is reassigned to them. A complete
-//! tile is not
-//! computed again; every other tile uses the steps of the plan, so it gets the bits of the earlier run.
-//! Panels are not relayed.
+//! Invariants: no peer is a member of the plan, so peers have only work that is reassigned to them. A
+//! complete tile is not computed again; every other tile uses the steps of the plan, so it gets the bits of
+//! the earlier run. Panels are not relayed.
 //!
 //! Deliberately absent: contents of C in incomplete tiles. Their sums begin anew.
 
 use super::panel_stream::tile_number;
 use super::recompute::RECOMPUTED;
-use super::work::{Work, WorkItem};
+use super::work::{BlockWork, WorkItem};
 use super::{Operands, PeerInfo, Primary};
 use bramble_matrix::Span;
 use bramble_plan::{Plan, Share};
@@ -131,9 +129,8 @@ fn there(plan: &Plan, share: &Share, blocks: std::ops::Range<u64>, is_there: IsT
     if all { There::All } else { There::Nothing }
 }
 
-/// Work items for the incomplete part of a unit with `across` blocks side by side and `deep` along k: for each
-/// rectangle of
-/// cells, its parts of k in order.
+/// Work items for the incomplete part of a unit with `across` blocks side by side and `deep` along k: for
+/// each rectangle of cells, its parts of k in order.
 fn parts(
     plan: &Plan,
     member: usize,
@@ -149,7 +146,7 @@ fn parts(
             work.map_or_else(Vec::new, |work| unfinished(plan, &work, is_there))
         };
         // The same tiles are complete at every depth, so these lists differ only in their steps.
-        let by_depth: Vec<Vec<Work>> = (0..deep).map(left).collect();
+        let by_depth: Vec<Vec<BlockWork>> = (0..deep).map(left).collect();
         let count = by_depth.iter().map(Vec::len).max().unwrap_or(0);
         for at in 0..count {
             items.extend(by_depth.iter().filter_map(|works| works.get(at)).cloned().map(WorkItem::Part));
@@ -158,7 +155,7 @@ fn parts(
     items
 }
 
-fn unfinished(plan: &Plan, work: &Work, is_there: IsThere<'_>) -> Vec<Work> {
+fn unfinished(plan: &Plan, work: &BlockWork, is_there: IsThere<'_>) -> Vec<BlockWork> {
     let block = work.block;
     let region = &plan.regions[block.region];
     work.unfinished(plan, |at| is_there(block.region, tile_number(region, &block, at).0))

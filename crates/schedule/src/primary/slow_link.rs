@@ -1,27 +1,24 @@
 //! Disconnects a worker whose link is so slow that recomputing its work elsewhere is faster than waiting.
 //!
-//! Place in the flow: the shell reports how many bytes a link has carried (`Event::Flow`); each tick compares
-//! the counters with those
-//! of a few seconds ago. Stealing already moves work that was not sent; this file is about panels that wait in
-//! the link and tiles that have to come back. A
-//! disconnected worker is handled like a lost one (`peer_state`).
+//! Place in the flow: the shell reports how many bytes a link has carried (`PrimaryEvent::Flow`); each tick
+//! compares the counters with those of a few seconds ago. Stealing already moves work that was not sent; this
+//! file is about panels that wait in the link and tiles that have to come back. A disconnected worker is
+//! handled like a lost one (`peer_state`).
 //!
 //! Invariants: only a link that moves data is judged, and only if it alone delays the product. That is: the
-//! data that waited in the link when a window
-//! began has not all left when the window ends; or everything was sent, the worker has had twice the time for
-//! its work, no more work gets done, and its
-//! results arrive without a pause. Silent machines and slow processors are left to the heartbeat and to
-//! stealing.
-//! The link must be slower than its measured or earlier rate, and twice in a row too slow beyond doubt. Another
-//! worker must have memory
-//! for the work. One worker is disconnected at a time; then all others are judged anew. Links that share memory
-//! are not judged.
+//! data that waited in the link when a window began has not all left when the window ends; or everything was
+//! sent, the worker has had twice the time for its work, no more work gets done, and its results arrive
+//! without a pause. Silent machines and slow processors are left to the heartbeat and to stealing. The link
+//! must be slower than its measured or earlier rate, and twice in a row too slow beyond doubt. Another worker
+//! must have memory for the work. One worker is disconnected at a time; then all others are judged anew.
+//! Links that share memory are not judged.
 //!
-//! Deliberately absent: links between workers. A machine with a bad network has a bad link to the primary, too.
+//! Deliberately absent: links between workers. A machine with a bad network has a bad link to the primary,
+//! too.
 
 use super::peer::Peer;
 use super::peer_state::PeerState;
-use super::{Action, Primary};
+use super::{Primary, PrimaryAction};
 use bramble_matrix::number::{nearest_f64, to_u64};
 use std::time::Duration;
 
@@ -134,8 +131,8 @@ impl Peer {
     }
 
     /// Seconds until the waiting data has moved, at the rate of the window that ends now. `None` if the link
-    /// does not delay the product, if nothing moves,
-    /// or if it carries its part of the primary's card, which `sharing` workers share.
+    /// does not delay the product, if nothing moves, or if it carries its part of the primary's card, which
+    /// `sharing` workers share.
     fn waits_s(&self, now: WindowStart, owed_bytes: f64, sharing: f64) -> Option<f64> {
         let before = self.flow.start;
         let seconds = now.at.saturating_sub(before.at).as_secs_f64();
@@ -160,7 +157,7 @@ impl Peer {
 
 impl Primary {
     /// Disconnects the worker whose link is too slow, if there is one.
-    pub(super) fn disconnect_slow_link(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    pub(super) fn disconnect_slow_link(&mut self, now: Duration, actions: &mut Vec<PrimaryAction>) {
         if !self.recovers || self.stealing.is_off || self.stops || self.over || self.tiles_left == 0 {
             return;
         }
@@ -174,8 +171,8 @@ impl Primary {
                 continue;
             }
             let (peer, start) = (&self.peers[at], self.peers[at].start(now));
-            // With Strassen's method, computing continues for long after the operands of a cell are used up, so
-            // a slow return proves nothing.
+            // With Strassen's method, computing continues for long after the operands of a cell are used up,
+            // so a slow return proves nothing.
             let is_plain = self.plan.strategy.levels == 0;
             let owed_bytes = if is_plain { peer.stream.owed_bytes(&self.plan) } else { 0.0 };
             let waits_s = peer.waits_s(start, owed_bytes, sharing);
@@ -188,8 +185,8 @@ impl Primary {
             flow.strikes = if too_slow.is_some() { flow.strikes + 1 } else { 0 };
             if let Some((waits_s, recompute_s)) = too_slow.filter(|_| flow.strikes >= STRIKES) {
                 let why = format!(
-                    "its link has become too slow: what waits there would take {waits_s:.0} s, and others make it again in \
-                     {recompute_s:.1} s"
+                    "its link has become too slow: its data would arrive in {waits_s:.0} s, and other machines recompute \
+                     the work in {recompute_s:.1} s"
                 );
                 flow.is_too_slow = true;
                 self.disconnect(at, &why, actions);
@@ -199,8 +196,8 @@ impl Primary {
         }
     }
 
-    /// Seconds in which the other peers would finish their own work and the unfinished work of this one. `None`
-    /// if none has the memory.
+    /// Seconds in which the other peers would finish their own work and the unfinished work of this one.
+    /// `None` if none has the memory.
     pub(super) fn recompute_s(&self, at: usize) -> Option<f64> {
         let left = self.peers[at].stream.unfinished(&self.plan);
         let others =

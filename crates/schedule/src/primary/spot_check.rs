@@ -2,37 +2,33 @@
 //! get work until the end.
 //!
 //! Place in the flow: when a worker has computed all steps of a tile, the primary may ask for a check
-//! (`Action::SpotCheck`) before the tile
-//! counts as complete. A thread of the shell checks it and reports the result (`Event::SpotChecked`). An
-//! excluded worker
-//! is handled like a lost one (`peer_state`). Its earlier results stay in C: the final inspection checks all of
-//! C, and other workers recompute
-//! the tiles that it finds wrong (`recompute`).
+//! (`PrimaryAction::SpotCheck`) before the tile counts as complete. A thread of the shell checks it and
+//! reports the result (`PrimaryEvent::SpotChecked`). An excluded worker is handled like a lost one
+//! (`peer_state`). Its earlier results stay in C: the final inspection checks all of C, and other workers
+//! recompute the tiles that it finds wrong (`recompute`).
 //!
-//! Invariants: one check at a time. The first tile of each worker is checked, and every tile of a worker with a
-//! wrong one;
-//! beyond that, checks take a small part of one thread's time, and workers with the fewest checks come first. A
-//! worker is excluded
-//! only after two wrong tiles, if another worker had more right tiles than wrong ones (otherwise the operands
-//! or the primary's
-//! machine are the likelier cause), and if another worker has memory for its work. Threads of this process are
-//! not checked: they cannot be excluded.
+//! Invariants: one check at a time. The first tile of each worker is checked, and every tile of a worker with
+//! a wrong one; beyond that, checks take a small part of one thread's time, and workers with the fewest
+//! checks come first. A worker is excluded only after two wrong tiles, if another worker had more right tiles
+//! than wrong ones (otherwise the operands or the primary's machine are the likelier cause), and if another
+//! worker has memory for its work. Threads of this process are not checked: they cannot be excluded.
 //!
-//! Deliberately absent: the check itself; tiles whose steps several workers computed, or that Strassen's method
-//! mixes.
+//! Deliberately absent: the check itself; tiles whose steps several workers computed, or that Strassen's
+//! method mixes.
 
 use super::peer::Owed;
 use super::peer_state::PeerState;
-use super::{Action, Primary};
+use super::{Primary, PrimaryAction};
 use bramble_matrix::Span;
 use std::time::Duration;
 
 /// Number of wrong tiles before a worker is excluded.
 const WRONG_MIN: u32 = 2;
-/// After a check, the next one waits this many times as long as the check took, except for workers that may be
-/// excluded.
+/// After a check, the next one waits this many times as long as the check took, except for workers that may
+/// be excluded.
 const PAUSE: u32 = 50;
-/// Minimum time between two searches for the makers of a tile's sums, each of which takes a pass over the plan.
+/// Minimum time between two searches for the makers of a tile's sums, each of which takes a pass over the
+/// plan.
 const MAKER_EVERY: Duration = Duration::from_millis(50);
 
 /// State of the spot checks.
@@ -66,9 +62,15 @@ impl Primary {
         self
     }
 
-    /// A tile is complete with the sum that peer `at` just sent. Asks for a check if that peer computed all of
-    /// it and a check is due.
-    pub(super) fn spot_check(&mut self, at: usize, owed: &Owed, now: Duration, actions: &mut Vec<Action>) {
+    /// A tile is complete with the sum that peer `at` just sent. Asks for a check if that peer computed all
+    /// of it and a check is due.
+    pub(super) fn spot_check(
+        &mut self,
+        at: usize,
+        owed: &Owed,
+        now: Duration,
+        actions: &mut Vec<PrimaryAction>,
+    ) {
         let peer = &self.peers[at];
         let may_be = self.spot_checks.rows_min.is_some_and(|rows| owed.rect.rows.len() >= rows)
             && self.spot_checks.under_way.is_none()
@@ -99,11 +101,16 @@ impl Primary {
             }
         }
         self.spot_checks.under_way = Some((at, now));
-        actions.push(Action::SpotCheck(owed.rect));
+        actions.push(PrimaryAction::SpotCheck(owed.rect));
     }
 
     /// Takes the result of a check; `None` if the check gave no answer.
-    pub(super) fn spot_checked(&mut self, is_wrong: Option<bool>, now: Duration, actions: &mut Vec<Action>) {
+    pub(super) fn spot_checked(
+        &mut self,
+        is_wrong: Option<bool>,
+        now: Duration,
+        actions: &mut Vec<PrimaryAction>,
+    ) {
         let Some((at, since)) = self.spot_checks.under_way.take() else { return };
         self.spot_checks.next = now + now.saturating_sub(since) * PAUSE;
         let seen = &mut self.peers[at].seen;
@@ -118,7 +125,7 @@ impl Primary {
         for at in 0..self.peers.len() {
             if self.is_wrong(at) {
                 self.peers[at].seen.is_wrong = true;
-                let why = format!("{} of its results were looked at and wrong", self.peers[at].seen.wrong);
+                let why = format!("{} of its results were spot-checked and wrong", self.peers[at].seen.wrong);
                 self.disconnect(at, &why, actions);
             }
         }

@@ -2,20 +2,15 @@
 //! thief).
 //!
 //! Place in the flow: runs after each event that reports progress, and at ticks. It estimates when each peer
-//! will finish at its
-//! observed speed (`rate_estimator`), and moves work from the last to the first: whole blocks that no peer has
-//! begun; some cells of such a
-//! block; or cells of the block that is being sent, from a step on (`PanelStream::trim`), whose sum the thief
-//! continues.
+//! will finish at its observed speed (`rate_estimator`), and moves work from the last to the first: whole
+//! blocks that no peer has begun; some cells of such a block; or cells of the block that is being sent, from
+//! a step on (`PanelStream::trim`), whose sum the thief continues.
 //!
 //! Invariants: only work that was not begun moves, so each (tile, step) keeps exactly one owner. The kernel
-//! calls for a tile do not depend on
-//! the worker, so C has the bits of the plan. A stolen piece fits the thief's memory.
-//! Decisions are a function of the events and their times. Moves are damped: the search runs about a hundred
-//! times
-//! per product at most, the victim must finish last beyond doubt, each move must gain a minimum share of the
-//! total time after its costs, and a
-//! thief with enough work gets nothing.
+//! calls for a tile do not depend on the worker, so C has the bits of the plan. A stolen piece fits the
+//! thief's memory. Decisions are a function of the events and their times. Moves are damped: the search runs
+//! about a hundred times per product at most, the victim must finish last beyond doubt, each move must gain a
+//! minimum share of the total time after its costs, and a thief with enough work gets nothing.
 //!
 //! Deliberately absent: taking back work that was sent. The panels in a peer's window (about two steps) are
 //! processed there.
@@ -26,7 +21,7 @@ use super::recompute::RECOMPUTED;
 use super::relay::ReassignedWork;
 use super::steal_candidate::{Steal, StealCandidate, StealRequest};
 use super::work::WorkItem;
-use super::{Action, Primary, send_orders};
+use super::{Primary, PrimaryAction, send_orders};
 use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Rect, Span};
 use bramble_plan::Plan;
@@ -42,9 +37,8 @@ const DOUBT: f64 = 0.05;
 const GAIN: f64 = 0.01;
 /// Interval between two searches for moves, as a fraction of the total time.
 const LOOK: f64 = 0.01;
-/// A thief that has work for this fraction of the total time, plus twice the time that the stolen piece has to
-/// wait, gets nothing yet: a
-/// later decision knows more and can use smaller pieces.
+/// A thief that has work for this fraction of the total time, plus twice the time that the stolen piece has
+/// to wait, gets nothing yet: a later decision knows more and can use smaller pieces.
 const AHEAD: f64 = 0.15;
 /// Maximum work items of a peer.
 const WORK_ITEMS_MAX: usize = 64;
@@ -53,7 +47,7 @@ const TRIES_MAX: usize = 8;
 
 /// Work that moved from one peer to another, by stealing or because its owner was lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moved {
+pub struct MovedWork {
     /// The peer that had the work.
     pub from: usize,
     /// The peer that did the work.
@@ -117,7 +111,7 @@ impl FinishEstimate {
 
 impl Primary {
     /// Moves work from the peers that finish last to those that finish first, where that pays.
-    pub(super) fn balance(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    pub(super) fn balance(&mut self, now: Duration, actions: &mut Vec<PrimaryAction>) {
         let is_idle = self.stealing.is_off || self.over || self.tiles_left == 0 || self.peers.len() < 2;
         if is_idle || now < self.stealing.next_balance {
             return;
@@ -225,8 +219,8 @@ impl Primary {
     }
 
     /// Removes the stolen work from the victim's stream. Returns it, and the part of the victim's own share
-    /// that this is. A block that loses
-    /// cells no longer counts as the member's own, so other members need not wait for it.
+    /// that this is. A block that loses cells no longer counts as the member's own, so other members need not
+    /// wait for it.
     fn take_from(&mut self, from: usize, take: Steal) -> (WorkItem, Option<ReassignedWork>) {
         let victim = &mut self.peers[from].stream;
         let own = |member: usize, numbers: Span| (member == from).then(|| ReassignedWork::whole(numbers));
@@ -284,12 +278,12 @@ impl Primary {
         self.stealing.moves.len()
     }
 
-    /// Moved work, summed for each pair of peers.
-    pub fn moved(&self) -> Vec<Moved> {
+    /// MovedWork work, summed for each pair of peers.
+    pub fn moved(&self) -> Vec<MovedWork> {
         let all = self.all_work();
-        let mut pairs: BTreeMap<(usize, usize), Moved> = BTreeMap::new();
+        let mut pairs: BTreeMap<(usize, usize), MovedWork> = BTreeMap::new();
         for (from, to, item) in self.stealing.moves.iter().filter(|moved| moved.0 < RECOMPUTED) {
-            let none = Moved { from: *from, to: *to, times: 0, tile_steps: 0, part: 0.0 };
+            let none = MovedWork { from: *from, to: *to, times: 0, tile_steps: 0, part: 0.0 };
             let moved = pairs.entry((*from, *to)).or_insert(none);
             moved.times += 1;
             for work in item.works(&self.plan) {
@@ -302,8 +296,7 @@ impl Primary {
 }
 
 /// The time at which all peers would finish if all stealable work could be divided freely. A peer whose fixed
-/// work alone takes longer gives
-/// away the rest and is left aside.
+/// work alone takes longer gives away the rest and is left aside.
 fn level(estimates: &[FinishEstimate]) -> f64 {
     let mut open: Vec<&FinishEstimate> = estimates.iter().filter(|s| s.rate > 0.0).collect();
     let mut spare = 0.0;

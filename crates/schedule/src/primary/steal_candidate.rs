@@ -1,16 +1,16 @@
 //! Steal candidates: which blocks of a victim, or which cells of one, come closest to the amount that a thief
 //! should get.
 //!
-//! Place in the flow: stealing (`steal`) chooses victim, thief and amount; this file searches the
-//! victim's stream for work of that amount and computes what moving it costs.
+//! Place in the flow: stealing (`steal`) chooses victim, thief and amount; this file searches the victim's
+//! stream for work of that amount and computes what moving it costs.
 //!
-//! Invariants: a candidate was not begun, fits the thief's memory, and keeps blocks together that must move as
-//! a unit.
+//! Invariants: a candidate was not begun, fits the thief's memory, and keeps blocks together that must move
+//! as a unit.
 //!
 //! Deliberately absent: time, and whether a move pays.
 
 use super::panel_stream::PanelStream;
-use super::work::{Work, WorkItem};
+use super::work::{BlockWork, WorkItem};
 use bramble_matrix::number::nearest_f64;
 use bramble_matrix::{Rect, Span};
 use bramble_plan::{Plan, Recipe};
@@ -109,7 +109,7 @@ impl StealRequest<'_> {
     }
 
     /// Some cells of a block that was not begun.
-    fn of_block(&self, work: &Work, item: usize) -> Option<StealCandidate> {
+    fn of_block(&self, work: &BlockWork, item: usize) -> Option<StealCandidate> {
         let cells = work.block.cells;
         let parts = parts(cells).filter(|(kept, _)| !kept.rows.is_empty());
         let pieces = parts.map(|(kept, taken)| (work.piece(taken, work.block.steps.start), kept));
@@ -140,8 +140,8 @@ impl StealRequest<'_> {
     }
 
     /// The fitting piece closest to the wanted amount; of equals, the one with the smaller panels.
-    fn nearest(&self, pieces: impl Iterator<Item = (Work, Rect)>) -> Option<(Work, Rect)> {
-        let mut best: Option<(f64, f64, (Work, Rect))> = None;
+    fn nearest(&self, pieces: impl Iterator<Item = (BlockWork, Rect)>) -> Option<(BlockWork, Rect)> {
+        let mut best: Option<(f64, f64, (BlockWork, Rect))> = None;
         for (piece, kept) in pieces.filter(|(piece, _)| self.fits(piece)) {
             let off = (piece.amount(self.plan) - self.wanted).abs();
             let panels = self.panel_bytes(&piece);
@@ -152,12 +152,12 @@ impl StealRequest<'_> {
         best.map(|b| b.2)
     }
 
-    fn fits(&self, work: &Work) -> bool {
+    fn fits(&self, work: &BlockWork) -> bool {
         self.plan.block_bytes(&work.block, &self.recipes[work.block.region]) <= self.credit
     }
 
     /// Bytes of the panels that are sent for a piece.
-    fn panel_bytes(&self, piece: &Work) -> f64 {
+    fn panel_bytes(&self, piece: &BlockWork) -> f64 {
         let (problem, block) = (&self.plan.problem, &piece.block);
         let region = &self.plan.regions[block.region];
         let side = |travels: bool, length: u64| if travels { nearest_f64(length * region.q()) } else { 0.0 };
@@ -167,7 +167,7 @@ impl StealRequest<'_> {
     }
 
     /// Bytes of the tiles of some cells.
-    fn elements(&self, cells: Rect, piece: &Work) -> f64 {
+    fn elements(&self, cells: Rect, piece: &BlockWork) -> f64 {
         let region = &self.plan.regions[piece.block.region];
         nearest_f64(region.elements(cells) * self.plan.problem.element_bytes())
     }

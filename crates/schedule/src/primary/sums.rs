@@ -4,10 +4,8 @@
 //! begun.
 //!
 //! Invariants: every (tile, step) is added once, in the order of the steps: a sum of steps a..b is added only
-//! when C contains
-//! exactly the steps 0..a. Tiles that come back with all their steps never appear here, so the size is bounded
-//! by the
-//! tiles under way.
+//! when C contains exactly the steps 0..a. Tiles that come back with all their steps never appear here, so
+//! the size is bounded by the tiles under way.
 
 use bramble_matrix::Span;
 use std::collections::BTreeMap;

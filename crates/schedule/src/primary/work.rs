@@ -1,14 +1,12 @@
-//! Work of a peer: work items (runs of blocks, or parts of a block), and blocks in progress that may have lost
-//! cells to thieves.
+//! Work of a peer: work items (runs of blocks, or parts of a block), and blocks in progress that may have
+//! lost cells to thieves.
 //!
 //! Place in the flow: the panel stream takes blocks from its work items; stealing (`steal`) moves work items
-//! between streams and takes cells
-//! from the block that is being sent.
+//! between streams and takes cells from the block that is being sent.
 //!
 //! Invariants: work items are disjoint in (tile, step). A truncation takes cells from a step on that was not
-//! sent, and each one
-//! keeps a part of what the earlier ones kept. So every tile of a block has one contiguous span of steps,
-//! beginning at the block's first.
+//! sent, and each one keeps a part of what the earlier ones kept. So every tile of a block has one contiguous
+//! span of steps, beginning at the block's first.
 
 use super::steal_candidate::parts;
 use bramble_matrix::number::nearest_f64;
@@ -17,13 +15,12 @@ use bramble_plan::{Block, Order, Plan, Recipe};
 
 /// A block, or a part of one, as a worker computes it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Work {
+pub(super) struct BlockWork {
     pub(super) block: Block,
     /// Whether it continues the sum of earlier steps, which is in C.
     pub(super) continues_sum: bool,
     /// Whether its sums wait for those of other blocks of the same worker. The primary can buffer only a few
-    /// such sums, so
-    /// these blocks move to another worker all together or not at all.
+    /// such sums, so these blocks move to another worker all together or not at all.
     pub(super) moves_as_unit: bool,
     /// Bit set of the tiles of its only cell that are complete in C. The recipe computes all tiles of a cell;
     /// results for these are dropped.
@@ -42,7 +39,7 @@ struct Truncation {
     kept: Rect,
 }
 
-impl Work {
+impl BlockWork {
     /// Block `number` of a member of the plan.
     fn planned(plan: &Plan, member: usize, number: u64) -> Option<Self> {
         let (share, index) = plan.members[member].share_of(number)?;
@@ -76,8 +73,8 @@ impl Work {
         Self { block, committed_tiles, attempt, truncations: Vec::new(), ..*self }.by_steps()
     }
 
-    /// The same work in the order of steps, which needs the least memory and can be divided. The bits stay the
-    /// same.
+    /// The same work in the order of steps, which needs the least memory and can be divided. The bits stay
+    /// the same.
     pub(super) fn by_steps(self) -> Self {
         Self { block: Block { order: Order::Steps, ..self.block }, ..self }
     }
@@ -156,24 +153,24 @@ pub(super) enum WorkItem {
         numbers: Span,
     },
     /// A single block or a part of one.
-    Part(Work),
+    Part(BlockWork),
 }
 
 impl WorkItem {
     /// Its first block.
-    pub(super) fn first(&self, plan: &Plan) -> Option<Work> {
+    pub(super) fn first(&self, plan: &Plan) -> Option<BlockWork> {
         match self {
             Self::Blocks { numbers, .. } if numbers.is_empty() => None,
-            Self::Blocks { member, numbers } => Work::planned(plan, *member, numbers.start),
+            Self::Blocks { member, numbers } => BlockWork::planned(plan, *member, numbers.start),
             Self::Part(work) => Some(work.clone()),
         }
     }
 
     /// Its last block.
-    pub(super) fn last(&self, plan: &Plan) -> Option<Work> {
+    pub(super) fn last(&self, plan: &Plan) -> Option<BlockWork> {
         match self {
             Self::Blocks { numbers, .. } if numbers.is_empty() => None,
-            Self::Blocks { member, numbers } => Work::planned(plan, *member, numbers.end - 1),
+            Self::Blocks { member, numbers } => BlockWork::planned(plan, *member, numbers.end - 1),
             Self::Part(work) => Some(work.clone()),
         }
     }
@@ -190,8 +187,7 @@ impl WorkItem {
     }
 
     /// The last blocks that can only move together: (number of the first of them, their work). `None` if some
-    /// of them
-    /// were begun.
+    /// of them were begun.
     pub(super) fn last_unit(&self, plan: &Plan) -> Option<(u64, f64)> {
         let Self::Blocks { member, numbers } = self else { return None };
         let work = self.last(plan)?;
@@ -302,10 +298,10 @@ impl WorkItem {
     }
 
     /// All its blocks.
-    pub(super) fn works<'a>(&'a self, plan: &'a Plan) -> Box<dyn Iterator<Item = Work> + 'a> {
+    pub(super) fn works<'a>(&'a self, plan: &'a Plan) -> Box<dyn Iterator<Item = BlockWork> + 'a> {
         match self {
             Self::Blocks { member, numbers } => {
-                Box::new(numbers.iter().filter_map(|number| Work::planned(plan, *member, number)))
+                Box::new(numbers.iter().filter_map(|number| BlockWork::planned(plan, *member, number)))
             }
             Self::Part(work) => Box::new(std::iter::once(work.clone())),
         }
@@ -344,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lot_is_cut_into_parts_that_are_all_of_it_and_keep_together_what_has_to_stay_so() {
+    fn a_work_item_splits_into_parts_that_cover_it_and_keep_units_whole() {
         let (mut parts, mut members) = (0, 0);
         for (base, levels) in [(Base::Naive, 0), (Base::Square(2), 0), (Base::Row(2), 1), (Base::Reuse, 0)] {
             let plan = plan(base, levels);
@@ -378,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_divided_where_it_comes_nearest_to_what_is_wanted() {
+    fn a_block_is_split_as_close_as_possible_to_the_wanted_amount() {
         let plan = plan(Base::Reuse, 0);
         let item = WorkItem::Blocks { member: plan.members.len() - 1, numbers: Span::new(0, 1) };
         let work = item.first(&plan).unwrap();
@@ -390,14 +386,14 @@ mod tests {
         assert!((sum - work.amount(&plan)).abs() < 1e-6);
         assert!((first.amount(&plan) / sum - 1.0 / 3.0).abs() < 0.2, "{first:?}");
         assert_eq!((first.block.order, rest.block.order), (Order::Steps, Order::Steps));
-        let cell = Work { block: Block { cells: rect(1, 1), ..work.block }, ..work };
+        let cell = BlockWork { block: Block { cells: rect(1, 1), ..work.block }, ..work };
         assert_eq!(WorkItem::Part(cell.clone()).split_off(&plan, 0.0), (WorkItem::Part(cell), None));
     }
 
     #[test]
     fn a_tile_has_the_steps_before_the_cut_that_took_it() {
         let block = Block { region: 0, cells: rect(4, 6), steps: Span::new(3, 20), order: Order::Steps };
-        let mut work = Work {
+        let mut work = BlockWork {
             block,
             continues_sum: false,
             moves_as_unit: false,

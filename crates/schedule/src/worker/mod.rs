@@ -2,19 +2,14 @@
 //! may run, what is sent back.
 //!
 //! Place in the flow: the worker's shell calls `handle` with each event (a store message was announced or has
-//! landed, a thread or the
-//! link has finished something) and carries out the actions.
+//! landed, a thread or the link has finished something) and carries out the actions.
 //!
 //! Invariants: stored bytes never exceed the grant. A job runs when both operands are complete, the initial
-//! elements of its
-//! target are present, and every earlier job of that target is done. The jobs of a target (a tile, or an
-//! operand that
-//! jobs make) run one at a time, in increasing order of step. An operand is freed by the last of the uses that
-//! it was announced
-//! with. The size of this state is bounded by the grant: every matrix is charged at least `MATRIX_BYTES_MIN`,
-//! and every
-//! job `USE_BYTES` at each of its operands. Jobs that wait for each other for ever cost nothing but their own
-//! session's grant.
+//! elements of its target are present, and every earlier job of that target is done. The jobs of a target (a
+//! tile, or an operand that jobs make) run one at a time, in increasing order of step. An operand is freed by
+//! the last of the uses that it was announced with. The size of this state is bounded by the grant: every
+//! matrix is charged at least `MATRIX_BYTES_MIN`, and every job `USE_BYTES` at each of its operands. Jobs
+//! that wait for each other for ever cost nothing but their own session's grant.
 //!
 //! Deliberately absent: plans (a worker sees jobs only), the memory itself, and time, except in `Silence`,
 //! which is independent of the rest.
@@ -29,19 +24,21 @@ pub use self::priority::{Priority, PriorityQueue};
 pub use self::silence::Silence;
 use self::stored::Stored;
 use crate::ProtocolError;
-use crate::message::{Forward, Job, MatrixHeader, Missing, Operation, PieceHead, Source, StoreHead, Then};
+use crate::message::{
+    Forward, Job, MatrixHeader, MatrixSource, Missing, Operation, PieceHead, StoreHead, Then,
+};
 use bramble_matrix::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Something that the shell has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum WorkerAction {
     /// Provide memory for this matrix before its body lands.
     Reserve(MatrixHeader),
     /// Generate the elements of this matrix, then report `Filled`.
     Fill(u32),
-    /// Run a job, then report `Finished`.
-    Start(Run),
+    /// RunnableJob a job, then report `Finished`.
+    Start(RunnableJob),
     /// Send the tile back, then report `Returned`.
     Return {
         /// Id of the tile.
@@ -65,7 +62,7 @@ pub enum Action {
 
 /// Something that happened at the worker.
 #[derive(Clone, Copy, Debug)]
-pub enum Event<'a> {
+pub enum WorkerEvent<'a> {
     /// The head of a store message has arrived: its matrices need memory.
     Announced(&'a StoreHead),
     /// The body of an announced store message has landed.
@@ -88,10 +85,11 @@ pub enum Event<'a> {
 
 /// A job that may run now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct RunnableJob {
     /// The job.
     pub job: Job,
-    /// Whether the target's elements count: false for the first job of a vacant matrix, which overwrites them.
+    /// Whether the target's elements count: false for the first job of a vacant matrix, which overwrites
+    /// them.
     pub reads_tile: bool,
     /// Whether the target holds the old C, to be scaled by β.
     pub scales_tile: bool,
@@ -128,22 +126,22 @@ impl Worker {
     }
 
     /// Handles one event and returns the actions. An error means that the primary broke the protocol.
-    pub fn handle(&mut self, event: Event<'_>) -> Result<Vec<Action>, ProtocolError> {
+    pub fn handle(&mut self, event: WorkerEvent<'_>) -> Result<Vec<WorkerAction>, ProtocolError> {
         match event {
-            Event::Announced(store) => self.reserve(store),
-            Event::Landed(store) => self.landed(store),
-            Event::Filled(id) => Ok(self.filled(id)),
-            Event::Finished(job) => Ok(self.finished(job)),
-            Event::Returned(tile) => Ok(self.returned(tile)),
-            Event::Relay(forwards) => self.relay(forwards),
-            Event::Passed(forward) => Ok(self.passed(forward)),
-            Event::Piece(piece) => Ok(self.piece(piece)),
-            Event::PeerLost(peer) => Ok(self.peer_lost(peer)),
+            WorkerEvent::Announced(store) => self.reserve(store),
+            WorkerEvent::Landed(store) => self.landed(store),
+            WorkerEvent::Filled(id) => Ok(self.filled(id)),
+            WorkerEvent::Finished(job) => Ok(self.finished(job)),
+            WorkerEvent::Returned(tile) => Ok(self.returned(tile)),
+            WorkerEvent::Relay(forwards) => self.relay(forwards),
+            WorkerEvent::Passed(forward) => Ok(self.passed(forward)),
+            WorkerEvent::Piece(piece) => Ok(self.piece(piece)),
+            WorkerEvent::PeerLost(peer) => Ok(self.peer_lost(peer)),
         }
     }
 
     /// Checks the head of a store message and charges the memory of its matrices.
-    fn reserve(&mut self, store: &StoreHead) -> Result<Vec<Action>, ProtocolError> {
+    fn reserve(&mut self, store: &StoreHead) -> Result<Vec<WorkerAction>, ProtocolError> {
         let mut actions = Vec::new();
         for header in &store.matrices {
             let known = self.matrices.get_mut(&header.id);
@@ -161,8 +159,8 @@ impl Worker {
             };
             self.held_bytes = held;
             self.held_bytes_max = self.held_bytes_max.max(held);
-            actions.push(Action::Reserve(*header));
-            if header.source == Source::Relayed && self.lost.contains(&header.first_line) {
+            actions.push(WorkerAction::Reserve(*header));
+            if header.source == MatrixSource::Relayed && self.lost.contains(&header.first_line) {
                 self.miss(header.id, &mut actions);
             }
         }
@@ -170,16 +168,16 @@ impl Worker {
     }
 
     /// The body of an announced store message has landed.
-    fn landed(&mut self, store: &StoreHead) -> Result<Vec<Action>, ProtocolError> {
+    fn landed(&mut self, store: &StoreHead) -> Result<Vec<WorkerAction>, ProtocolError> {
         let mut actions = Vec::new();
         for header in &store.matrices {
             let Some(matrix) = self.matrices.get_mut(&header.id) else { continue };
-            if header.source == Source::Relayed {
+            if header.source == MatrixSource::Relayed {
                 continue;
             }
             matrix.lines += header.lines;
-            if header.source == Source::Generated {
-                actions.push(Action::Fill(header.id));
+            if header.source == MatrixSource::Generated {
+                actions.push(WorkerAction::Fill(header.id));
             } else if matrix.is_target() {
                 self.try_start(header.id, &mut actions);
             } else {
@@ -194,19 +192,19 @@ impl Worker {
     }
 
     /// A generated operand has its elements.
-    fn filled(&mut self, id: u32) -> Vec<Action> {
+    fn filled(&mut self, id: u32) -> Vec<WorkerAction> {
         let mut actions = Vec::new();
         self.complete(id, &mut actions);
         actions
     }
 
     /// The running job of a target is done.
-    fn finished(&mut self, job: &Job) -> Vec<Action> {
+    fn finished(&mut self, job: &Job) -> Vec<WorkerAction> {
         let mut actions = Vec::new();
         let Some(target) = self.matrices.get_mut(&job.c) else { return actions };
         target.finish(job.then == Then::Return);
         if job.then == Then::Return {
-            actions.push(Action::Return {
+            actions.push(WorkerAction::Return {
                 tile: job.c,
                 epoch: target.epoch,
                 step_start: target.steps.map_or(job.step, |(first, _)| first),
@@ -225,7 +223,7 @@ impl Worker {
     }
 
     /// The tile was sent back; its memory is free.
-    fn returned(&mut self, tile: u32) -> Vec<Action> {
+    fn returned(&mut self, tile: u32) -> Vec<WorkerAction> {
         let mut actions = Vec::new();
         self.forget(tile, &mut actions);
         actions
@@ -254,13 +252,13 @@ impl Worker {
             return refuse("an operand of it is not stored here");
         };
         let Some(c) = self.matrices.get(&job.c) else {
-            return refuse("what it writes is not stored here");
+            return refuse("its target is not stored here");
         };
         if !c.is_tile() && !c.is_made() {
             return refuse("it writes an operand that no job makes");
         }
         if job.a == job.b || job.a == job.c || job.b == job.c {
-            return refuse("it uses one operand twice, or reads what it writes");
+            return refuse("it uses one operand twice, or reads its target");
         }
         if !fit(job.operation, &a.header, &b.header, &c.header) {
             return refuse("the shapes or types of its matrices do not fit");
@@ -275,7 +273,7 @@ impl Worker {
         }
         // A result names the first step after its sum.
         if job.step == u32::MAX {
-            return refuse("its step has none after it");
+            return refuse("its step is the greatest possible number");
         }
         if c.steps.is_some_and(|(_, last)| last >= job.step) {
             return refuse("its step is not after the one before");
@@ -287,19 +285,19 @@ impl Worker {
     }
 
     /// Starts the target's next job if nothing is missing.
-    fn try_start(&mut self, id: u32, actions: &mut Vec<Action>) {
+    fn try_start(&mut self, id: u32, actions: &mut Vec<WorkerAction>) {
         let Some(job) = self.matrices.get(&id).and_then(Stored::next) else { return };
         let whole = |id: &u32| self.matrices.get(id).is_some_and(Stored::is_whole);
         if whole(&job.a)
             && whole(&job.b)
             && let Some(target) = self.matrices.get_mut(&id)
         {
-            actions.extend(target.start().map(Action::Start));
+            actions.extend(target.start().map(WorkerAction::Start));
         }
     }
 
     /// An operand was generated, or made by jobs.
-    fn complete(&mut self, id: u32, actions: &mut Vec<Action>) {
+    fn complete(&mut self, id: u32, actions: &mut Vec<WorkerAction>) {
         if let Some(operand) = self.matrices.get_mut(&id) {
             operand.complete = true;
             self.wake(id, actions);
@@ -307,7 +305,7 @@ impl Worker {
     }
 
     /// If an operand is now complete, starts the jobs and relay orders that waited for it.
-    fn wake(&mut self, id: u32, actions: &mut Vec<Action>) {
+    fn wake(&mut self, id: u32, actions: &mut Vec<WorkerAction>) {
         let Some(operand) = self.matrices.get_mut(&id).filter(|m| m.is_whole()) else { return };
         let waiting = operand.take_waiting();
         for target in waiting.targets {
@@ -319,7 +317,7 @@ impl Worker {
     }
 
     /// One use of an operand is over; the last one frees it.
-    fn used(&mut self, id: u32, actions: &mut Vec<Action>) {
+    fn used(&mut self, id: u32, actions: &mut Vec<WorkerAction>) {
         let Some(operand) = self.matrices.get_mut(&id) else { return };
         operand.used += 1;
         if operand.used == operand.header.uses {
@@ -328,12 +326,12 @@ impl Worker {
     }
 
     /// A matrix is no longer needed.
-    fn forget(&mut self, id: u32, actions: &mut Vec<Action>) {
+    fn forget(&mut self, id: u32, actions: &mut Vec<WorkerAction>) {
         if let Some(gone) = self.matrices.remove(&id) {
             let bytes = gone.header.charged_bytes();
             self.held_bytes -= bytes;
-            actions.push(Action::Release(id));
-            actions.push(Action::Credit(bytes));
+            actions.push(WorkerAction::Release(id));
+            actions.push(WorkerAction::Credit(bytes));
         }
     }
 }
@@ -343,12 +341,12 @@ fn may_be(header: &MatrixHeader, known: Option<&Stored>) -> Result<(), ProtocolE
     let (id, source, is_tile) = (header.id, header.source, header.uses == 0);
     let by_rows = header.layout == Layout::RowMajor;
     let is_other = known.is_some_and(|known| known.is_tile() != is_tile);
-    let is_foreign = matches!(source, Source::Generated | Source::Relayed);
+    let is_foreign = matches!(source, MatrixSource::Generated | MatrixSource::Relayed);
     let what = if is_tile && (is_other || is_foreign || !by_rows) {
         format!("tile {id} is an operand, or generated, or relayed, or not by rows")
-    } else if !is_tile && (is_other || source == Source::Partial) {
+    } else if !is_tile && (is_other || source == MatrixSource::Partial) {
         format!("operand {id} is a tile, or the sum of one")
-    } else if source == Source::Vacant && !by_rows {
+    } else if source == MatrixSource::Vacant && !by_rows {
         format!("operand {id} is made by jobs, but not by rows")
     } else {
         return Ok(());

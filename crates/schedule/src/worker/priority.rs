@@ -1,7 +1,7 @@
 //! The order in which the threads of a worker take tasks.
 //!
-//! Place in the flow: the shell's pool and the simulator's machines queue the tasks of `Action::Start` and
-//! `Action::Fill` here.
+//! Place in the flow: the shell's pool and the simulator's machines queue the tasks of `WorkerAction::Start`
+//! and `WorkerAction::Fill` here.
 //!
 //! Invariant: the task with the least number is taken first; of equal numbers, the one that was queued first.
 //!
@@ -18,10 +18,9 @@ impl Priority {
     /// Priority of a job. The jobs of one target run one at a time in any case.
     ///
     /// An addition has the id of its result as priority. Sums of products have ids of their block, before all
-    /// its panels, so tiles leave
-    /// early and free the products' memory. Operand sums have ids among those of the panels, in the order in
-    /// which products
-    /// need them: each waits for the products of the sums before it, so that only few sums exist at a time.
+    /// its panels, so tiles leave early and free the products' memory. Operand sums have ids among those of
+    /// the panels, in the order in which products need them: each waits for the products of the sums before
+    /// it, so that only few sums exist at a time.
     pub fn of(job: &Job) -> Self {
         match job.operation {
             Operation::Multiply => Self(job.order()),

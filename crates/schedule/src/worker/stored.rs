@@ -1,20 +1,18 @@
 //! State of one matrix at a worker: as an operand that jobs read, and as a target that jobs write.
 //!
-//! Place in the flow: the entries of the worker's map. A tile is a target. A sent or generated operand
-//! is only read. An operand that jobs make is a target until its closing job is done, and may have waiting
+//! Place in the flow: the entries of the worker's map. A tile is a target. A sent or generated operand is
+//! only read. An operand that jobs make is a target until its closing job is done, and may have waiting
 //! readers meanwhile.
 //!
-//! Invariants: an operand is read only when it is complete; one job of a target runs at a time, in the order of
-//! the
-//! queue; a target that has ended takes no more jobs. An entry takes at most 96 bytes, which the minimum charge
-//! of a matrix
-//! covers.
+//! Invariants: an operand is read only when it is complete; one job of a target runs at a time, in the order
+//! of the queue; a target that has ended takes no more jobs. An entry takes at most 96 bytes, which the
+//! minimum charge of a matrix covers.
 //!
 //! Deliberately absent: anything that concerns two matrices at once.
 
-use super::Run;
+use super::RunnableJob;
 use crate::ProtocolError;
-use crate::message::{Forward, Job, MatrixHeader, Source};
+use crate::message::{Forward, Job, MatrixHeader, MatrixSource};
 use std::collections::VecDeque;
 
 /// A matrix that was announced and not freed.
@@ -69,7 +67,7 @@ impl Stored {
     /// A newly announced matrix; it has to begin at its first line.
     pub(super) fn new(header: &MatrixHeader) -> Result<Self, ProtocolError> {
         let cut = !comes_in_parts(header.source) && header.lines != header.lines_total().0;
-        if header.first_line != 0 && header.source != Source::Relayed || cut {
+        if header.first_line != 0 && header.source != MatrixSource::Relayed || cut {
             return Err(ProtocolError::new(format!("matrix {} does not start at its first line", header.id)));
         }
         Ok(Self {
@@ -106,7 +104,7 @@ impl Stored {
 
     /// Whether it is an operand that jobs make, or have made.
     pub(super) fn is_made(&self) -> bool {
-        !self.is_tile() && self.header.source == Source::Vacant
+        !self.is_tile() && self.header.source == MatrixSource::Vacant
     }
 
     /// Whether jobs may write it.
@@ -118,8 +116,10 @@ impl Stored {
     pub(super) fn is_whole(&self) -> bool {
         !self.is_tile()
             && match self.header.source {
-                Source::Generated | Source::Vacant => self.complete,
-                Source::Data | Source::Partial | Source::Relayed => self.lines == self.header.lines_total().0,
+                MatrixSource::Generated | MatrixSource::Vacant => self.complete,
+                MatrixSource::Data | MatrixSource::Partial | MatrixSource::Relayed => {
+                    self.lines == self.header.lines_total().0
+                }
             }
     }
 
@@ -140,7 +140,8 @@ impl Stored {
 
     /// From now on the primary sends the missing lines, instead of the relaying worker.
     pub(super) fn turn_to_the_primary(&mut self) {
-        self.header = MatrixHeader { source: Source::Data, first_line: 0, lines: self.lines, ..self.header };
+        self.header =
+            MatrixHeader { source: MatrixSource::Data, first_line: 0, lines: self.lines, ..self.header };
     }
 
     /// Number of waiting (jobs, orders).
@@ -150,7 +151,7 @@ impl Stored {
 
     /// The next job that writes it, unless the target itself is busy or incomplete.
     pub(super) fn next(&self) -> Option<&Job> {
-        let there = self.header.source == Source::Vacant || self.lines == self.header.lines_total().0;
+        let there = self.header.source == MatrixSource::Vacant || self.lines == self.header.lines_total().0;
         if self.doing != Doing::Waiting || !there {
             return None;
         }
@@ -158,14 +159,14 @@ impl Stored {
     }
 
     /// Starts the next job.
-    pub(super) fn start(&mut self) -> Option<Run> {
+    pub(super) fn start(&mut self) -> Option<RunnableJob> {
         let job = self.queue.pop_front()?;
         self.doing = Doing::Running;
         let first = !self.begun;
-        Some(Run {
+        Some(RunnableJob {
             job,
-            reads_tile: !first || self.header.source != Source::Vacant,
-            scales_tile: first && self.header.source == Source::Data,
+            reads_tile: !first || self.header.source != MatrixSource::Vacant,
+            scales_tile: first && self.header.source == MatrixSource::Data,
         })
     }
 
@@ -193,6 +194,6 @@ impl Stored {
 const _: () = assert!(size_of::<Stored>() <= 96);
 
 /// Whether a matrix may arrive in several frames.
-fn comes_in_parts(source: Source) -> bool {
-    matches!(source, Source::Data | Source::Partial)
+fn comes_in_parts(source: MatrixSource) -> bool {
+    matches!(source, MatrixSource::Data | MatrixSource::Partial)
 }

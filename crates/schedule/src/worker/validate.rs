@@ -7,7 +7,7 @@ impl Worker {
     /// Cross-checks all collections, for tests and the simulator after each event.
     pub fn validate(&self) {
         let charged: u64 = self.matrices.values().map(|m| m.header.charged_bytes()).sum();
-        assert_eq!(self.held_bytes, charged, "bytes held are the sum of what is stored");
+        assert_eq!(self.held_bytes, charged, "held bytes are the sum of the charges");
         assert!(self.held_bytes <= self.grant_bytes, "never more than the grant");
         let (mut queued, mut running) = (Vec::new(), 0);
         for matrix in self.matrices.values() {
@@ -34,7 +34,7 @@ impl Stored {
         let leaving = self.doing == Doing::Leaving;
         assert!(!leaving || self.ended && self.is_tile() && self.queue.is_empty());
         let written = self.doing == Doing::Running || !self.queue.is_empty();
-        assert!(!written || self.is_target() && !self.is_whole(), "what is whole is not written");
+        assert!(!written || self.is_target() && !self.is_whole(), "a complete matrix is not written");
     }
 
     /// Checks an operand that `queued` queued jobs name, while `running` jobs and `passing` relays, any of
@@ -47,7 +47,7 @@ impl Stored {
         let known = queued + orders;
         assert!(known <= left && left <= known + running + passing, "{left} readers, {known} of them known");
         let waiting = if self.is_whole() { 0 } else { left };
-        assert_eq!(jobs + orders, waiting, "who waits is remembered once, and not for longer");
-        assert!(self.is_whole() || known == left, "nobody reads what is not whole");
+        assert_eq!(jobs + orders, waiting, "each waiting user is remembered exactly once");
+        assert!(self.is_whole() || known == left, "an incomplete matrix has no running readers");
     }
 }

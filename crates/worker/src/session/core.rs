@@ -15,9 +15,10 @@ use bramble_link::{Arrived, ArrivedBody, Body, Frame, Meter, Section};
 use bramble_matrix::{Buffer, DType, Generator, Lent, Rect, Span};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{
-    Bye, Generated, Hello, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then, encode_number,
+    Bye, Generated, Hello, Kind, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then,
+    encode_number,
 };
-use bramble_schedule::worker::{Action, Event, Priority, Run, Worker};
+use bramble_schedule::worker::{Priority, RunnableJob, Worker, WorkerAction, WorkerEvent};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -27,7 +28,7 @@ use tokio::sync::mpsc;
 /// What a task gives back.
 pub(super) enum Done {
     /// With how long it was to take, where that was counted (`ready`).
-    Ran(Run, Tile, Option<Length>),
+    Ran(RunnableJob, Tile, Option<Length>),
     Filled(MatrixHeader, Buffer),
 }
 
@@ -108,7 +109,7 @@ impl Core {
     }
 
     /// One event through the state machine.
-    pub(super) fn decide(&mut self, event: Event<'_>) -> Result<Vec<Action>, ProtocolError> {
+    pub(super) fn decide(&mut self, event: WorkerEvent<'_>) -> Result<Vec<WorkerAction>, ProtocolError> {
         self.meter.within(Section::Scheduling, || self.state.handle(event))
     }
 
@@ -123,7 +124,7 @@ impl Core {
     /// Checks a store's head and takes memory for its matrices.
     pub(super) fn reserve(&mut self, store: &StoreHead) -> Result<(), WorkerError> {
         self.check(store)?;
-        let actions = self.decide(Event::Announced(store))?;
+        let actions = self.decide(WorkerEvent::Announced(store))?;
         self.act(actions)?;
         self.neighbours.announced.notify_waiters();
         Ok(())
@@ -144,7 +145,7 @@ impl Core {
                 store
             }
         };
-        let actions = self.decide(Event::Landed(&store))?;
+        let actions = self.decide(WorkerEvent::Landed(&store))?;
         self.act(actions)
     }
 
@@ -162,17 +163,17 @@ impl Core {
         if others.iter().any(|other| other.body_bytes() > 0) {
             return Err(ProtocolError::new("two matrices with elements, and one body").into());
         }
-        let mut actions = self.decide(Event::Announced(store))?;
-        if header.source != Source::Generated {
+        let mut actions = self.decide(WorkerEvent::Announced(store))?;
+        if header.source != MatrixSource::Generated {
             // The state counts it against the grant, but no memory is taken for it.
-            actions.retain(|action| *action != Action::Reserve(*header));
+            actions.retain(|action| *action != WorkerAction::Reserve(*header));
         }
         self.act(actions)?;
         match body {
-            ArrivedBody::Shared(region) if header.source == Source::Generated => {
+            ArrivedBody::Shared(region) if header.source == MatrixSource::Generated => {
                 self.store.set_generated(header.id, Generated::decode(region.run(0))?);
             }
-            ArrivedBody::Shared(_) if header.uses == 0 || header.source == Source::Vacant => {
+            ArrivedBody::Shared(_) if header.uses == 0 || header.source == MatrixSource::Vacant => {
                 return Err(ProtocolError::new("what jobs write came as memory that may only be read").into());
             }
             ArrivedBody::Shared(region) => {
@@ -192,7 +193,7 @@ impl Core {
     }
 
     /// Does what the state machine asks for, and gives the compute threads what they may do now.
-    pub(super) fn act(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
+    pub(super) fn act(&mut self, actions: Vec<WorkerAction>) -> Result<(), WorkerError> {
         self.note(actions)?;
         self.feed()
     }
@@ -206,16 +207,16 @@ impl Core {
     }
 
     /// Does what the state machine asks for, but for new sums, which wait until `feed`.
-    pub(super) fn note(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
+    pub(super) fn note(&mut self, actions: Vec<WorkerAction>) -> Result<(), WorkerError> {
         self.store.set_limit(self.state.held_bytes_max());
         let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
             match action {
-                Action::Reserve(header) => {
+                WorkerAction::Reserve(header) => {
                     self.store.reserve(&header).map_err(|e| WorkerError::Here(e.to_string()))?;
                 }
-                Action::Fill(id) => self.fill(id)?,
-                Action::Start(run) => {
+                WorkerAction::Fill(id) => self.fill(id)?,
+                WorkerAction::Start(run) => {
                     let new_bytes = self.store.vacant_bytes(run.job.c);
                     match self.ahead.admit(run, new_bytes) {
                         Some(run) if new_bytes > 0 && run.job.operation != Operation::Multiply => {
@@ -225,16 +226,16 @@ impl Core {
                         None => {}
                     }
                 }
-                Action::Return { tile, epoch, step_start, step_end } => {
+                WorkerAction::Return { tile, epoch, step_start, step_end } => {
                     self.send_back(
                         tile,
                         ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 },
                     )?;
                 }
-                Action::Release(id) => self.store.release(id),
-                Action::Credit(bytes) => self.give_credit(bytes),
-                Action::Pass(forward) => actions.extend(self.pass(forward)?),
-                Action::Missing(missing) => self.send(Kind::Missing, missing.encode(), Body::Empty),
+                WorkerAction::Release(id) => self.store.release(id),
+                WorkerAction::Credit(bytes) => self.give_credit(bytes),
+                WorkerAction::Pass(forward) => actions.extend(self.pass(forward)?),
+                WorkerAction::Missing(missing) => self.send(Kind::Missing, missing.encode(), Body::Empty),
             }
         }
         Ok(())
@@ -261,16 +262,16 @@ impl Core {
     }
 
     /// Gives the compute threads a job, one of those that `ready` counts or not.
-    fn start(&mut self, run: Run, is_counted: bool) -> Result<(), WorkerError> {
+    fn start(&mut self, run: RunnableJob, is_counted: bool) -> Result<(), WorkerError> {
         let missing = || WorkerError::Here(format!("matrix {} lost one of its operands", run.job.c));
         let a = self.store.operand(run.job.a).ok_or_else(missing)?;
         let b = self.store.operand(run.job.b).ok_or_else(missing)?;
         let target = self.store.take_tile(run.job.c).map_err(|e| WorkerError::Here(e.to_string()))?;
         let target = target.ok_or_else(missing)?;
         let beta = match run {
-            Run { reads_tile: false, .. } => 0.0,
-            Run { scales_tile: true, .. } => self.hello.beta,
-            Run { .. } => 1.0,
+            RunnableJob { reads_tile: false, .. } => 0.0,
+            RunnableJob { scales_tile: true, .. } => self.hello.beta,
+            RunnableJob { .. } => 1.0,
         };
         let (kernel, operation) = (self.kernel.clone(), run.job.operation);
         let length = length(operation, &a, &b);
@@ -346,7 +347,7 @@ impl Core {
         while let Some(run) = self.ahead.next() {
             self.start(run, false)?;
         }
-        let actions = self.decide(Event::Returned(tile))?;
+        let actions = self.decide(WorkerEvent::Returned(tile))?;
         self.act(actions)
     }
 }

@@ -30,13 +30,13 @@ use bramble_link::{
 };
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
-use bramble_schedule::clock::{Clock, WORKER_STEP};
+use bramble_schedule::clock::{StepClock, WORKER_STEP};
 use bramble_schedule::limits::{CHUNK_BYTES_MAX, PING_AFTER, PRIMARY_SILENCE_MAX};
 use bramble_schedule::message::{
     Hello, Kind, Neighbour, Pong, Reached, StoreHead, decode_error, decode_forwards, decode_number,
     encode_error,
 };
-use bramble_schedule::worker::{Event, Worker};
+use bramble_schedule::worker::{Worker, WorkerEvent};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -243,7 +243,7 @@ async fn read(
             Kind::Relay => {
                 let forwards = decode_forwards(&arrived.head)?;
                 let mut core = core.borrow_mut();
-                let actions = core.decide(Event::Relay(&forwards))?;
+                let actions = core.decide(WorkerEvent::Relay(&forwards))?;
                 core.act(actions)?;
             }
             Kind::Neighbour => core.borrow_mut().introduce(Neighbour::decode(&arrived.head)?)?,
@@ -317,11 +317,11 @@ async fn collect(
                 Ok(Done::Ran(run, target, counted)) => {
                     counted.into_iter().for_each(|length| core.ready.done(length));
                     core.store.put_tile(run.job.c, target);
-                    core.decide(Event::Finished(&run.job))?
+                    core.decide(WorkerEvent::Finished(&run.job))?
                 }
                 Ok(Done::Filled(header, buffer)) => {
                     core.store.put_operand(header.id, Operand::Owned(header, buffer));
-                    core.decide(Event::Filled(header.id))?
+                    core.decide(WorkerEvent::Filled(header.id))?
                 }
                 Err(panic) => {
                     return Err(WorkerError::Here(format!("a compute thread failed: {panic}")));
@@ -339,7 +339,7 @@ async fn collect(
 /// of a frame that is not whole yet count too: on a slow link a megabyte takes long. Time in which this process stood
 /// still does not.
 async fn watch(core: Rc<RefCell<Core>>, arriving: Rc<Cell<u64>>) -> Result<(), WorkerError> {
-    let (began, mut clock) = (Instant::now(), Clock::new(WORKER_STEP));
+    let (began, mut clock) = (Instant::now(), StepClock::new(WORKER_STEP));
     let (mut seen, mut heard) = (0, Duration::ZERO);
     loop {
         tokio::time::sleep(PING_AFTER).await;

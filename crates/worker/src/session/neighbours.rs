@@ -21,7 +21,7 @@ use bramble_link::{
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_schedule::limits::{NEIGHBOUR_BEAT, NEIGHBOURS_DEADLINE, PRIMARY_SILENCE_MAX, lines_per_frame};
 use bramble_schedule::message::{Forward, Join, Kind, Neighbour, PieceHead, encode_number};
-use bramble_schedule::worker::{Event, Silence};
+use bramble_schedule::worker::{Silence, WorkerEvent};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -171,7 +171,7 @@ async fn read(receiver: &mut dyn Receiver, mut placer: Placer, core: &Shared) ->
         };
         let Ok(piece) = piece else { return Ok("it sent lines of nothing".to_owned()) };
         core.neighbours.bytes_in += bytes;
-        let actions = core.decide(Event::Piece(&piece))?;
+        let actions = core.decide(WorkerEvent::Piece(&piece))?;
         core.act(actions)?;
     }
 }

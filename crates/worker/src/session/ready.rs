@@ -13,7 +13,7 @@
 //! there, and the others have no sums to wait for.
 
 use crate::pool::{KEPT_MAX, Length};
-use bramble_schedule::worker::{Priority, PriorityQueue, Run};
+use bramble_schedule::worker::{Priority, PriorityQueue, RunnableJob};
 
 /// Brief ones for each compute thread: as many as it does before it says so, and as many again while the owner is busy.
 const BRIEF_AHEAD: usize = 2 * KEPT_MAX;
@@ -23,7 +23,7 @@ const LONG_AHEAD: usize = 4;
 /// Sums that may be made.
 #[derive(Debug)]
 pub(super) struct Ready {
-    waiting: PriorityQueue<Run>,
+    waiting: PriorityQueue<RunnableJob>,
     threads: usize,
     /// Those in the pool; a long one is as many as there may be brief ones in its place.
     in_pool: usize,
@@ -35,12 +35,12 @@ impl Ready {
     }
 
     /// One more.
-    pub(super) fn put(&mut self, run: Run) {
+    pub(super) fn put(&mut self, run: RunnableJob) {
         self.waiting.put(run, Priority::of(&run.job));
     }
 
     /// The next one for the pool, if that may have more; `gone` is to be told of it.
-    pub(super) fn next(&mut self) -> Option<Run> {
+    pub(super) fn next(&mut self) -> Option<RunnableJob> {
         if self.in_pool >= self.threads * BRIEF_AHEAD {
             return None;
         }
@@ -70,9 +70,9 @@ mod tests {
     use super::*;
     use bramble_schedule::message::{Job, Operation, Then};
 
-    fn sum(c: u32) -> Run {
+    fn sum(c: u32) -> RunnableJob {
         let job = Job { operation: Operation::Add, c, a: 1, b: 2, step: 0, epoch: 0, then: Then::Close };
-        Run { job, reads_tile: false, scales_tile: false }
+        RunnableJob { job, reads_tile: false, scales_tile: false }
     }
 
     fn given(ready: &mut Ready, length: Length) -> Vec<u32> {

@@ -14,8 +14,8 @@ use bramble_matrix::Buffer;
 use bramble_matrix::number::to_usize;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::NEIGHBOURS_MAX;
-use bramble_schedule::message::{Forward, Kind, MatrixHeader, Neighbour, PieceHead, Reached, Source};
-use bramble_schedule::worker::{Action, Event};
+use bramble_schedule::message::{Forward, Kind, MatrixHeader, MatrixSource, Neighbour, PieceHead, Reached};
+use bramble_schedule::worker::{WorkerAction, WorkerEvent};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSliceMut;
@@ -68,7 +68,7 @@ impl Neighbours {
     /// Whoever is to send a matrix has to be known, so that his loss can be told.
     pub(super) fn check(&self, matrices: &[MatrixHeader]) -> Result<(), ProtocolError> {
         let is_unknown =
-            |m: &&MatrixHeader| m.source == Source::Relayed && !self.known.contains_key(&m.first_line);
+            |m: &&MatrixHeader| m.source == MatrixSource::Relayed && !self.known.contains_key(&m.first_line);
         match matrices.iter().find(is_unknown) {
             None => Ok(()),
             Some(MatrixHeader { id, first_line, .. }) => {
@@ -116,19 +116,19 @@ impl Core {
         for forward in std::mem::take(&mut known.orders) {
             self.passed(&forward)?;
         }
-        let actions = self.decide(Event::PeerLost(peer))?;
+        let actions = self.decide(WorkerEvent::PeerLost(peer))?;
         self.act(actions)
     }
 
     /// Has a matrix passed on, if there is anybody to pass it on to. Gives what else is to be done.
-    pub(super) fn pass(&mut self, forward: Forward) -> Result<Vec<Action>, WorkerError> {
+    pub(super) fn pass(&mut self, forward: Forward) -> Result<Vec<WorkerAction>, WorkerError> {
         match self.neighbours.known.get_mut(&forward.to) {
             Some(known) if !known.is_lost => {
                 known.orders.push_back(forward);
                 known.signals.order.notify_one();
                 Ok(Vec::new())
             }
-            Some(_) => Ok(self.decide(Event::Passed(&forward))?),
+            Some(_) => Ok(self.decide(WorkerEvent::Passed(&forward))?),
             None => {
                 let what =
                     format!("matrix {} is to go to worker {}, who is not known here", forward.id, forward.to);
@@ -147,7 +147,7 @@ impl Core {
     }
 
     fn passed(&mut self, forward: &Forward) -> Result<(), WorkerError> {
-        let actions = self.decide(Event::Passed(forward))?;
+        let actions = self.decide(WorkerEvent::Passed(forward))?;
         self.act(actions)
     }
 

@@ -1,28 +1,26 @@
 //! Progress of the block that is being sent: which panels were sent, and which panel comes next.
 //!
-//! Place in the flow: the panel stream prepares the panel that `next_panel` names, and calls `advance` once it
-//! has begun to send it.
+//! Place in the flow: the panel stream prepares the panel that `next_panel` names, and calls `advance` once
+//! it has begun to send it.
 //!
 //! Invariants: in the order of steps, both sides of a step are sent whole before the next step. Column by
-//! column, the panels of A come with
-//! the first group of columns, and the ids of all of them are remembered. From a corner, the ids of both sides
-//! are. Cells that thieves took are
-//! not sent (`Work::cells_at`); once a block is sent column by column, no cells can be taken.
+//! column, the panels of A come with the first group of columns, and the ids of all of them are remembered.
+//! From a corner, the ids of both sides are. Cells that thieves took are not sent (`BlockWork::cells_at`);
+//! once a block is sent column by column, no cells can be taken.
 //!
 //! Deliberately absent: messages, credit, and which other workers need the same panel.
 
 use super::{Ids, Panel, PanelKey};
 use crate::primary::outgoing::small;
-use crate::primary::work::Work;
+use crate::primary::work::BlockWork;
 use bramble_matrix::{Rect, Span};
 use bramble_plan::{Block, Order};
 
 /// Progress of the block that is being sent, which is the last active one.
 pub(super) struct BlockProgress {
     pub(super) step: u64,
-    /// Rows of cells whose panels were sent: of this step; column by column, of every such step (all rows after
-    /// the first group); from a corner, for
-    /// every step.
+    /// Rows of cells whose panels were sent: of this step; column by column, of every such step (all rows
+    /// after the first group); from a corner, for every step.
     pub(super) a_sent: u64,
     /// Columns of cells, likewise.
     pub(super) b_sent: u64,
@@ -68,7 +66,7 @@ impl BlockProgress {
     }
 
     /// The next panel, and the cells on the opposite side that it can be combined with.
-    pub(super) fn next_panel(&self, work: &Work) -> (Panel, Span) {
+    pub(super) fn next_panel(&self, work: &BlockWork) -> (Panel, Span) {
         let Rect { rows, cols } = self.cells(work);
         let a_is_next = self.a_sent < rows.len();
         if a_is_next && (self.a_sent <= self.b_sent || self.b_sent == cols.len()) {
@@ -93,7 +91,7 @@ impl BlockProgress {
     }
 
     /// The cells that are sent step by step; column by column, those of the current group.
-    fn cells(&self, work: &Work) -> Rect {
+    fn cells(&self, work: &BlockWork) -> Rect {
         let Rect { rows, cols } = work.cells_at(self.step);
         let Some(group) = self.group(&work.block) else { return Rect::new(rows, cols) };
         let first = cols.start + self.cols_done;
@@ -103,7 +101,7 @@ impl BlockProgress {
     /// How the next panel gets its ids. The first panels of both sides of a step share one range of ids; with
     /// `cells_together`, all panels of the step do. In later groups of columns, all panels meet panels of A
     /// that have ids already.
-    pub(super) fn numbering(&self, work: &Work, cells_together: bool) -> Numbering {
+    pub(super) fn numbering(&self, work: &BlockWork, cells_together: bool) -> Numbering {
         let cells = self.cells(work);
         let together = if cells_together { small(cells.rows.len() + cells.cols.len()) } else { 2 };
         let place = small(self.a_sent + self.b_sent);
@@ -121,7 +119,7 @@ impl BlockProgress {
     }
 
     /// Ids of the panel of the opposite side.
-    pub(super) fn other_ids(&self, work: &Work, panel: Panel, at: u64) -> Ids {
+    pub(super) fn other_ids(&self, work: &BlockWork, panel: Panel, at: u64) -> Ids {
         let block = &work.block;
         let place = |span: Span| index(at.saturating_sub(span.start));
         let cells = self.cells(work);
@@ -144,7 +142,7 @@ impl BlockProgress {
     }
 
     /// Moves past this panel and, at the end of a step or column, past that. True at the end of the block.
-    pub(super) fn advance(&mut self, work: &Work, panel: Panel, ids: Ids) -> bool {
+    pub(super) fn advance(&mut self, work: &BlockWork, panel: Panel, ids: Ids) -> bool {
         let cells = self.cells(work);
         let (rows, cols) = (cells.rows.len(), cells.cols.len());
         let (sent, ids_of_side) = match panel {
@@ -187,10 +185,9 @@ impl BlockProgress {
 /// The ids of a panel with this many matrices and sums, and how many ids it takes from `next` on.
 ///
 /// The panels of a step have equally many operand sums on both sides, made of the same parts of the recipe.
-/// Where the ids of the two sides
-/// alternate, a worker that takes tasks by id (`worker::Priority`) makes each sum just before the products that
-/// need it, for all cells that
-/// use it. Processed cell by cell instead, the sums of a shared panel would all exist until the last cell.
+/// Where the ids of the two sides alternate, a worker that takes tasks by id (`worker::Priority`) makes each
+/// sum just before the products that need it, for all cells that use it. Processed cell by cell instead, the
+/// sums of a shared panel would all exist until the last cell.
 pub(super) fn panel_ids(next: u32, (matrices, sums): (u32, u32), numbering: Numbering) -> (Ids, u32) {
     let after = |first: u32, count: u32| first.wrapping_add(count);
     match numbering {

@@ -5,7 +5,7 @@
 use super::{ActiveBlock, PanelStream, block_ids, tile_number};
 use crate::primary::peer_status::WaitsFor;
 use crate::primary::relay::ReassignedWork;
-use crate::primary::work::Work;
+use crate::primary::work::BlockWork;
 use bramble_matrix::number::{nearest_f64, to_usize};
 use bramble_matrix::{Rect, Span};
 use bramble_plan::{Order, Plan, Recipe};
@@ -42,7 +42,7 @@ impl PanelStream {
     /// All work that the worker has not returned: (region, tile, steps).
     pub(in crate::primary) fn tasks(&self, plan: &Plan) -> Vec<(usize, u64, Span)> {
         let mut tasks = Vec::new();
-        let mut add = |work: &Work, tiles: &mut dyn Iterator<Item = u32>| {
+        let mut add = |work: &BlockWork, tiles: &mut dyn Iterator<Item = u32>| {
             let region = &plan.regions[work.block.region];
             for at in tiles {
                 let (tile, i, j, ..) = tile_number(region, &work.block, at);
@@ -61,9 +61,9 @@ impl PanelStream {
         tasks
     }
 
-    /// The block that is being sent, if cells of it can be stolen: each cell must be one tile whose first sums
-    /// land in C.
-    pub(in crate::primary) fn divisible(&self, plan: &Plan) -> Option<&Work> {
+    /// The block that is being sent, if cells of it can be stolen: each cell must be one tile whose first
+    /// sums land in C.
+    pub(in crate::primary) fn divisible(&self, plan: &Plan) -> Option<&BlockWork> {
         let (_, ActiveBlock { work, .. }) = self.progress.as_ref().zip(self.active.last())?;
         let simple = plan.regions[work.block.region].levels == 0
             && matches!(work.block.order, Order::Steps | Order::Ending(_));
@@ -81,9 +81,8 @@ impl PanelStream {
     }
 
     /// The first step from which the current block can be reduced to the cells `kept`: no job of the step
-    /// before was sent
-    /// for the other cells, so their last job can still ask for their sums. `None` if that step is past the
-    /// part that is sent step by step.
+    /// before was sent for the other cells, so their last job can still ask for their sums. `None` if that
+    /// step is past the part that is sent step by step.
     pub(in crate::primary) fn free_from(&self, kept: Rect) -> Option<u64> {
         let (progress, out) = self.progress.as_ref().zip(self.active.last())?;
         let cells = out.work.cells_left();
@@ -106,8 +105,8 @@ impl PanelStream {
         this + plan.work(region, out.work.cells_at(step + 1), Span::new(step + 1, from.max(step + 1)))
     }
 
-    /// Takes cells from the current block: from a step on (see `free_from`) it keeps only `kept`.
-    /// Returns the part of the member's own share that this is, if the block is its own.
+    /// Takes cells from the current block: from a step on (see `free_from`) it keeps only `kept`. Returns the
+    /// part of the member's own share that this is, if the block is its own.
     pub(in crate::primary) fn trim(&mut self, from: u64, kept: Rect) -> Option<ReassignedWork> {
         let (progress, out) = self.progress.as_ref().zip(self.active.last_mut())?;
         out.work.truncate(from, kept);

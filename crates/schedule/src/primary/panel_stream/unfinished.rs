@@ -3,17 +3,16 @@
 //! Place in the flow: when a link has ended (`peer_state`), and to estimate the cost of recomputing
 //! (`slow_link`).
 //!
-//! Invariants: returned tiles stay, also partial sums that wait; every other tile is in exactly one work item,
-//! with the steps that
-//! the peer owed of it. Items for active blocks come first, in the order in which these were begun, because
-//! other sums wait
-//! for them. They use the order of steps; the kernel calls for a tile are the same in any order.
+//! Invariants: returned tiles stay, also partial sums that wait; every other tile is in exactly one work
+//! item, with the steps that the peer owed of it. Items for active blocks come first, in the order in which
+//! these were begun, because other sums wait for them. They use the order of steps; the kernel calls for a
+//! tile are the same in any order.
 //!
 //! Deliberately absent: which peers take the items.
 
 use super::{ActiveBlock, PanelStream};
 use crate::primary::rate_estimator::RateEstimator;
-use crate::primary::work::{Work, WorkItem};
+use crate::primary::work::{BlockWork, WorkItem};
 use bramble_matrix::number::to_usize;
 use bramble_matrix::{Rect, Span};
 use bramble_plan::Plan;
@@ -55,15 +54,15 @@ impl PanelStream {
 
 impl ActiveBlock {
     /// The tiles that did not come back.
-    fn unfinished(&self, plan: &Plan) -> Vec<Work> {
+    fn unfinished(&self, plan: &Plan) -> Vec<BlockWork> {
         self.work.unfinished(plan, |tile| self.back[to_usize(tile / 64)] >> (tile % 64) & 1 == 1)
     }
 }
 
-impl Work {
-    /// The missing tiles of the block, given a predicate on tile numbers in the block. One recipe computes all
-    /// tiles of a cell
-    /// together, so a partly complete cell becomes one piece whose complete tiles are dropped.
+impl BlockWork {
+    /// The missing tiles of the block, given a predicate on tile numbers in the block. One recipe computes
+    /// all tiles of a cell together, so a partly complete cell becomes one piece whose complete tiles are
+    /// dropped.
     pub(in crate::primary) fn unfinished(&self, plan: &Plan, is_there: impl Fn(u32) -> bool) -> Vec<Self> {
         let q = plan.regions[self.block.region].q();
         let cells = self.block.cells;
@@ -97,7 +96,8 @@ impl Work {
     }
 }
 
-/// Covers cells, given row by row, with rectangles: runs of each row, merged with equal runs of the row above.
+/// Covers cells, given row by row, with rectangles: runs of each row, merged with equal runs of the row
+/// above.
 fn rectangles(cells: &[(u64, u64)]) -> Vec<Rect> {
     let mut found: Vec<Rect> = Vec::new();
     // Index of the last rectangle with these columns.
