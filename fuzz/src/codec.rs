@@ -139,7 +139,7 @@ fn relaying() -> Vec<(u8, Vec<u8>)> {
     let (key, ticket, address) = ([5; 20], [6; 16], "10.0.0.7:7400".to_owned());
     let neighbour = Neighbour { peer: 2, me: 1, dials: true, key, ticket, address };
     let order = Forward { id: 4, to: 2, id_there: 9 };
-    let last = Forward { to: Forward::NOBODY, ..order };
+    let last = Forward { to: Forward::NO_MEMBER, ..order };
     vec![
         (12, neighbour.encode()),
         (13, Reached { peer: 2, is_there: false, why: "refused".to_owned() }.encode()),

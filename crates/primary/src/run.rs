@@ -414,7 +414,7 @@ impl Core {
         let first_job = self.first_job.unwrap_or(self.began);
         let finished = self.finished.unwrap_or_else(Instant::now);
         let mut machines = self.machines;
-        for (to, part) in self.state.taken_up() {
+        for (to, part) in self.state.reassigned_parts() {
             machines[to].share += part;
         }
         for moved in self.state.moved() {

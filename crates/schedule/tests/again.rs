@@ -37,7 +37,7 @@ fn mended(p: &Problem, setting: &Setting, wish: &Wish, liar: usize, choices: &[u
         all.iter().zip(&makers).filter(|(_, makers)| makers.contains(&liar)).map(|(tile, _)| *tile).collect();
     assert_eq!(wrong.iter().map(|(tile, _)| *tile).collect::<BTreeSet<_>>(), by_liar);
     assert!(makers.iter().all(|makers| !makers.is_empty()), "nobody made a tile");
-    assert!(world.primary.has_others_than(&[liar]), "there is a reserve");
+    assert!(world.primary.has_workers_besides(&[liar]), "there is a reserve");
     if !wrong.is_empty() {
         world.reopen(&wrong, vec![liar], choices);
         assert_eq!(world.failed, None);
@@ -127,7 +127,7 @@ fn all_there(base: Base) -> World {
 fn without_an_unsuspected_worker_nothing_can_be_recomputed() {
     let world = all_there(Base::Box3(1, 1, 2));
     assert_eq!(world.primary.makers(&[(0, 3)]), [[0, 1]], "k is cut between them");
-    assert!(!world.primary.has_others_than(&[0, 1]) && world.primary.has_others_than(&[1]));
+    assert!(!world.primary.has_workers_besides(&[0, 1]) && world.primary.has_workers_besides(&[1]));
     assert!(world.primary.owner_of(0, 0).is_none());
 }
 
@@ -143,7 +143,7 @@ fn while_c_is_looked_at_workers_hear_that_the_primary_is_there_and_may_leave() {
     assert!(actions.iter().filter(|a| matches!(a, PrimaryAction::Ping(..))).count() == 2, "{actions:?}");
     assert!(world.primary.handle(PrimaryEvent::Lost { peer: 0, why: "it left".into() }, now).is_empty());
     assert!(world.primary.losses().is_empty(), "it did its part");
-    assert!(world.primary.has_others_than(&[]) && !world.primary.has_others_than(&[1]));
+    assert!(world.primary.has_workers_besides(&[]) && !world.primary.has_workers_besides(&[1]));
 }
 
 #[test]
@@ -158,5 +158,5 @@ fn if_the_remaining_workers_are_lost_recomputing_fails() {
     assert!(sent_to.collect::<BTreeSet<_>>() == BTreeSet::from([1 - maker]), "{actions:?}");
     let actions = world.primary.handle(PrimaryEvent::Lost { peer: 1 - maker, why: "it left".into() }, now);
     assert!(matches!(&actions[..], [.., PrimaryAction::Fail(_)]), "{actions:?}");
-    assert!(!world.primary.has_others_than(&[]), "it is over, though {maker} is here");
+    assert!(!world.primary.has_workers_besides(&[]), "it is over, though {maker} is here");
 }

@@ -44,7 +44,7 @@ fn revived(
     assert_eq!(world.committed.len() as u64, world.primary.plan().tiles());
     assert!(world.c == world.expected, "C is not the product");
     assert_eq!(world.traces, whole.traces);
-    let taken: f64 = world.primary.taken_up().iter().map(|(_, part)| part).sum();
+    let taken: f64 = world.primary.reassigned_parts().iter().map(|(_, part)| part).sum();
     assert!(taken < 1.0 + 1e-9, "{taken} of the work");
     assert!(world.primary.moved().iter().all(|moved| moved.from < settings[0].memories.len().max(8)));
     Some(there)

@@ -101,7 +101,7 @@ fn an_order_for_an_incomplete_matrix_is_carried_out_once_it_is_complete() {
 fn a_matrix_without_remaining_uses_is_freed_at_once() {
     let mut worker = worker();
     stored(&mut worker, vec![header(1, 1, MatrixSource::Data)], Vec::new());
-    let forget = order(1, Forward::NOBODY, 0);
+    let forget = order(1, Forward::NO_MEMBER, 0);
     assert_eq!(worker.handle(WorkerEvent::Relay(&[forget])).unwrap(), freed(1, 1));
     worker.validate();
 }

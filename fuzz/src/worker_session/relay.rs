@@ -59,7 +59,7 @@ impl Session {
     }
 
     pub(super) fn pass(&mut self, order: Forward) {
-        assert!(order.to != Forward::NOBODY && !self.lost.contains(&order.to), "{order:?} cannot be done");
+        assert!(order.to != Forward::NO_MEMBER && !self.lost.contains(&order.to), "{order:?} cannot be done");
         assert!(self.book(order.id).may_be_read(), "{order:?} comes too early");
         let at = self.orders.iter().position(|o| *o == order);
         self.orders.swap_remove(at.unwrap_or_else(|| panic!("{order:?} was not given")));
@@ -79,7 +79,7 @@ impl Session {
         let (stored, lost) = (&self.stored, &self.lost);
         self.orders.retain(|order| {
             let is_due = stored.get(&order.id).is_none_or(|s| s.may_be_read());
-            let nobody = order.to == Forward::NOBODY || lost.contains(&order.to);
+            let nobody = order.to == Forward::NO_MEMBER || lost.contains(&order.to);
             assert!(!is_due || nobody, "{order:?} is forgotten");
             !is_due
         });
@@ -88,6 +88,6 @@ impl Session {
 
 fn any_order(bytes: &mut Bytes<'_>) -> Forward {
     let (id, to) = (bytes.u8(), bytes.u8());
-    let to = if to % 8 == 7 { Forward::NOBODY } else { u32::from(to % 4) };
+    let to = if to % 8 == 7 { Forward::NO_MEMBER } else { u32::from(to % 4) };
     Forward { id: u32::from(id % 16), to, id_there: u32::from(id >> 4) }
 }

@@ -119,7 +119,7 @@ impl Trial {
         }
         let tiles: Vec<(usize, u64)> = self.looks.wrong.keys().copied().collect();
         let makers = self.primary.makers(&tiles).concat();
-        if !self.primary.has_others_than(&makers) {
+        if !self.primary.has_workers_besides(&makers) {
             self.shell.failed = Some(NOBODY_ELSE.to_owned());
             return self.tell(PrimaryEvent::Accepted);
         }

@@ -127,7 +127,7 @@ async fn accuse(
     let places: Vec<(usize, u64)> = tiles.keys().copied().collect();
     let makers = core.borrow().state.makers(&places);
     let all: Vec<usize> = makers.iter().flatten().copied().collect();
-    if tiles.is_empty() || !core.borrow().state.has_others_than(&all) {
+    if tiles.is_empty() || !core.borrow().state.has_workers_besides(&all) {
         return Ok(None);
     }
     let makers = places.into_iter().zip(makers).collect();

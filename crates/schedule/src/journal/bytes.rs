@@ -206,12 +206,12 @@ pub fn read(bytes: &[u8]) -> Result<Journal, ProtocolError> {
         records: 0,
         durable: 0,
     };
-    let said = journal.take(records);
+    let recorded = journal.take(records);
     if version == VERSION_WITHOUT_MARKS {
         journal.durable = journal.records;
     }
     // If a tile has several records, the last one counts.
-    for (number, tile) in (0..).zip(said) {
+    for (number, tile) in (0..).zip(recorded) {
         if number < journal.durable {
             journal.unsynced.remove(&tile)
         } else {
@@ -226,12 +226,12 @@ impl Journal {
     fn take(&mut self, records: &[u8]) -> Vec<(usize, u64)> {
         let (records, _) = records.as_chunks::<RECORD_BYTES>();
         let mut digester = self.digester.clone();
-        let (mut tiles, mut said) = (Vec::new(), Vec::new());
+        let (mut tiles, mut recorded) = (Vec::new(), Vec::new());
         for bytes in records {
             let count = to_u64(tiles.len());
             let Some((kind, record)) = self.record(bytes) else {
                 self.c = completed(bytes).filter(|_| count == 0);
-                return said;
+                return recorded;
             };
             let is_right = match kind {
                 TILE => true,
@@ -239,7 +239,7 @@ impl Journal {
                 _ => count == 0 && (self.durable..=self.records).contains(&record.tile),
             };
             if !is_right || (kind != TILE && record.digest != digester.digest()) {
-                return said;
+                return recorded;
             }
             digester.update(bytes);
             if kind == TILE {
@@ -247,7 +247,7 @@ impl Journal {
                 continue;
             }
             self.digester = digester.clone();
-            said.extend(tiles.iter().map(|(tile, _)| *tile));
+            recorded.extend(tiles.iter().map(|(tile, _)| *tile));
             self.tiles.extend(tiles.drain(..));
             if kind == END {
                 self.records = record.tile
@@ -257,7 +257,7 @@ impl Journal {
             self.ends += 1;
             self.valid_bytes += (count + 1) * to_u64(RECORD_BYTES);
         }
-        said
+        recorded
     }
 
     /// Decodes a record, if it may come next.

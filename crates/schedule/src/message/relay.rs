@@ -15,7 +15,7 @@ use crate::limits::FORWARDS_MAX;
 pub struct Forward {
     /// Id of the matrix at the sender.
     pub id: u32,
-    /// The receiving member of the plan; `Forward::NOBODY` only releases the use.
+    /// The receiving member of the plan; `Forward::NO_MEMBER` only releases the use.
     pub to: u32,
     /// Id of the matrix at the receiver.
     pub id_there: u32,
@@ -23,7 +23,7 @@ pub struct Forward {
 
 impl Forward {
     /// Number that no member has.
-    pub const NOBODY: u32 = u32::MAX;
+    pub const NO_MEMBER: u32 = u32::MAX;
 }
 
 /// Encodes a list of orders.
@@ -91,7 +91,7 @@ impl Neighbour {
         let (key, ticket) = (r.array()?, r.array()?);
         let address = r.text()?;
         r.end()?;
-        if peer == Forward::NOBODY || peer == me {
+        if peer == Forward::NO_MEMBER || peer == me {
             return Err(ProtocolError::new("a neighbour that cannot be"));
         }
         Ok(Self { peer, me, dials, key, ticket, address })

@@ -32,7 +32,7 @@ pub(super) struct Peer {
     tiles: BTreeMap<u32, TileState>,
     last_heard: Duration,
     /// When the last message was sent to it.
-    last_said: Duration,
+    last_sent: Duration,
     last_ping: Duration,
     pings: u64,
     /// Relay orders that wait until the store messages they refer to are sent.
@@ -41,7 +41,7 @@ pub(super) struct Peer {
     last_credit: Duration,
     /// Measurements of its link.
     pub(super) flow: LinkFlow,
-    pub(super) seen: SpotCheckCounts,
+    pub(super) spot_checks: SpotCheckCounts,
     /// Since the start: jobs that it was given, and tiles that it returned completely.
     jobs_given: u32,
     tiles_back: u32,
@@ -83,13 +83,13 @@ impl Peer {
             in_link_bytes: 0,
             tiles: BTreeMap::new(),
             last_heard: Duration::ZERO,
-            last_said: Duration::ZERO,
+            last_sent: Duration::ZERO,
             last_ping: Duration::ZERO,
             pings: 0,
             orders: Vec::new(),
             last_credit: Duration::ZERO,
             flow: LinkFlow::default(),
-            seen: SpotCheckCounts::default(),
+            spot_checks: SpotCheckCounts::default(),
             jobs_given: 0,
             tiles_back: 0,
             info,
@@ -107,11 +107,11 @@ impl Peer {
     /// The nonce of a heartbeat, if one end has not heard from the other for a while and none was sent just
     /// before. A worker that computes for long without new messages must hear that its primary is alive.
     pub(super) fn ping(&mut self, now: Duration) -> Option<u64> {
-        let is_quiet = self.silence(now) > PING_AFTER || now.saturating_sub(self.last_said) > PING_AFTER;
+        let is_quiet = self.silence(now) > PING_AFTER || now.saturating_sub(self.last_sent) > PING_AFTER;
         if !is_quiet || now.saturating_sub(self.last_ping) < PING_AFTER {
             return None;
         }
-        self.last_said = now;
+        self.last_sent = now;
         self.last_ping = now;
         self.pings += 1;
         Some(self.pings)
@@ -152,7 +152,7 @@ impl Peer {
         }
         self.in_link_bytes += message.wire_bytes();
         self.stream.speed.link_given(context.now);
-        self.last_said = context.now;
+        self.last_sent = context.now;
         self.jobs_given = self.jobs_given.saturating_add(small(to_u64(message.head.jobs.len())));
         Some(message)
     }

@@ -142,7 +142,7 @@ impl Primary {
         let peer = self.register(info);
         let peer = &mut self.peers[peer];
         peer.heard(now);
-        peer.stream.speed.pass(now);
+        peer.stream.speed.advance_to(now);
         self.stealing.next_balance = now;
         self.balance(now, actions);
     }
@@ -161,10 +161,11 @@ impl Primary {
             self.directory.remove_member(peer).into_iter().filter(|o| self.peers[*o].state.is_connected());
         actions.extend(neighbours.map(|other| PrimaryAction::Parted { peer: other, other: peer }));
         send_orders(&mut self.directory, &mut self.peers, self.next_peer, actions);
-        let (too_slow, is_wrong) = (self.peers[peer].flow.is_too_slow(), self.peers[peer].seen.is_wrong);
+        let (too_slow, is_wrong) =
+            (self.peers[peer].flow.is_too_slow(), self.peers[peer].spot_checks.is_wrong);
         self.losses.push(Lost { peer, why, at: now, items: 0, part: 0.0, too_slow, is_wrong });
         for other in &mut self.peers {
-            other.stream.speed.pass(now);
+            other.stream.speed.advance_to(now);
         }
         match self.reassign(peer, unowned) {
             Ok(reassigned) => {

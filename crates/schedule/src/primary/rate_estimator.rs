@@ -49,9 +49,9 @@ pub(super) struct RateEstimator {
     window: (f64, f64),
     before: (f64, f64),
     /// The same when the last completed step came back.
-    heard: (f64, f64),
+    last_return: (f64, f64),
     /// Whether the first step has arrived and the first window has begun.
-    is_there: bool,
+    first_step_arrived: bool,
     /// Bytes of the first step.
     first_bytes: u64,
     /// Work of the step that was begun last, and the maximum over all steps.
@@ -75,7 +75,7 @@ impl RateEstimator {
     }
 
     /// Advances the time.
-    pub(super) fn pass(&mut self, now: Duration) {
+    pub(super) fn advance_to(&mut self, now: Duration) {
         let seconds = now.saturating_sub(self.seen).as_secs_f64();
         self.seen = self.seen.max(now);
         if !self.out.is_empty() {
@@ -93,7 +93,7 @@ impl RateEstimator {
 
     /// A panel was begun, with this charge and this amount of work.
     pub(super) fn begun(&mut self, bytes: u64, work: f64, now: Duration) {
-        self.pass(now);
+        self.advance_to(now);
         if work == 0.0 {
             // The first panel of a step enables no work: the opposite side has none yet.
             self.begin_step();
@@ -114,7 +114,7 @@ impl RateEstimator {
 
     /// The peer returned credit.
     pub(super) fn credit(&mut self, bytes: u64, now: Duration) {
-        self.pass(now);
+        self.advance_to(now);
         let tiles = bytes.min(self.tile_bytes);
         self.tile_bytes -= tiles;
         self.freed_bytes += bytes - tiles;
@@ -126,37 +126,37 @@ impl RateEstimator {
             self.out.pop_front();
         }
         // In the middle of a step, more is done than has come back.
-        if self.done <= self.heard.1 || self.out.front().is_some_and(|(_, work)| *work > 0.0) {
+        if self.done <= self.last_return.1 || self.out.front().is_some_and(|(_, work)| *work > 0.0) {
             return;
         }
-        self.first_is_there();
-        self.heard = (self.busy_s, self.done);
+        self.first_step_has_arrived();
+        self.last_return = (self.busy_s, self.done);
         if self.done - self.window.1 > WINDOW * self.step_max {
-            self.before = std::mem::replace(&mut self.window, self.heard);
+            self.before = std::mem::replace(&mut self.window, self.last_return);
         }
     }
 
     /// The link accepted bytes; `is_busy` if more wait in it.
     pub(super) fn link_took(&mut self, bytes: u64, is_busy: bool, now: Duration) {
-        self.pass(now);
+        self.advance_to(now);
         self.link.bytes += bytes;
         self.link.frames += 1;
         self.link.is_busy = is_busy;
         if self.sent > self.step && (!is_busy || self.link.bytes >= self.first_bytes) {
-            self.first_is_there();
+            self.first_step_has_arrived();
         }
     }
 
-    fn first_is_there(&mut self) {
-        if !std::mem::replace(&mut self.is_there, true) {
+    fn first_step_has_arrived(&mut self) {
+        if !std::mem::replace(&mut self.first_step_arrived, true) {
             self.window = (self.busy_s, self.done);
-            (self.before, self.heard) = (self.window, self.window);
+            (self.before, self.last_return) = (self.window, self.window);
         }
     }
 
     /// The link was given bytes.
     pub(super) fn link_given(&mut self, now: Duration) {
-        self.pass(now);
+        self.advance_to(now);
         self.link.is_busy = true;
     }
 
@@ -178,8 +178,8 @@ impl RateEstimator {
     /// Work per second at the time when operands last came back.
     pub(super) fn rate_at_work(&self) -> f64 {
         let trusted = TRUST * self.step_max;
-        let (busy_s, done) = (self.heard.0 - self.before.0, self.heard.1 - self.before.1);
-        if !self.is_there || self.planned <= 0.0 || busy_s + trusted <= 0.0 {
+        let (busy_s, done) = (self.last_return.0 - self.before.0, self.last_return.1 - self.before.1);
+        if !self.first_step_arrived || self.planned <= 0.0 || busy_s + trusted <= 0.0 {
             return self.planned;
         }
         (done + trusted) / (busy_s + trusted / self.planned)
@@ -189,10 +189,10 @@ impl RateEstimator {
     /// at most what it would be if one and a half steps had been done since.
     pub(super) fn rate(&self) -> f64 {
         let silent_s = self.busy_s - self.before.0;
-        if !self.is_there || silent_s <= 0.0 || self.planned <= 0.0 {
+        if !self.first_step_arrived || silent_s <= 0.0 || self.planned <= 0.0 {
             return self.planned;
         }
-        let done = self.heard.1 - self.before.1;
+        let done = self.last_return.1 - self.before.1;
         self.rate_at_work().min((done + UNHEARD * self.step_max) / silent_s)
     }
 
@@ -219,36 +219,36 @@ mod tests {
 
     #[test]
     fn the_rate_follows_returned_work_and_idle_time_does_not_count() {
-        let mut pace = RateEstimator::new(100.0, 10.0);
+        let mut speed = RateEstimator::new(100.0, 10.0);
         for _ in 0..3 {
-            pace.begun(64, 0.0, at(5));
-            pace.begun(64, 4.0, at(5));
-            pace.link_given(at(5));
+            speed.begun(64, 0.0, at(5));
+            speed.begun(64, 4.0, at(5));
+            speed.link_given(at(5));
         }
-        pace.link_took(130, true, at(6));
-        assert_eq!(pace.rate(), 10.0);
-        pace.pass(at(12));
-        assert_eq!(pace.rate(), 1.0, "nothing came in six seconds, and 6 may have been done");
-        pace.credit(128, at(14));
-        assert_eq!((pace.done, pace.in_flight(), pace.left()), (4.0, 8.0, 96.0));
-        let rate = pace.rate();
+        speed.link_took(130, true, at(6));
+        assert_eq!(speed.rate(), 10.0);
+        speed.advance_to(at(12));
+        assert_eq!(speed.rate(), 1.0, "nothing came in six seconds, and 6 may have been done");
+        speed.credit(128, at(14));
+        assert_eq!((speed.done, speed.in_flight(), speed.left()), (4.0, 8.0, 96.0));
+        let rate = speed.rate();
         assert!((0.5..1.0).contains(&rate), "4 in 8 s, with some trust: {rate}");
-        pace.credit(256, at(30));
-        let rate = pace.rate();
+        speed.credit(256, at(30));
+        let rate = speed.rate();
         assert!((0.5..0.7).contains(&rate), "12 in 24 s: {rate}");
-        pace.pass(at(900));
-        assert_eq!(pace.rate(), rate, "it had nothing to do");
+        speed.advance_to(at(900));
+        assert_eq!(speed.rate(), rate, "it had nothing to do");
     }
 
     #[test]
     fn frames_of_a_few_bytes_do_not_say_how_fast_a_link_is() {
         let took = |bytes: u64| {
-            let mut pace = RateEstimator::new(100.0, 10.0);
+            let mut speed = RateEstimator::new(100.0, 10.0);
             for frame in 0..10 {
-                pace.link_given(at(frame));
-                pace.link_took(bytes, false, at(frame + 1));
+                speed.link_given(at(frame));
+                speed.link_took(bytes, false, at(frame + 1));
             }
-            pace.link_rate()
+            speed.link_rate()
         };
         assert_eq!(took(200), None);
         assert_eq!(took(1 << 20), Some(f64::from(1 << 20)));
@@ -256,12 +256,12 @@ mod tests {
 
     #[test]
     fn the_memory_of_tiles_is_no_work_done() {
-        let mut pace = RateEstimator::new(100.0, 10.0);
-        pace.begun(64, 4.0, at(0));
-        pace.returned(1000);
-        pace.credit(1000, at(1));
-        assert_eq!(pace.done, 0.0);
-        pace.credit(64, at(1));
-        assert_eq!(pace.done, 4.0);
+        let mut speed = RateEstimator::new(100.0, 10.0);
+        speed.begun(64, 4.0, at(0));
+        speed.returned(1000);
+        speed.credit(1000, at(1));
+        assert_eq!(speed.done, 0.0);
+        speed.credit(64, at(1));
+        assert_eq!(speed.done, 4.0);
     }
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 pub(super) const RECOMPUTED: usize = EARLIER_RUN - 1;
 
 /// A tile: region, row and column of its cell, number in the cell.
-type ResultPlace = (usize, u64, u64, u64);
+type TileKey = (usize, u64, u64, u64);
 
 impl Primary {
     /// The same primary, which waits for an inspection of C before the product is over.
@@ -34,7 +34,7 @@ impl Primary {
     }
 
     /// Whether a worker that is not in `makers` could recompute tiles.
-    pub fn has_others_than(&self, makers: &[usize]) -> bool {
+    pub fn has_workers_besides(&self, makers: &[usize]) -> bool {
         !self.over
             && self
                 .peers
@@ -46,17 +46,17 @@ impl Primary {
     /// For each tile, by region and number, the peers that computed it or some of its steps; without those of
     /// an earlier run.
     pub fn makers(&self, tiles: &[(usize, u64)]) -> Vec<Vec<usize>> {
-        let places: Vec<ResultPlace> = tiles.iter().map(|tile| self.place(*tile)).collect();
-        let mut found = self.planned(&places);
+        let keys: Vec<TileKey> = tiles.iter().map(|tile| self.key(*tile)).collect();
+        let mut found = self.planned(&keys);
         for (_, to, item) in &self.stealing.moves {
-            item.works(&self.plan).for_each(|work| made(&mut found, &work, *to));
+            item.works(&self.plan).for_each(|work| record_maker(&mut found, &work, *to));
         }
-        let of = |place: &ResultPlace| {
-            let makers = found.get(place).into_iter().flatten().map(|(_, maker)| *maker);
+        let of = |key: &TileKey| {
+            let makers = found.get(key).into_iter().flatten().map(|(_, maker)| *maker);
             let makers: BTreeSet<usize> = makers.filter(|maker| *maker < RECOMPUTED).collect();
             makers.into_iter().collect()
         };
-        places.iter().map(of).collect()
+        keys.iter().map(of).collect()
     }
 
     /// All tiles of which these peers computed some steps; for no peers, the tiles of an earlier run.
@@ -81,7 +81,7 @@ impl Primary {
         }
     }
 
-    fn place(&self, (region, tile): (usize, u64)) -> ResultPlace {
+    fn key(&self, (region, tile): (usize, u64)) -> TileKey {
         let (tiles, cols) = {
             let region = &self.plan.regions[region];
             (region.q() * region.q(), region.grid.cols())
@@ -91,8 +91,8 @@ impl Primary {
     }
 
     /// The planned owners of the steps of each tile. In a resumed product, no planned member is a peer.
-    fn planned(&self, places: &[ResultPlace]) -> BTreeMap<ResultPlace, Vec<(Span, usize)>> {
-        let owners = |(region, i, j, _): &ResultPlace| -> Vec<(Span, usize)> {
+    fn planned(&self, keys: &[TileKey]) -> BTreeMap<TileKey, Vec<(Span, usize)>> {
+        let owners = |(region, i, j, _): &TileKey| -> Vec<(Span, usize)> {
             let members = self.plan.members.iter().enumerate();
             let shares = members.flat_map(|(at, member)| member.shares.iter().map(move |share| (at, share)));
             let has = |share: &bramble_plan::Share| {
@@ -102,7 +102,7 @@ impl Primary {
             let maker = |at| if self.stealing.is_resumed { EARLIER_RUN } else { at };
             shares.filter(|(_, share)| has(share)).map(|(at, share)| (share.steps, maker(at))).collect()
         };
-        places.iter().map(|place| (*place, owners(place))).collect()
+        keys.iter().map(|key| (*key, owners(key))).collect()
     }
 
     /// The inspection found wrong tiles: reassigns them and excludes `makers` from further work.
@@ -119,7 +119,7 @@ impl Primary {
             if peer.state.accepts_work() && makers.contains(&at) {
                 peer.state = PeerState::Suspect;
             }
-            peer.stream.speed.pass(now);
+            peer.stream.speed.advance_to(now);
         }
         let left = self.unfinished(&|region, tile| !tiles.contains(&(region, tile)));
         self.tiles_left = bramble_matrix::number::to_u64(tiles.len());
@@ -133,7 +133,7 @@ impl Primary {
 }
 
 /// Records that a peer did this work, for the tiles in `found`.
-fn made(found: &mut BTreeMap<ResultPlace, Vec<(Span, usize)>>, work: &BlockWork, by: usize) {
+fn record_maker(found: &mut BTreeMap<TileKey, Vec<(Span, usize)>>, work: &BlockWork, by: usize) {
     let (region, cells) = (work.block.region, work.block.cells);
     for i in cells.rows.iter() {
         let row = (region, i, cells.cols.start, 0)..(region, i, cells.cols.end, 0);

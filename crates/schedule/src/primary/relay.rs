@@ -248,7 +248,7 @@ impl PanelDirectory {
         for at in 0..shared.matrices {
             let (to, id_there) = match next {
                 Some((member, first_there)) => (small_index(member), first_there.wrapping_add(at)),
-                None => (Forward::NOBODY, 0),
+                None => (Forward::NO_MEMBER, 0),
             };
             self.orders.push((holder, Forward { id: first.wrapping_add(at), to, id_there }));
         }
@@ -381,7 +381,7 @@ mod tests {
         );
         assert_eq!(directory.role(1, &panel, none()), PanelRole::later(None, 1));
         directory.record_copy(1, panel, (PanelRole::later(None, 1), none()), copy(6, 1));
-        assert_eq!(directory.take_orders()[&0], [Forward { id: 5, to: Forward::NOBODY, id_there: 0 }]);
+        assert_eq!(directory.take_orders()[&0], [Forward { id: 5, to: Forward::NO_MEMBER, id_there: 0 }]);
         assert_eq!(directory.role(2, &panel, none()), PanelRole::later(Some(1), 0));
         directory.record_copy(2, panel, (PanelRole::later(Some(1), 0), none()), copy(7, 1));
         assert!(directory.panels.is_empty() && directory.kept.is_empty());
@@ -395,14 +395,14 @@ mod tests {
         directory.record_copy(0, key(1, 1), (PanelRole::first(1), [2].into_iter()), copy(3, 1));
         let kept = Rect::new(Span::new(1, 2), Span::new(0, 3));
         directory.reassigned(2, ReassignedWork { waves: Span::new(0, 1), from: 0, kept });
-        assert_eq!(directory.take_orders()[&0], [Forward { id: 2, to: Forward::NOBODY, id_there: 0 }]);
+        assert_eq!(directory.take_orders()[&0], [Forward { id: 2, to: Forward::NO_MEMBER, id_there: 0 }]);
         assert_eq!(directory.role(2, &key(1, 1), none()), PanelRole::later(Some(0), 0));
         // Panels of later steps are not retained for it at all.
         assert_eq!(directory.role(0, &key(2, 0), SHARERS.into_iter().skip(1)), PanelRole::first(1));
         directory.reassigned(1, ReassignedWork::whole(Span::new(0, 1)));
-        assert_eq!(directory.take_orders()[&0], [Forward { id: 1, to: Forward::NOBODY, id_there: 0 }]);
+        assert_eq!(directory.take_orders()[&0], [Forward { id: 1, to: Forward::NO_MEMBER, id_there: 0 }]);
         directory.reassigned(2, ReassignedWork::whole(Span::new(0, 1)));
-        assert_eq!(directory.take_orders()[&0], [Forward { id: 3, to: Forward::NOBODY, id_there: 0 }]);
+        assert_eq!(directory.take_orders()[&0], [Forward { id: 3, to: Forward::NO_MEMBER, id_there: 0 }]);
         directory.validate();
         assert!(directory.panels.is_empty() && directory.kept.is_empty());
     }
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(directory.remove_member(0).into_iter().collect::<Vec<_>>(), [1, 2]);
         let orders = directory.take_orders();
         assert_eq!(orders.len(), 1, "{orders:?}");
-        assert_eq!(orders[&1], [Forward { id: 3, to: Forward::NOBODY, id_there: 0 }]);
+        assert_eq!(orders[&1], [Forward { id: 3, to: Forward::NO_MEMBER, id_there: 0 }]);
         directory.validate();
         assert!(!directory.is_own(0, 7) && directory.is_own(1, 7));
         assert!(!directory.remove_link(1, 0) && !directory.remove_link(0, 1), "they know already");

@@ -23,14 +23,14 @@ pub(super) const EARLIER_RUN: usize = usize::MAX;
 
 /// How many tiles of some blocks are complete.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum There {
-    Nothing,
+enum Completion {
+    None,
     Some,
     All,
 }
 
 /// Whether a tile, by region and number, is complete.
-pub(super) type IsThere<'a> = &'a dyn Fn(usize, u64) -> bool;
+pub(super) type IsComplete<'a> = &'a dyn Fn(usize, u64) -> bool;
 
 impl Primary {
     /// The rest of a product, on these peers. An error if none of them has memory for a part of it.
@@ -38,7 +38,7 @@ impl Primary {
         plan: Plan,
         operands: Operands,
         peers: Vec<PeerInfo>,
-        is_there: IsThere<'_>,
+        is_complete: IsComplete<'_>,
     ) -> Result<Self, String> {
         let plan = Plan { relay: false, ..plan };
         let first = plan.members.len();
@@ -47,28 +47,28 @@ impl Primary {
         this.stealing.is_resumed = true;
         this.tiles_left = tiles
             .flat_map(|(at, all)| (0..all).map(move |tile| (at, tile)))
-            .fold(0, |left, tile| left + u64::from(!is_there(tile.0, tile.1)));
+            .fold(0, |left, tile| left + u64::from(!is_complete(tile.0, tile.1)));
         // Panels of complete tiles count as used up.
         let (all, left) = (this.plan.tiles().max(1), this.tiles_left);
         let freed = u128::from(this.stored_bytes) * u128::from(all - left) / u128::from(all);
         this.freed_bytes = u64::try_from(freed).unwrap_or(u64::MAX);
-        let left = this.unfinished(is_there);
+        let left = this.unfinished(is_complete);
         this.reassign(EARLIER_RUN, left)?;
         Ok(this)
     }
 
     /// The incomplete part of the plan. Members that own the first steps come first, because the sums of the
     /// others wait for theirs.
-    pub(super) fn unfinished(&self, is_there: IsThere<'_>) -> VecDeque<WorkItem> {
+    pub(super) fn unfinished(&self, is_complete: IsComplete<'_>) -> VecDeque<WorkItem> {
         let plan = &self.plan;
         let mut members: Vec<usize> = (0..plan.members.len()).collect();
         members.sort_by_key(|member| plan.members[*member].shares.first().map_or(0, |s| s.steps.start));
-        members.into_iter().flat_map(|member| left_of(plan, member, is_there)).collect()
+        members.into_iter().flat_map(|member| incomplete_blocks(plan, member, is_complete)).collect()
     }
 
     /// Work from an earlier run, and work that recomputes wrong tiles, by the peer that took it, as fractions
     /// of the whole product.
-    pub fn taken_up(&self) -> Vec<(usize, f64)> {
+    pub fn reassigned_parts(&self) -> Vec<(usize, f64)> {
         let all = self.all_work();
         let moves = self.stealing.moves.iter().filter(|moved| moved.0 >= RECOMPUTED);
         moves.map(|(_, to, item)| (*to, item.amount(&self.plan) / all)).collect()
@@ -76,7 +76,7 @@ impl Primary {
 }
 
 /// The incomplete blocks of a member, in their order: runs of untouched blocks, and parts of the others.
-fn left_of(plan: &Plan, member: usize, is_there: IsThere<'_>) -> Vec<WorkItem> {
+fn incomplete_blocks(plan: &Plan, member: usize, is_complete: IsComplete<'_>) -> Vec<WorkItem> {
     let mut items = Vec::new();
     let mut first = 0;
     for share in &plan.members[member].shares {
@@ -87,15 +87,15 @@ fn left_of(plan: &Plan, member: usize, is_there: IsThere<'_>) -> Vec<WorkItem> {
         let mut run = first;
         for at in (0..share.blocks()).step_by(usize::try_from(unit).unwrap_or(usize::MAX)) {
             let numbers = Span::new(first + at, first + at + unit);
-            let there = there(plan, share, at..at + across.min(unit), is_there);
-            if there == There::Nothing {
+            let completed = completion(plan, share, at..at + across.min(unit), is_complete);
+            if completed == Completion::None {
                 continue;
             }
             items.extend(blocks(member, run, numbers.start));
             run = numbers.end;
-            if there == There::Some {
+            if completed == Completion::Some {
                 let (across, deep) = if unit > 1 { (across, deep) } else { (1, 1) };
-                items.extend(parts(plan, member, numbers.start, (across, deep), is_there));
+                items.extend(parts(plan, member, numbers.start, (across, deep), is_complete));
             }
         }
         first += share.blocks();
@@ -109,7 +109,12 @@ fn blocks(member: usize, start: u64, end: u64) -> Option<WorkItem> {
 }
 
 /// How many tiles of some blocks of a share are complete.
-fn there(plan: &Plan, share: &Share, blocks: std::ops::Range<u64>, is_there: IsThere<'_>) -> There {
+fn completion(
+    plan: &Plan,
+    share: &Share,
+    blocks: std::ops::Range<u64>,
+    is_complete: IsComplete<'_>,
+) -> Completion {
     let (mut all, mut none) = (true, true);
     let region = &plan.regions[share.region];
     let q = region.q();
@@ -118,15 +123,15 @@ fn there(plan: &Plan, share: &Share, blocks: std::ops::Range<u64>, is_there: IsT
         for tile in
             cells.flat_map(|(i, j)| (0..q * q).map(move |at| region.tile_number(i, j, at / q, at % q)))
         {
-            let is_here = is_there(share.region, tile);
+            let is_here = is_complete(share.region, tile);
             (all, none) = (all && is_here, none && !is_here);
             if !all && !none {
-                return There::Some;
+                return Completion::Some;
             }
         }
     }
     // No tiles at all count as complete.
-    if all { There::All } else { There::Nothing }
+    if all { Completion::All } else { Completion::None }
 }
 
 /// Work items for the incomplete part of a unit with `across` blocks side by side and `deep` along k: for
@@ -136,14 +141,14 @@ fn parts(
     member: usize,
     first: u64,
     (across, deep): (u64, u64),
-    is_there: IsThere<'_>,
+    is_complete: IsComplete<'_>,
 ) -> Vec<WorkItem> {
     let mut items = Vec::new();
     for col in 0..across {
         let left = |depth: u64| {
             let number = first + depth * across + col;
             let work = WorkItem::Blocks { member, numbers: Span::new(number, number + 1) }.first(plan);
-            work.map_or_else(Vec::new, |work| unfinished(plan, &work, is_there))
+            work.map_or_else(Vec::new, |work| unfinished(plan, &work, is_complete))
         };
         // The same tiles are complete at every depth, so these lists differ only in their steps.
         let by_depth: Vec<Vec<BlockWork>> = (0..deep).map(left).collect();
@@ -155,8 +160,8 @@ fn parts(
     items
 }
 
-fn unfinished(plan: &Plan, work: &BlockWork, is_there: IsThere<'_>) -> Vec<BlockWork> {
+fn unfinished(plan: &Plan, work: &BlockWork, is_complete: IsComplete<'_>) -> Vec<BlockWork> {
     let block = work.block;
     let region = &plan.regions[block.region];
-    work.unfinished(plan, |at| is_there(block.region, tile_number(region, &block, at).0))
+    work.unfinished(plan, |at| is_complete(block.region, tile_number(region, &block, at).0))
 }

@@ -25,18 +25,18 @@ use std::time::Duration;
 /// Length of the window over which a link is measured.
 const WINDOW: Duration = Duration::from_secs(2);
 /// A link that delays the product has no pause as long as this.
-const STRETCH: Duration = Duration::from_millis(450);
+const PAUSE_MIN: Duration = Duration::from_millis(450);
 /// Fewer bytes than this in a window may be heartbeats only.
-const LEAST_BYTES: f64 = 1024.0;
+const WINDOW_BYTES_MIN: f64 = 1024.0;
 /// A link that carries more than this fraction of its possible rate (or of its part of the primary's network
 /// card) is not slow.
-const FALLEN: f64 = 0.25;
+const SLOW_FRACTION: f64 = 0.25;
 /// Number of consecutive slow windows before the worker is disconnected.
 const STRIKES: u8 = 2;
 /// The wait must exceed the time of recomputing by this factor ...
-const TIMES: f64 = 2.0;
+const RECOMPUTE_FACTOR: f64 = 2.0;
 /// ... and by this many seconds.
-const MORE_S: f64 = 2.0;
+const RECOMPUTE_MARGIN_S: f64 = 2.0;
 
 /// Measurements of one link.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,7 +49,7 @@ pub(super) struct LinkFlow {
     /// Highest rate in any window, in one direction, bytes per second.
     best: f64,
     start: WindowStart,
-    stretch: PauseProbe,
+    pause_probe: PauseProbe,
     strikes: u8,
     is_too_slow: bool,
 }
@@ -63,7 +63,7 @@ struct WindowStart {
     /// Bytes that waited to be sent.
     waiting: f64,
     /// Set if everything had been sent: the work done until then, and since when that has not grown.
-    all_but: Option<(f64, Duration)>,
+    all_sent: Option<(f64, Duration)>,
 }
 
 /// Detects pauses: the bytes received by a time.
@@ -96,14 +96,14 @@ impl LinkFlow {
         if self.start.at > Duration::ZERO && seconds > 0.0 {
             self.best = self.best.max(nearest_f64(most) / seconds);
         }
-        (self.start, self.stretch.pauses) = (start, 0);
+        (self.start, self.pause_probe.pauses) = (start, 0);
     }
 
     /// Counts an interval without received bytes as a pause.
-    fn stretch(&mut self, now: Duration) {
-        if now.saturating_sub(self.stretch.at) >= STRETCH {
-            let pauses = self.stretch.pauses + u32::from(self.came == self.stretch.came);
-            self.stretch = PauseProbe { at: now, came: self.came, pauses };
+    fn note_pauses(&mut self, now: Duration) {
+        if now.saturating_sub(self.pause_probe.at) >= PAUSE_MIN {
+            let pauses = self.pause_probe.pauses + u32::from(self.came == self.pause_probe.came);
+            self.pause_probe = PauseProbe { at: now, came: self.came, pauses };
         }
     }
 }
@@ -112,13 +112,13 @@ impl Peer {
     fn start(&self, now: Duration) -> WindowStart {
         let done = self.stream.speed.done;
         let since =
-            self.flow.start.all_but.filter(|(before, _)| *before == done).map_or(now, |(_, since)| since);
+            self.flow.start.all_sent.filter(|(before, _)| *before == done).map_or(now, |(_, since)| since);
         WindowStart {
             at: now,
             came: self.flow.came,
             gone: self.flow.gone,
             waiting: self.in_link_bytes() + nearest_f64(self.flow.held),
-            all_but: (self.link_is_empty() && self.stream.has_sent_all()).then_some((done, since)),
+            all_sent: (self.link_is_empty() && self.stream.has_sent_all()).then_some((done, since)),
         }
     }
 
@@ -138,18 +138,18 @@ impl Peer {
         let seconds = now.at.saturating_sub(before.at).as_secs_f64();
         let (gone, came) = (nearest_f64(now.gone - before.gone), nearest_f64(now.came - before.came));
         let could = self.info.link_bytes_per_s.unwrap_or(0.0).max(self.flow.best);
-        let moves = LEAST_BYTES..FALLEN * could / sharing * seconds;
+        let moves = WINDOW_BYTES_MIN..SLOW_FRACTION * could / sharing * seconds;
         let of = |bytes: f64, moved: f64| moves.contains(&moved).then(|| bytes * seconds / moved);
         let was_busy = gone < before.waiting;
         let there = if was_busy { of(now.waiting, gone) } else { None };
         // Progress shows in returned operands. A block of one step returns them all at its end.
         let is_done = |since: Duration| {
             let in_flight_s = self.stream.speed.in_flight() / self.rate_at_work();
-            now.at.saturating_sub(since).as_secs_f64() > TIMES * in_flight_s
+            now.at.saturating_sub(since).as_secs_f64() > RECOMPUTE_FACTOR * in_flight_s
         };
-        let only_comes = now.all_but.is_some_and(|(_, since)| is_done(since))
-            && now.all_but == before.all_but
-            && self.flow.stretch.pauses == 0;
+        let only_comes = now.all_sent.is_some_and(|(_, since)| is_done(since))
+            && now.all_sent == before.all_sent
+            && self.flow.pause_probe.pauses == 0;
         let home = if only_comes { of(owed_bytes, came) } else { None };
         there.into_iter().chain(home).reduce(f64::max)
     }
@@ -164,7 +164,7 @@ impl Primary {
         let sharing =
             nearest_f64(to_u64(self.peers.iter().filter(|p| p.state.is_connected()).count().max(1)));
         for at in 0..self.peers.len() {
-            self.peers[at].flow.stretch(now);
+            self.peers[at].flow.note_pauses(now);
             let peer = &self.peers[at];
             let is_due = now.saturating_sub(peer.flow.start.at) >= WINDOW;
             if peer.state != PeerState::Active || peer.info.shares_memory || !is_due {
@@ -176,10 +176,10 @@ impl Primary {
             let is_plain = self.plan.strategy.levels == 0;
             let owed_bytes = if is_plain { peer.stream.owed_bytes(&self.plan) } else { 0.0 };
             let waits_s = peer.waits_s(start, owed_bytes, sharing);
-            let recompute_s = waits_s.filter(|s| *s > MORE_S).and_then(|_| self.recompute_s(at));
-            let too_slow = waits_s
-                .zip(recompute_s)
-                .filter(|(waits_s, recompute_s)| *waits_s > TIMES * recompute_s + MORE_S);
+            let recompute_s = waits_s.filter(|s| *s > RECOMPUTE_MARGIN_S).and_then(|_| self.recompute_s(at));
+            let too_slow = waits_s.zip(recompute_s).filter(|(waits_s, recompute_s)| {
+                *waits_s > RECOMPUTE_FACTOR * recompute_s + RECOMPUTE_MARGIN_S
+            });
             let flow = &mut self.peers[at].flow;
             flow.renew(start);
             flow.strikes = if too_slow.is_some() { flow.strikes + 1 } else { 0 };

@@ -82,10 +82,10 @@ impl Primary {
             return;
         }
         let looks = |seen: SpotCheckCounts| seen.right + seen.wrong;
-        let is_needed = looks(peer.seen) == 0 || peer.seen.wrong > 0;
+        let is_needed = looks(peer.spot_checks) == 0 || peer.spot_checks.wrong > 0;
         let is_time = now >= self.spot_checks.next;
         let mut others = self.peers.iter().filter(|p| p.state == PeerState::Active && !p.info.shares_memory);
-        let is_next = is_time && others.all(|other| looks(peer.seen) <= looks(other.seen));
+        let is_next = is_time && others.all(|other| looks(peer.spot_checks) <= looks(other.spot_checks));
         if !is_needed && !is_next {
             return;
         }
@@ -113,30 +113,33 @@ impl Primary {
     ) {
         let Some((at, since)) = self.spot_checks.under_way.take() else { return };
         self.spot_checks.next = now + now.saturating_sub(since) * PAUSE;
-        let seen = &mut self.peers[at].seen;
+        let counts = &mut self.peers[at].spot_checks;
         match is_wrong {
-            Some(true) => seen.wrong += 1,
-            Some(false) => seen.right += 1,
+            Some(true) => counts.wrong += 1,
+            Some(false) => counts.right += 1,
             None => {}
         }
         if self.tiles_left == 0 {
             return;
         }
         for at in 0..self.peers.len() {
-            if self.is_wrong(at) {
-                self.peers[at].seen.is_wrong = true;
-                let why = format!("{} of its results were spot-checked and wrong", self.peers[at].seen.wrong);
+            if self.must_be_excluded(at) {
+                self.peers[at].spot_checks.is_wrong = true;
+                let why = format!(
+                    "{} of its results were spot-checked and wrong",
+                    self.peers[at].spot_checks.wrong
+                );
                 self.disconnect(at, &why, actions);
             }
         }
     }
 
     /// Whether a worker is to be excluded because of its results.
-    fn is_wrong(&self, at: usize) -> bool {
+    fn must_be_excluded(&self, at: usize) -> bool {
         let mut others = self.peers.iter().enumerate().filter(|(other, _)| *other != at);
         self.peers[at].state.accepts_work()
-            && self.peers[at].seen.wrong >= WRONG_MIN
-            && others.any(|(_, other)| other.seen.right > other.seen.wrong)
+            && self.peers[at].spot_checks.wrong >= WRONG_MIN
+            && others.any(|(_, other)| other.spot_checks.right > other.spot_checks.wrong)
             && self.recompute_s(at).is_some()
     }
 }

@@ -29,17 +29,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Minimum difference between the finish times of victim and thief, as a fraction of the total time.
-const GAP: f64 = 0.03;
+const GAP_MIN: f64 = 0.03;
 /// Assumed relative error of a peer's remaining time. Without it, equal machines would steal from each other
 /// and back.
-const DOUBT: f64 = 0.05;
+const ESTIMATE_ERROR: f64 = 0.05;
 /// Minimum gain of a move, as a fraction of the total time.
-const GAIN: f64 = 0.01;
+const GAIN_MIN: f64 = 0.01;
 /// Interval between two searches for moves, as a fraction of the total time.
-const LOOK: f64 = 0.01;
+const SEARCH_EVERY: f64 = 0.01;
 /// A thief that has work for this fraction of the total time, plus twice the time that the stolen piece has
 /// to wait, gets nothing yet: a later decision knows more and can use smaller pieces.
-const AHEAD: f64 = 0.15;
+const ENOUGH_AHEAD: f64 = 0.15;
 /// Maximum work items of a peer.
 const WORK_ITEMS_MAX: usize = 64;
 /// Maximum victims, and thieves for each, that one search considers.
@@ -117,7 +117,7 @@ impl Primary {
             return;
         }
         for peer in &mut self.peers {
-            peer.stream.speed.pass(now);
+            peer.stream.speed.advance_to(now);
         }
         let mut total_s = 0.0;
         let before = self.stealing.moves.len();
@@ -129,7 +129,7 @@ impl Primary {
             let Some((from, to, candidate)) = self.best_move(&estimates, total_s) else { break };
             self.take(from, to, candidate);
         }
-        let wait = Duration::try_from_secs_f64(total_s * LOOK).unwrap_or(Duration::MAX);
+        let wait = Duration::try_from_secs_f64(total_s * SEARCH_EVERY).unwrap_or(Duration::MAX);
         self.stealing.next_balance = now.saturating_add(wait.max(Duration::from_micros(100)));
         if self.stealing.moves.len() > before {
             // Releases panels that members retained for the victims.
@@ -147,13 +147,14 @@ impl Primary {
         let mut order: Vec<usize> = (0..estimates.len()).filter(|p| estimates[*p].rate > 0.0).collect();
         order.sort_by(|a, b| estimates[*b].seconds().total_cmp(&estimates[*a].seconds()).then(a.cmp(b)));
         let level = level(estimates);
-        let surely = |from: usize, to: usize| {
-            estimates[from].seconds() * (1.0 - DOUBT) - estimates[to].seconds() * (1.0 + DOUBT)
+        let gap_s = |from: usize, to: usize| {
+            estimates[from].seconds() * (1.0 - ESTIMATE_ERROR)
+                - estimates[to].seconds() * (1.0 + ESTIMATE_ERROR)
         };
-        let gap = |from: usize, to: usize| surely(from, to) > GAP * total_s;
+        let is_wide = |from: usize, to: usize| gap_s(from, to) > GAP_MIN * total_s;
         for from in order.iter().take(TRIES_MAX).copied() {
             let thieves = order.iter().rev().take(TRIES_MAX).copied();
-            for to in thieves.take_while(|to| gap(from, *to)) {
+            for to in thieves.take_while(|to| is_wide(from, *to)) {
                 if let Some(candidate) = self.candidate_for(estimates, (from, to), level, total_s) {
                     return Some((from, to, candidate));
                 }
@@ -191,14 +192,14 @@ impl Primary {
         let owed_bytes = thief.stream.owed_bytes(&self.plan);
         let is_worth_it = |candidate: &StealCandidate| {
             let ready_s = candidate.ready_s + seconds(victim, candidate.sum_bytes);
-            if to.seconds() > 2.0 * ready_s + AHEAD * total_s {
+            if to.seconds() > 2.0 * ready_s + ENOUGH_AHEAD * total_s {
                 return false;
             }
             let work_s = (candidate.work / to.rate).max(seconds(thief, candidate.panel_bytes));
             let goes_home_s = seconds(thief, owed_bytes).max(to.seconds().max(ready_s) + work_s);
             let done_s = goes_home_s + seconds(thief, candidate.home_bytes);
             let rest_s = (from.left - candidate.work) / from.rate;
-            from.seconds() - done_s.max(rest_s) > GAIN * total_s
+            from.seconds() - done_s.max(rest_s) > GAIN_MIN * total_s
         };
         request.candidates(&victim.stream).find(is_worth_it)
     }

@@ -58,7 +58,7 @@ impl Worker {
 
     /// Passes a complete matrix on, unless the order only releases it or the receiver is lost.
     pub(super) fn pass(&mut self, forward: Forward, actions: &mut Vec<WorkerAction>) {
-        if forward.to == Forward::NOBODY || self.lost.contains(&forward.to) {
+        if forward.to == Forward::NO_MEMBER || self.lost.contains(&forward.to) {
             self.used(forward.id, actions);
         } else {
             self.passing += 1;

@@ -63,14 +63,14 @@ impl BlockWork {
     /// The missing tiles of the block, given a predicate on tile numbers in the block. One recipe computes
     /// all tiles of a cell together, so a partly complete cell becomes one piece whose complete tiles are
     /// dropped.
-    pub(in crate::primary) fn unfinished(&self, plan: &Plan, is_there: impl Fn(u32) -> bool) -> Vec<Self> {
+    pub(in crate::primary) fn unfinished(&self, plan: &Plan, is_complete: impl Fn(u32) -> bool) -> Vec<Self> {
         let q = plan.regions[self.block.region].q();
         let cells = self.block.cells;
         // Bit set of the complete tiles among `count` (at most 64) from `first` on.
-        let there = |first: u64, count: u64| {
+        let complete = |first: u64, count: u64| {
             let is_one = |at: u64| {
                 let tile = u32::try_from(first + at).unwrap_or(u32::MAX);
-                is_there(tile) || self.is_committed(tile)
+                is_complete(tile) || self.is_committed(tile)
             };
             (0..count).filter(|at| is_one(*at)).fold(0u64, |bits, at| bits | 1 << at)
         };
@@ -81,12 +81,12 @@ impl BlockWork {
         let places = cells.rows.iter().flat_map(|i| cells.cols.iter().map(move |j| (i, j)));
         for (at, (i, j)) in (0..).zip(places) {
             let end = self.steps_of(i, j).end;
-            let there = there(at * q * q, q * q);
-            if there == 0 {
+            let complete = complete(at * q * q, q * q);
+            if complete == 0 {
                 whole.entry(end).or_default().push((i, j));
-            } else if there.count_ones() != u32::try_from(q * q).unwrap_or(u32::MAX) {
+            } else if complete.count_ones() != u32::try_from(q * q).unwrap_or(u32::MAX) {
                 let cell = Rect::new(Span::new(i, i + 1), Span::new(j, j + 1));
-                parts.push(self.unfinished_piece(cell, end, there));
+                parts.push(self.unfinished_piece(cell, end, complete));
             }
         }
         let whole = whole.into_iter().flat_map(|(end, cells)| {
