@@ -165,7 +165,7 @@ impl End {
     /// A store message is there.
     pub(crate) fn stored(&mut self, message: &Outgoing) {
         self.moved(message.wire_bytes());
-        if message.piece.is_some_and(|p| p.lent) {
+        if message.piece.is_some_and(|p| p.leased) {
             let tile = message.head.matrices.last();
             self.lent.extend(tile.map(|m| m.id));
         }

@@ -310,7 +310,7 @@ impl<'a> World<'a> {
             if self.ends[peer].lives && self.ends[peer].stands == 0 {
                 let now = self.agenda.now();
                 let (came, gone) = (self.back.gone(peer, now), self.out.gone(peer, now));
-                self.tell(PrimaryEvent::Flow { peer, came, gone, held: 0 });
+                self.tell(PrimaryEvent::Flow { peer, received: came, acknowledged: gone, buffered: 0 });
             }
         }
         self.tell(PrimaryEvent::Tick);

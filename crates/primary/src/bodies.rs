@@ -40,7 +40,7 @@ impl Bodies {
     /// The body of a message; runs without gaps between them are one.
     pub(crate) fn body(&mut self, message: &Outgoing, output: &Output) -> Result<Body, MatrixError> {
         let Some(piece) = message.piece else { return Ok(Body::Empty) };
-        if piece.lent {
+        if piece.leased {
             let mut lent = output.lend(piece.rect);
             if piece.which == Which::C
                 && let Some(old) = &self.old_c

@@ -252,7 +252,7 @@ pub(crate) async fn run(
 impl Core {
     /// One event through the state machine, and what comes of it.
     fn happened(&mut self, event: PrimaryEvent) {
-        let now = self.clock.look(self.began.elapsed());
+        let now = self.clock.advance_to(self.began.elapsed());
         let actions = self.meter.within(Section::Scheduling, || self.state.handle(event, now));
         self.recorder.look(&self.state);
         let mut actions = VecDeque::from(actions);
@@ -304,7 +304,12 @@ impl Core {
             let (came, left) = (self.peers[peer].arriving.get(), (self.peers[peer].leaving)());
             let moved = (came, left.there);
             if std::mem::replace(&mut self.peers[peer].moved_bytes, moved) != moved {
-                self.happened(PrimaryEvent::Flow { peer, came, gone: left.there, held: left.held });
+                self.happened(PrimaryEvent::Flow {
+                    peer,
+                    received: came,
+                    acknowledged: left.there,
+                    buffered: left.held,
+                });
             }
         }
     }

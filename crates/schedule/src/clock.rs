@@ -32,7 +32,7 @@ impl StepClock {
     }
 
     /// The running time at this reading of the clock.
-    pub fn look(&mut self, shown: Duration) -> Duration {
+    pub fn advance_to(&mut self, shown: Duration) -> Duration {
         self.passed += shown.saturating_sub(self.shown).min(self.longest);
         self.shown = shown;
         self.passed
@@ -52,7 +52,7 @@ mod tests {
     fn a_leap_is_one_step_and_nothing_passes_while_the_clock_stands_still_or_goes_back() {
         let s = Duration::from_secs;
         let mut clock = StepClock::new(s(2));
-        let passed = [1, 2, 60, 61, 61, 50, 51].map(|shown| clock.look(s(shown)).as_secs());
+        let passed = [1, 2, 60, 61, 61, 50, 51].map(|shown| clock.advance_to(s(shown)).as_secs());
         assert_eq!(passed, [1, 2, 4, 5, 5, 5, 6]);
         assert_eq!(clock.passed(), s(6));
     }

@@ -297,7 +297,7 @@ impl World {
     fn send(&mut self, peer: usize, message: &Outgoing) {
         if let Some(piece) = message.piece {
             let id = message.head.matrices.last().map_or(0, |m| m.id);
-            if piece.lent {
+            if piece.leased {
                 self.c.lend(peer, id, piece.rect);
             } else if piece.which == Which::Sum {
                 self.c.read_sum(piece.rect);

@@ -54,9 +54,9 @@ impl PeerBook {
         assert_eq!(StoreHead::decode(&head.encode()).as_ref(), Ok(head), "the worker can read it");
         let body = message.piece.map_or(0, |p| p.bytes);
         if let Some(piece) = message.piece {
-            assert!(!piece.lent || self.shares_memory, "memory is lent over a link that moves bytes");
+            assert!(!piece.leased || self.shares_memory, "memory is lent over a link that moves bytes");
             assert!(self.shares_memory || body <= CHUNK_BYTES_MAX, "a body of {body} bytes");
-            assert!(piece.lent || head.body_bytes() == body as u64, "bytes of a body");
+            assert!(piece.leased || head.body_bytes() == body as u64, "bytes of a body");
         }
         head.matrices.iter().for_each(|m| self.announce(m));
         head.jobs.iter().for_each(|j| self.job(j));

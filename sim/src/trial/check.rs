@@ -146,7 +146,7 @@ impl Trial {
             PrimaryEvent::Credit { peer, bytes: 64 },
             PrimaryEvent::Landed { peer, head },
             PrimaryEvent::Alive { peer },
-            PrimaryEvent::Flow { peer, came: 1, gone: 1, held: 0 },
+            PrimaryEvent::Flow { peer, received: 1, acknowledged: 1, buffered: 0 },
             PrimaryEvent::Missing { peer, missing: Missing { id: 0, lines: 0 } },
             PrimaryEvent::Parted { peer, other: 0 },
             PrimaryEvent::Lost { peer, why: "again".into() },

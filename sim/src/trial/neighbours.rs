@@ -74,7 +74,7 @@ impl Trial {
             let shown = node.shown(now);
             let Some((silence, heard)) = node.ears.get_mut(&other) else { continue };
             *heard += u64::from(reads && moves);
-            if silence.look(shown, *heard, reads).is_some() {
+            if silence.check(shown, *heard, reads).is_some() {
                 self.check_silence(other, peer);
                 self.seen.parted += 1;
                 self.part(peer, other, true);

@@ -120,7 +120,7 @@ impl Node {
     /// For how long the primary has been silent, when its bytes move now or not.
     pub(super) fn silence(&mut self, now: Time, moves: bool) -> Duration {
         let shown = self.shown(now);
-        let time = self.clock.look(shown);
+        let time = self.clock.advance_to(shown);
         if std::mem::take(&mut self.is_heard) || moves {
             self.heard = time;
         }

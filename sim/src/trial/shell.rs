@@ -102,7 +102,7 @@ impl Shell {
 impl Trial {
     /// The time that the primary has run.
     pub(super) fn time(&mut self) -> std::time::Duration {
-        self.clock.look(self.watch.shows(self.agenda.now()))
+        self.clock.advance_to(self.watch.shows(self.agenda.now()))
     }
 
     /// One event through the primary's state, and what comes of it.
@@ -186,7 +186,7 @@ impl Trial {
             let generated = Generated { generator, row: rect.rows.start, col: rect.cols.start };
             return Body::Bytes(generated.encode());
         }
-        if piece.lent {
+        if piece.leased {
             self.shell.lend(rect);
             if header.source == MatrixSource::Data {
                 places(rect, p.n).for_each(|place| self.shell.c[place] = self.matter.old_c[place]);

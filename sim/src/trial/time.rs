@@ -22,7 +22,7 @@ impl Trial {
                 let lanes = (self.back(peer), self.out(peer));
                 let (came, gone) =
                     (self.lanes[lanes.0].gone_after(TICK_S), self.lanes[lanes.1].gone_after(TICK_S));
-                self.tell(PrimaryEvent::Flow { peer, came, gone, held: 0 });
+                self.tell(PrimaryEvent::Flow { peer, received: came, acknowledged: gone, buffered: 0 });
             }
             let moves = self.lanes[self.out(peer)].moves();
             let node = &mut self.nodes[peer];

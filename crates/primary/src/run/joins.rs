@@ -173,7 +173,7 @@ impl Tasks {
             let mut core = core.borrow_mut();
             core.recorder.peers(std::slice::from_ref(&session), 1);
             let (number, began) = (core.machines.len(), core.began);
-            let at = core.clock.look(began.elapsed());
+            let at = core.clock.advance_to(began.elapsed());
             core.joined.push((number, at));
             core.machines.push(report_stub(&session, 0.0));
         }

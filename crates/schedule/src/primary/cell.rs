@@ -64,7 +64,7 @@ pub(super) struct PanelContext<'a> {
     pub(super) ids: BlockIds,
     /// Whether tiles of C are leased in place (over links that share memory), unless they hold partial sums
     /// that have to wait.
-    pub(super) lends: bool,
+    pub(super) leases: bool,
 }
 
 impl PanelContext<'_> {
@@ -207,9 +207,9 @@ impl PanelContext<'_> {
             if let Some(peer) = role.from {
                 let first_line = small_index(peer);
                 delivery.vacant.push(MatrixHeader { source: MatrixSource::Relayed, first_line, ..header });
-                delivery.relayed.push(BodyMatrix { header, which, rect, lent: false });
+                delivery.relayed.push(BodyMatrix { header, which, rect, leased: false });
             } else {
-                delivery.stored.push(BodyMatrix { header, which, rect, lent: false });
+                delivery.stored.push(BodyMatrix { header, which, rect, leased: false });
             }
         }
     }
@@ -357,9 +357,9 @@ impl PanelContext<'_> {
         };
         let header = self.header(self.tile_id(i, j, u, v), rect, Layout::RowMajor, source);
         // A partial sum of later steps has to wait for the earlier ones, so it is not computed in C itself.
-        let lent = self.lends && (continues_sum || begins);
-        if lent || source != MatrixSource::Vacant {
-            delivery.stored.insert(0, BodyMatrix { header, which, rect, lent });
+        let leased = self.leases && (continues_sum || begins);
+        if leased || source != MatrixSource::Vacant {
+            delivery.stored.insert(0, BodyMatrix { header, which, rect, leased });
         } else {
             delivery.vacant.push(header);
         }

@@ -95,17 +95,17 @@ pub enum PrimaryEvent {
         /// The worker.
         peer: usize,
     },
-    /// Counters of a link have moved, which shows that the peer is alive. `came` and `gone` count from the
+    /// Counters of a link have moved, which shows that the peer is alive. `received` and `acknowledged` count from the
     /// start of the link.
     Flow {
         /// The peer at the other end.
         peer: usize,
         /// Bytes received from the peer.
-        came: u64,
+        received: u64,
         /// Bytes of bodies that the peer's system has acknowledged.
-        gone: u64,
+        acknowledged: u64,
         /// Bytes that this system has accepted and the peer's system has not acknowledged.
-        held: u64,
+        buffered: u64,
     },
     /// A worker did not receive a matrix that another worker should have relayed.
     Missing {

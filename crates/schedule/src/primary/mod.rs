@@ -184,9 +184,9 @@ impl Primary {
                 self.balance(now, &mut actions);
             }
             PrimaryEvent::Alive { peer } => self.peers[peer].heard(now),
-            PrimaryEvent::Flow { peer, came, gone, held } => {
+            PrimaryEvent::Flow { peer, received, acknowledged, buffered } => {
                 self.peers[peer].heard(now);
-                self.peers[peer].flow.moved(came, gone, held);
+                self.peers[peer].flow.moved(received, acknowledged, buffered);
             }
             PrimaryEvent::Missing { peer, missing } => match self.peers[peer].missing(&missing) {
                 Ok(()) => self.serve_one(peer, now, &mut actions),

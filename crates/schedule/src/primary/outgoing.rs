@@ -48,7 +48,7 @@ pub struct BodyPiece {
     /// Its bytes in the body.
     pub bytes: usize,
     /// Whether the memory itself is leased (tiles of C over shared memory).
-    pub lent: bool,
+    pub leased: bool,
 }
 
 /// One store message.
@@ -74,7 +74,7 @@ pub(super) struct BodyMatrix {
     pub(super) which: Which,
     pub(super) rect: Rect,
     /// Whether its memory is leased instead of its bytes sent.
-    pub(super) lent: bool,
+    pub(super) leased: bool,
 }
 
 /// Contents of a panel: matrices with a body, matrices without (vacant, or relayed by another worker), and
@@ -155,7 +155,7 @@ fn cut(
     (mut vacant, mut jobs): (Vec<MatrixHeader>, Vec<Job>),
     out: &mut VecDeque<Outgoing>,
 ) {
-    let BodyMatrix { header, which, rect, lent } = matrix;
+    let BodyMatrix { header, which, rect, leased } = matrix;
     let (lines, line_bytes) = header.lines_total();
     let whole = by_reference || header.source == MatrixSource::Generated;
     let per_frame = if whole { lines } else { lines_per_frame(line_bytes) };
@@ -165,8 +165,8 @@ fn cut(
         let last = first_line + count == lines;
         let mut matrices = std::mem::take(&mut vacant);
         matrices.push(part);
-        let bytes = if lent { header.bytes() } else { part.body_bytes() };
-        let piece = BodyPiece { which, rect: lines_of(rect, &part), bytes: here(bytes), lent };
+        let bytes = if leased { header.bytes() } else { part.body_bytes() };
+        let piece = BodyPiece { which, rect: lines_of(rect, &part), bytes: here(bytes), leased };
         let jobs = if last { std::mem::take(&mut jobs) } else { Vec::new() };
         out.push_back(Outgoing { head: StoreHead { matrices, jobs }, piece: Some(piece) });
         first_line += count;

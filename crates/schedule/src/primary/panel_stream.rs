@@ -336,7 +336,7 @@ impl PanelStream {
             recipe: &context.recipes[region],
             work: &out.work,
             ids: out.ids,
-            lends: self.shares_memory,
+            leases: self.shares_memory,
         };
         let (panel, others) = progress.next_panel(&out.work);
         let step = progress.step;
@@ -368,7 +368,7 @@ impl PanelStream {
     pub(super) fn result_steps(context: &StreamContext<'_>, out: &ActiveBlock, i: u64, j: u64) -> Span {
         let recipe = &context.recipes[out.work.block.region];
         let (plan, operands) = (context.plan, context.operands);
-        PanelContext { plan, operands, recipe, work: &out.work, ids: out.ids, lends: false }
+        PanelContext { plan, operands, recipe, work: &out.work, ids: out.ids, leases: false }
             .result_steps(i, j)
     }
 

@@ -42,10 +42,10 @@ const RECOMPUTE_MARGIN_S: f64 = 2.0;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LinkFlow {
     /// Bytes received, and bytes acknowledged by the peer's system.
-    came: u64,
-    gone: u64,
+    received: u64,
+    acknowledged: u64,
     /// Bytes in this system's send buffers.
-    held: u64,
+    buffered: u64,
     /// Highest rate in any window, in one direction, bytes per second.
     best: f64,
     start: WindowStart,
@@ -58,8 +58,8 @@ pub(super) struct LinkFlow {
 #[derive(Clone, Copy, Debug, Default)]
 struct WindowStart {
     at: Duration,
-    came: u64,
-    gone: u64,
+    received: u64,
+    acknowledged: u64,
     /// Bytes that waited to be sent.
     waiting: f64,
     /// Set if everything had been sent: the work done until then, and since when that has not grown.
@@ -70,17 +70,17 @@ struct WindowStart {
 #[derive(Clone, Copy, Debug, Default)]
 struct PauseProbe {
     at: Duration,
-    came: u64,
+    received: u64,
     /// Intervals of this window in which nothing arrived.
     pauses: u32,
 }
 
 impl LinkFlow {
     /// Updates the counters, which never decrease, and the bytes under way.
-    pub(super) fn moved(&mut self, came: u64, gone: u64, held: u64) {
-        self.came = self.came.max(came);
-        self.gone = self.gone.max(gone);
-        self.held = held;
+    pub(super) fn moved(&mut self, received: u64, acknowledged: u64, buffered: u64) {
+        self.received = self.received.max(received);
+        self.acknowledged = self.acknowledged.max(acknowledged);
+        self.buffered = buffered;
     }
 
     /// Whether the worker was disconnected because of this link.
@@ -91,7 +91,7 @@ impl LinkFlow {
     /// Begins the next window.
     fn renew(&mut self, start: WindowStart) {
         let seconds = start.at.saturating_sub(self.start.at).as_secs_f64();
-        let most = (start.came - self.start.came).max(start.gone - self.start.gone);
+        let most = (start.received - self.start.received).max(start.acknowledged - self.start.acknowledged);
         // The counters from before the first window have no start time, so they give no rate.
         if self.start.at > Duration::ZERO && seconds > 0.0 {
             self.best = self.best.max(nearest_f64(most) / seconds);
@@ -102,8 +102,8 @@ impl LinkFlow {
     /// Counts an interval without received bytes as a pause.
     fn note_pauses(&mut self, now: Duration) {
         if now.saturating_sub(self.pause_probe.at) >= PAUSE_MIN {
-            let pauses = self.pause_probe.pauses + u32::from(self.came == self.pause_probe.came);
-            self.pause_probe = PauseProbe { at: now, came: self.came, pauses };
+            let pauses = self.pause_probe.pauses + u32::from(self.received == self.pause_probe.received);
+            self.pause_probe = PauseProbe { at: now, received: self.received, pauses };
         }
     }
 }
@@ -115,9 +115,9 @@ impl Peer {
             self.flow.start.all_sent.filter(|(before, _)| *before == done).map_or(now, |(_, since)| since);
         WindowStart {
             at: now,
-            came: self.flow.came,
-            gone: self.flow.gone,
-            waiting: self.in_link_bytes() + nearest_f64(self.flow.held),
+            received: self.flow.received,
+            acknowledged: self.flow.acknowledged,
+            waiting: self.in_link_bytes() + nearest_f64(self.flow.buffered),
             all_sent: (self.link_is_empty() && self.stream.has_sent_all()).then_some((done, since)),
         }
     }
@@ -136,12 +136,15 @@ impl Peer {
     fn waits_s(&self, now: WindowStart, owed_bytes: f64, sharing: f64) -> Option<f64> {
         let before = self.flow.start;
         let seconds = now.at.saturating_sub(before.at).as_secs_f64();
-        let (gone, came) = (nearest_f64(now.gone - before.gone), nearest_f64(now.came - before.came));
+        let (acknowledged, received) = (
+            nearest_f64(now.acknowledged - before.acknowledged),
+            nearest_f64(now.received - before.received),
+        );
         let could = self.info.link_bytes_per_s.unwrap_or(0.0).max(self.flow.best);
         let moves = WINDOW_BYTES_MIN..SLOW_FRACTION * could / sharing * seconds;
         let of = |bytes: f64, moved: f64| moves.contains(&moved).then(|| bytes * seconds / moved);
-        let was_busy = gone < before.waiting;
-        let there = if was_busy { of(now.waiting, gone) } else { None };
+        let was_busy = acknowledged < before.waiting;
+        let outgoing = if was_busy { of(now.waiting, acknowledged) } else { None };
         // Progress shows in returned operands. A block of one step returns them all at its end.
         let is_done = |since: Duration| {
             let in_flight_s = self.stream.speed.in_flight() / self.rate_at_work();
@@ -150,8 +153,8 @@ impl Peer {
         let only_comes = now.all_sent.is_some_and(|(_, since)| is_done(since))
             && now.all_sent == before.all_sent
             && self.flow.pause_probe.pauses == 0;
-        let home = if only_comes { of(owed_bytes, came) } else { None };
-        there.into_iter().chain(home).reduce(f64::max)
+        let incoming = if only_comes { of(owed_bytes, received) } else { None };
+        outgoing.into_iter().chain(incoming).reduce(f64::max)
     }
 }
 

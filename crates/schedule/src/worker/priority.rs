@@ -34,12 +34,12 @@ impl Priority {
 pub struct PriorityQueue<T> {
     /// Tasks by (priority, number of tasks queued before).
     in_order: BTreeMap<(u32, u64), T>,
-    came: u64,
+    queued: u64,
 }
 
 impl<T> Default for PriorityQueue<T> {
     fn default() -> Self {
-        Self { in_order: BTreeMap::new(), came: 0 }
+        Self { in_order: BTreeMap::new(), queued: 0 }
     }
 }
 
@@ -50,9 +50,9 @@ impl<T> PriorityQueue<T> {
     }
 
     /// Queues a task.
-    pub fn put(&mut self, task: T, turn: Priority) {
-        self.in_order.insert((turn.0, self.came), task);
-        self.came += 1;
+    pub fn put(&mut self, task: T, priority: Priority) {
+        self.in_order.insert((priority.0, self.queued), task);
+        self.queued += 1;
     }
 
     /// Takes the next task.

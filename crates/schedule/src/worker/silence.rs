@@ -33,8 +33,8 @@ impl Silence {
 
     /// Checks at time `shown`, with `came` bytes received; `reads` is false if this end leaves arrived bytes
     /// in the link. Returns the duration of the silence if it is too long.
-    pub fn look(&mut self, shown: Duration, came: u64, reads: bool) -> Option<Duration> {
-        let now = self.clock.look(shown);
+    pub fn check(&mut self, shown: Duration, came: u64, reads: bool) -> Option<Duration> {
+        let now = self.clock.advance_to(shown);
         if std::mem::replace(&mut self.came, came) != came || !reads {
             self.heard = now;
         }
@@ -52,16 +52,16 @@ mod tests {
     fn a_worker_that_sends_in_time_is_not_silent_and_one_that_does_not_is() {
         let mut silence = Silence::new(7);
         let max = NEIGHBOUR_SILENCE_MAX.as_secs();
-        assert!((1..max).all(|at| silence.look(S(at), 7, true).is_none()));
-        assert_eq!(silence.look(S(max), 8, true), None);
-        assert!((max + 1..2 * max).all(|at| silence.look(S(at), 8, true).is_none()));
-        assert_eq!(silence.look(S(2 * max), 8, true), Some(NEIGHBOUR_SILENCE_MAX));
+        assert!((1..max).all(|at| silence.check(S(at), 7, true).is_none()));
+        assert_eq!(silence.check(S(max), 8, true), None);
+        assert!((max + 1..2 * max).all(|at| silence.check(S(at), 8, true).is_none()));
+        assert_eq!(silence.check(S(2 * max), 8, true), Some(NEIGHBOUR_SILENCE_MAX));
     }
 
     #[test]
     fn a_link_that_is_not_read_is_not_silent_nor_is_any_while_this_process_is_suspended() {
         let mut silence = Silence::new(0);
-        assert!((1..100).all(|at| silence.look(S(at), 0, at % 9 != 0).is_none()));
-        assert_eq!(silence.look(S(1000), 0, true), None);
+        assert!((1..100).all(|at| silence.check(S(at), 0, at % 9 != 0).is_none()));
+        assert_eq!(silence.check(S(1000), 0, true), None);
     }
 }

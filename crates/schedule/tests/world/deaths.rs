@@ -83,7 +83,7 @@ impl World {
         }
         self.ends[peer].stop();
         self.ends[peer].outbox.clear();
-        self.asides.retain(|(from, _), sum| *from != peer || sum.is_whole());
+        self.partial_sums.retain(|(from, _), sum| *from != peer || sum.is_whole());
         self.staged.retain(|(from, _), _| *from != peer);
         for other in (0..self.ends.len()).filter(|o| *o != peer).collect::<Vec<_>>() {
             self.broken.insert((peer.min(other), peer.max(other)));
@@ -164,7 +164,7 @@ impl World {
     pub(super) fn put(&mut self, peer: usize, tile: u32, rect: Rect) {
         let staged = self.staged.remove(&(peer, tile)).expect("a tile that was staged");
         assert!(staged.is_whole() && staged.rect == rect, "half a tile is put into C");
-        assert!(self.lent.iter().all(|l| l.disjoint(rect)), "{rect} is lent");
+        assert!(self.leased.iter().all(|l| l.disjoint(rect)), "{rect} is leased");
         for (at, place) in places(rect, self.p.n).enumerate() {
             self.c[place] = staged.elements[at];
         }

@@ -56,15 +56,15 @@ impl World {
         for header in &head.matrices {
             let count = (header.rows * header.cols) as usize;
             let header = MatrixHeader { first_line: 0, ..*header };
-            let fresh = || Held { header, elements: vec![-55_555; count], trace: 0, lent: None };
+            let fresh = || Held { header, elements: vec![-55_555; count], trace: 0, leased: None };
             self.ends[peer].held.entry(header.id).or_insert_with(fresh);
         }
         if let (Some(piece), Some(header)) = (message.piece, head.matrices.last()) {
             let held = self.ends[peer].held.get_mut(&header.id).unwrap();
             held.trace = trace;
-            held.lent = piece.lent.then_some(piece.rect);
+            held.leased = piece.leased.then_some(piece.rect);
             let (rows, cols) = (piece.rect.rows.len() as usize, piece.rect.cols.len() as usize);
-            let whole = piece.lent || header.source == MatrixSource::Generated;
+            let whole = piece.leased || header.source == MatrixSource::Generated;
             let first = if whole { 0 } else { header.first_line as usize };
             for (i, j) in (0..rows).flat_map(|i| (0..cols).map(move |j| (i, j))) {
                 let (row, col) = match header.layout {
@@ -150,7 +150,7 @@ impl World {
     pub(super) fn result(&mut self, peer: usize, head: ResultHead, which: usize) {
         let held = self.ends[peer].held[&head.c].clone();
         let rows = held.header.rows;
-        let cut = if rows > 1 && held.lent.is_none() { 1 + which as u32 % (rows - 1) } else { rows };
+        let cut = if rows > 1 && held.leased.is_none() { 1 + which as u32 % (rows - 1) } else { rows };
         for (first_line, lines) in [(0, cut), (cut, rows - cut)] {
             if lines == 0 {
                 continue;
@@ -171,8 +171,8 @@ impl World {
         let steps = (head.step_start, head.step_end);
         let lie = i64::from(self.liar == Some(peer));
         if place == ResultPlace::InC {
-            self.lent.retain(|l| Some(*l) != held.lent);
-            assert!(self.lent.iter().all(|l| l.disjoint(rect)), "it is lent to another");
+            self.leased.retain(|l| Some(*l) != held.leased);
+            assert!(self.leased.iter().all(|l| l.disjoint(rect)), "it is leased to another");
             let places: Vec<usize> = places(rect, self.p.n).collect();
             for at in range {
                 self.c[places[at]] = held.elements[at] + lie;
@@ -181,9 +181,9 @@ impl World {
                 self.is_in_c(rect, held.trace, steps);
             }
         } else {
-            assert_eq!(held.lent, None, "a partial sum that has to wait was leased");
+            assert_eq!(held.leased, None, "a partial sum that has to wait was leased");
             let to = match place {
-                ResultPlace::PartialSum => &mut self.asides,
+                ResultPlace::PartialSum => &mut self.partial_sums,
                 ResultPlace::Staged => &mut self.staged,
                 ResultPlace::InC | ResultPlace::Discarded => &mut BTreeMap::new(),
             };
@@ -194,7 +194,7 @@ impl World {
                 .extend(held.elements[range].iter().map(|x| x + lie));
             self.staged_times += u64::from(place == ResultPlace::Staged);
             self.nowhere_times += u64::from(place == ResultPlace::Discarded);
-            let bytes = self.asides.values().map(|s| s.elements.len() * 8).sum();
+            let bytes = self.partial_sums.values().map(|s| s.elements.len() * 8).sum();
             self.aside_bytes_max = self.aside_bytes_max.max(bytes);
         }
         self.ends[peer].outbox.push_back(PrimaryEvent::Landed { peer, head: *head });

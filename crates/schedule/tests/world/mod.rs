@@ -96,7 +96,7 @@ struct Held {
     /// Hash of the operations that made its elements: equal only for equal operations in equal order.
     trace: u64,
     /// The part of C that it is, if it is leased.
-    lent: Option<Rect>,
+    leased: Option<Rect>,
 }
 
 struct End {
@@ -121,9 +121,9 @@ pub(crate) struct World {
     old_c: Vec<i64>,
     pub(crate) expected: Vec<i64>,
     /// Leased parts of C.
-    lent: Vec<Rect>,
+    leased: Vec<Rect>,
     /// Buffered partial sums and staged tiles, by peer and id.
-    asides: BTreeMap<(usize, u32), Landing>,
+    partial_sums: BTreeMap<(usize, u32), Landing>,
     staged: BTreeMap<(usize, u32), Landing>,
     /// Complete tiles, by their first element, including those of an earlier run.
     pub(crate) committed: BTreeSet<(u64, u64)>,
@@ -279,8 +279,8 @@ impl World {
             // Unwritten elements must not look like zeros.
             c: vec![-77_777; (p.m * p.n) as usize],
             old_c,
-            lent: Vec::new(),
-            asides: BTreeMap::new(),
+            leased: Vec::new(),
+            partial_sums: BTreeMap::new(),
             staged: BTreeMap::new(),
             committed: BTreeSet::new(),
             infos,
@@ -335,7 +335,7 @@ impl World {
                 PrimaryAction::Send(peer, message) => {
                     let body = self.body(&message);
                     let trace = self.trace(&message);
-                    if message.piece.is_some_and(|p| matches!(p.which, Which::A | Which::B) && !p.lent) {
+                    if message.piece.is_some_and(|p| matches!(p.which, Which::A | Which::B) && !p.leased) {
                         self.sent_elements += body.len() as u64;
                     }
                     self.ends[peer].inbox.push_back(Sent::Store(message, body, trace));
@@ -346,11 +346,11 @@ impl World {
                 }
                 PrimaryAction::Parted { peer, other } => self.ends[peer].inbox.push_back(Sent::Parted(other)),
                 PrimaryAction::Merge { peer, tile, rect } => {
-                    let sum = self.asides.remove(&(peer, tile)).expect("a sum that was put aside");
+                    let sum = self.partial_sums.remove(&(peer, tile)).expect("a sum that was put aside");
                     assert!(sum.is_whole() && sum.rect == rect, "half a sum is merged");
                     let c = self.traces.get_mut(&(rect.rows.start, rect.cols.start)).unwrap();
                     *c = mixed(&[*c, sum.trace]);
-                    assert!(self.lent.iter().all(|l| l.disjoint(rect)), "{rect} is lent");
+                    assert!(self.leased.iter().all(|l| l.disjoint(rect)), "{rect} is leased");
                     for (at, place) in places(rect, self.p.n).enumerate() {
                         self.c[place] += sum.elements[at];
                     }
@@ -389,18 +389,18 @@ impl World {
         let (from, cols) = match piece.which {
             Which::A => (&self.a, self.p.k),
             Which::B => (&self.b, self.p.n),
-            Which::C if piece.lent && header.source == MatrixSource::Vacant => (&self.c, self.p.n),
+            Which::C if piece.leased && header.source == MatrixSource::Vacant => (&self.c, self.p.n),
             Which::C => (&self.old_c, self.p.n),
             Which::Sum => (&self.c, self.p.n),
         };
         let elements = places(piece.rect, cols).map(|at| from[at]).collect();
-        if piece.lent {
-            assert!(self.lent.iter().all(|l| l.disjoint(piece.rect)), "{} is lent twice", piece.rect);
-            self.lent.push(piece.rect);
+        if piece.leased {
+            assert!(self.leased.iter().all(|l| l.disjoint(piece.rect)), "{} is leased twice", piece.rect);
+            self.leased.push(piece.rect);
         } else if piece.which == Which::Sum {
             assert!(
-                self.lent.iter().all(|l| l.disjoint(piece.rect)),
-                "{} is read while it is lent",
+                self.leased.iter().all(|l| l.disjoint(piece.rect)),
+                "{} is read while it is leased",
                 piece.rect
             );
         }

@@ -343,7 +343,7 @@ async fn watch(core: Rc<RefCell<Core>>, arriving: Rc<Cell<u64>>) -> Result<(), W
     let (mut seen, mut heard) = (0, Duration::ZERO);
     loop {
         tokio::time::sleep(PING_AFTER).await;
-        let now = clock.look(began.elapsed());
+        let now = clock.advance_to(began.elapsed());
         let moves = std::mem::replace(&mut seen, arriving.get()) != arriving.get();
         if std::mem::take(&mut core.borrow_mut().is_heard) || moves {
             heard = now;

@@ -181,7 +181,7 @@ async fn listen(arriving: &Cell<u64>, reads: &Cell<bool>) -> String {
     let (began, mut silence) = (Instant::now(), Silence::new(arriving.get()));
     loop {
         tokio::time::sleep(NEIGHBOUR_BEAT).await;
-        if let Some(silence) = silence.look(began.elapsed(), arriving.get(), reads.get()) {
+        if let Some(silence) = silence.check(began.elapsed(), arriving.get(), reads.get()) {
             return format!("nothing has come over it for {} s", silence.as_secs());
         }
     }
