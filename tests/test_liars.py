@@ -95,7 +95,7 @@ def test_a_machine_that_is_always_wrong_is_left_out_before_the_end(tmp_path, str
     assert result.code == 3 and np.array_equal(np.load(tmp_path / "C.npy"), a @ b), result
     faults = result.report["faults"]
     (lost,), wrong = faults["lost"], faults["wrong"]
-    assert lost["name"] == liar.address and re.fullmatch(r"\d+ of its results were looked at and wrong", lost["why"]), faults
+    assert lost["name"] == liar.address and re.fullmatch(r"\d+ of its results were spot-checked and wrong", lost["why"]), faults
     # Where k is cut, other workers have added their steps to some of its tiles.
     assert all(liar.address in some["names"] for some in wrong), faults
     assert 2 <= sum(some["tiles"] for some in wrong if some["names"] == [liar.address]) <= liar.results, (faults, liar.results)

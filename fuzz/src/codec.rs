@@ -8,7 +8,7 @@ use bramble_link::{HEADER_BYTES, Header, FrameLimits};
 use bramble_matrix::{DType, Generator, Layout, Rect, Span};
 use bramble_schedule::message::{
     Bye, Forward, Generated, Hello, IoReport, Job, Join, Kind, LogHead, MatrixHeader, Missing, Neighbour,
-    Operation, PieceHead, Pong, Reached, ResultHead, Source, StoreHead, Then, ThreadReport, Wants, Welcome,
+    Operation, PieceHead, Pong, Reached, ResultHead, MatrixSource, StoreHead, Then, ThreadReport, Wants, Welcome,
     Work, WorkRecord, decode_error, decode_forwards, decode_number, encode_error, encode_forwards,
     encode_number,
 };
@@ -139,7 +139,7 @@ fn relaying() -> Vec<(u8, Vec<u8>)> {
     let (key, ticket, address) = ([5; 20], [6; 16], "10.0.0.7:7400".to_owned());
     let neighbour = Neighbour { peer: 2, me: 1, dials: true, key, ticket, address };
     let order = Forward { id: 4, to: 2, id_there: 9 };
-    let last = Forward { to: Forward::NOBODY, ..order };
+    let last = Forward { to: Forward::NO_MEMBER, ..order };
     vec![
         (12, neighbour.encode()),
         (13, Reached { peer: 2, is_there: false, why: "refused".to_owned() }.encode()),
@@ -160,7 +160,7 @@ fn store() -> StoreHead {
         uses: 1,
         dtype: DType::F32,
         layout: Layout::RowMajor,
-        source: Source::Data,
+        source: MatrixSource::Data,
     };
     let b = MatrixHeader {
         id: 2,
@@ -168,11 +168,11 @@ fn store() -> StoreHead {
         cols: 6,
         lines: 6,
         layout: Layout::ColMajor,
-        source: Source::Generated,
+        source: MatrixSource::Generated,
         ..a
     };
-    let c = MatrixHeader { id: 3, cols: 6, uses: 0, source: Source::Vacant, ..a };
-    let sum = MatrixHeader { id: 7, source: Source::Partial, ..c };
+    let c = MatrixHeader { id: 3, cols: 6, uses: 0, source: MatrixSource::Vacant, ..a };
+    let sum = MatrixHeader { id: 7, source: MatrixSource::Partial, ..c };
     let made = MatrixHeader { id: 6, uses: 9, ..c };
     StoreHead {
         matrices: vec![a, b, c, sum, made],

@@ -6,7 +6,7 @@
 use crate::memory::within;
 use bramble_matrix::{DType, Digest128};
 use bramble_plan::{TileSize, LinkRate, Machine, Plan, Problem, PlanOptions, decide};
-use bramble_schedule::journal::{Action, Event, Head, Journal, Log, RECORD_BYTES, read, seal};
+use bramble_schedule::journal::{JournalAction, JournalEvent, Head, Journal, JournalLog, RECORD_BYTES, read, seal};
 use std::time::Duration;
 
 /// Tables of a plan and of tiles take a few times the memory of their bytes.
@@ -39,7 +39,7 @@ fn whole(bytes: &[u8]) {
 
 /// A valid head, then records; the first byte of each piece decides whether its interval's end is right.
 fn intervals(mut bytes: &[u8]) {
-    let (mut log, mut file) = Log::new(&head(), Duration::ZERO);
+    let (mut log, mut file) = JournalLog::new(&head(), Duration::ZERO);
     let mut now = Duration::ZERO;
     while let Some((how, rest)) = bytes.split_first() {
         now += Duration::from_secs(1000);
@@ -50,7 +50,7 @@ fn intervals(mut bytes: &[u8]) {
             continue;
         }
         for tile in front.iter().map(|byte| u64::from(byte % 35)) {
-            let tile = Event::Committed { region: 0, tile, digest: Digest128([*how; 16]) };
+            let tile = JournalEvent::Committed { region: 0, tile, digest: Digest128([*how; 16]) };
             file.extend(appended(log.handle(tile, Duration::ZERO)));
         }
         file.extend(interval(&mut log, now));
@@ -59,22 +59,22 @@ fn intervals(mut bytes: &[u8]) {
 }
 
 /// The bytes that an interval appends: its records, and its end.
-fn interval(log: &mut Log, now: Duration) -> Vec<u8> {
-    let actions = log.handle(Event::Tick, now);
-    let syncs = actions.contains(&Action::SyncData);
+fn interval(log: &mut JournalLog, now: Duration) -> Vec<u8> {
+    let actions = log.handle(JournalEvent::Tick, now);
+    let syncs = actions.contains(&JournalAction::SyncData);
     let mut bytes = appended(actions);
     if syncs {
-        bytes.extend(appended(log.handle(Event::DataSynced, now)));
-        bytes.extend(appended(log.handle(Event::LogSynced, now)));
+        bytes.extend(appended(log.handle(JournalEvent::DataSynced, now)));
+        bytes.extend(appended(log.handle(JournalEvent::LogSynced, now)));
     }
     bytes
 }
 
 /// The bytes that these actions append.
-fn appended(actions: Vec<Action>) -> Vec<u8> {
+fn appended(actions: Vec<JournalAction>) -> Vec<u8> {
     let bytes = actions.into_iter().filter_map(|action| match action {
-        Action::Append(bytes) => Some(bytes),
-        Action::SyncData | Action::SyncLog => None,
+        JournalAction::Append(bytes) => Some(bytes),
+        JournalAction::SyncData | JournalAction::SyncLog => None,
     });
     bytes.flatten().collect()
 }
@@ -90,9 +90,9 @@ fn check(journal: &Journal, bytes: &[u8]) {
     let regions = &journal.head.plan.regions;
     assert!(journal.tiles.keys().all(|(region, tile)| *tile < regions[*region].tiles()));
     let Some(region) = regions.iter().position(|r| r.tiles() > 0) else { return };
-    let mut log = Log::resumed(journal, Duration::ZERO);
+    let mut log = JournalLog::resumed(journal, Duration::ZERO);
     let (digest, now) = (Digest128([7; 16]), Duration::from_secs(9));
-    let records = appended(log.handle(Event::Committed { region, tile: 0, digest }, Duration::ZERO));
+    let records = appended(log.handle(JournalEvent::Committed { region, tile: 0, digest }, Duration::ZERO));
     let file = [&bytes[..valid], &records, &interval(&mut log, now)].concat();
     let Ok(longer) = read(&file) else { panic!("a journal with one more interval cannot be read") };
     assert_eq!(longer.tiles.get(&(region, 0)), Some(&digest));
@@ -129,11 +129,11 @@ fn head() -> Head {
 }
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
-    let (mut log, mut file) = Log::new(&head(), Duration::ZERO);
+    let (mut log, mut file) = JournalLog::new(&head(), Duration::ZERO);
     let inner = file[14..file.len() - 16].to_vec();
     for at in 1..4 {
         let now = Duration::from_secs(100 * at);
-        let tile = Event::Committed { region: 0, tile: at, digest: Digest128([5; 16]) };
+        let tile = JournalEvent::Committed { region: 0, tile: at, digest: Digest128([5; 16]) };
         file.extend(appended(log.handle(tile, Duration::ZERO)));
         file.extend(interval(&mut log, now));
     }

@@ -17,13 +17,13 @@ use bramble_plan::Machine;
 use bramble_schedule::limits::lines_per_frame;
 use bramble_schedule::message::{Forward, MatrixHeader, Missing, Operation, PieceHead, ResultHead};
 use bramble_schedule::primary::Outgoing;
-use bramble_schedule::worker::{Action, Event, Run, Turn, Turns, Worker};
+use bramble_schedule::worker::{Priority, PriorityQueue, RunnableJob, Worker, WorkerAction, WorkerEvent};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A task of a compute thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SimTask {
-    Run(Run),
+    Run(RunnableJob),
     Fill(u32),
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct SimWorker {
     moves_s_per_byte: f64,
     owed_s: f64,
     additions_first: bool,
-    queue: Turns<SimTask>,
+    queue: PriorityQueue<SimTask>,
     pub(crate) running: u32,
     /// Whether it is running.
     pub(crate) lives: bool,
@@ -112,7 +112,7 @@ impl SimWorker {
             moves_s_per_byte: 0.0,
             owed_s: 0.0,
             additions_first,
-            queue: Turns::default(),
+            queue: PriorityQueue::default(),
             running: 0,
             lives: true,
             stays_away: false,
@@ -159,23 +159,23 @@ impl SimWorker {
 
     /// The link to another worker is gone.
     pub(crate) fn part(&mut self, other: usize) {
-        self.dispatch(Event::PeerLost(u32::try_from(other).unwrap_or(u32::MAX)));
+        self.dispatch(WorkerEvent::PeerLost(u32::try_from(other).unwrap_or(u32::MAX)));
     }
 
     /// A store message has arrived.
     pub(crate) fn stored(&mut self, message: &Outgoing) {
         self.moved(message.wire_bytes());
-        if message.piece.is_some_and(|p| p.lent) {
+        if message.piece.is_some_and(|p| p.leased) {
             let tile = message.head.matrices.last();
             self.lent.extend(tile.map(|m| m.id));
         }
-        self.dispatch(Event::Announced(&message.head));
-        self.dispatch(Event::Landed(&message.head));
+        self.dispatch(WorkerEvent::Announced(&message.head));
+        self.dispatch(WorkerEvent::Landed(&message.head));
     }
 
     /// Relay orders have arrived.
     pub(crate) fn ordered(&mut self, forwards: &[Forward]) {
-        self.dispatch(Event::Relay(forwards));
+        self.dispatch(WorkerEvent::Relay(forwards));
     }
 
     /// A matrix has been relayed.
@@ -183,7 +183,7 @@ impl SimWorker {
         if let Some(header) = self.held.get(&forward.id) {
             self.moved(to_usize(u32::try_from(header.bytes()).unwrap_or(u32::MAX)));
         }
-        self.dispatch(Event::Passed(forward));
+        self.dispatch(WorkerEvent::Passed(forward));
     }
 
     /// Lines from another worker have arrived; false if their matrix has not been announced yet.
@@ -194,7 +194,7 @@ impl SimWorker {
         if is_known {
             let line_bytes = self.lines_of(piece.id).1;
             self.moved(to_usize(piece.lines) * line_bytes);
-            self.dispatch(Event::Piece(piece));
+            self.dispatch(WorkerEvent::Piece(piece));
         }
         is_known
     }
@@ -207,15 +207,15 @@ impl SimWorker {
     /// A thread has finished a task.
     pub(crate) fn done(&mut self, task: SimTask) {
         self.running -= 1;
-        if let SimTask::Run(Run { job, .. }) = task
+        if let SimTask::Run(RunnableJob { job, .. }) = task
             && job.operation == Operation::Multiply
         {
             let (a, c) = (self.header(job.a), self.header(job.c));
             self.report.flops += 2.0 * f64::from(c.rows) * f64::from(c.cols) * f64::from(a.cols);
         }
         match task {
-            SimTask::Run(run) => self.dispatch(Event::Finished(&run.job)),
-            SimTask::Fill(id) => self.dispatch(Event::Filled(id)),
+            SimTask::Run(run) => self.dispatch(WorkerEvent::Finished(&run.job)),
+            SimTask::Fill(id) => self.dispatch(WorkerEvent::Filled(id)),
         }
     }
 
@@ -225,7 +225,7 @@ impl SimWorker {
         match parcel {
             WorkerMessage::Result { head, is_last: true, .. } => {
                 self.lent.remove(&head.c);
-                self.dispatch(Event::Returned(head.c));
+                self.dispatch(WorkerEvent::Returned(head.c));
             }
             WorkerMessage::Result { .. } | WorkerMessage::Missing(_) | WorkerMessage::Parted(_) => {}
             WorkerMessage::Credit(bytes) => {
@@ -269,34 +269,34 @@ impl SimWorker {
     }
 
     /// Passes one event to the worker's state machine and carries out the actions.
-    fn dispatch(&mut self, event: Event<'_>) {
+    fn dispatch(&mut self, event: WorkerEvent<'_>) {
         let actions = self.worker.handle(event);
         for action in actions.unwrap_or_else(|e| panic!("the primary broke the protocol: {e}")) {
             match action {
-                Action::Reserve(header) => {
+                WorkerAction::Reserve(header) => {
                     self.held.insert(header.id, header);
                     self.held_bytes += header.charged_bytes();
                     assert!(self.held_bytes <= self.grant_bytes, "a machine holds more than its plan says");
                     self.report.held_bytes_max = self.report.held_bytes_max.max(self.held_bytes);
                 }
-                Action::Fill(id) => {
+                WorkerAction::Fill(id) => {
                     self.report.fills += 1;
-                    self.queue.put(SimTask::Fill(id), Turn(id));
+                    self.queue.put(SimTask::Fill(id), Priority(id));
                 }
-                Action::Start(run) => {
+                WorkerAction::Start(run) => {
                     self.report.jobs += 1;
-                    let in_order = Turn(run.job.order());
-                    let turn = if self.additions_first { Turn::of(&run.job) } else { in_order };
+                    let in_order = Priority(run.job.order());
+                    let turn = if self.additions_first { Priority::of(&run.job) } else { in_order };
                     self.queue.put(SimTask::Run(run), turn);
                 }
-                Action::Return { tile, epoch, step_start, step_end } => {
+                WorkerAction::Return { tile, epoch, step_start, step_end } => {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
                     self.send_back(head);
                 }
-                Action::Pass(forward) => self.passing.push_back(forward),
-                Action::Missing(missing) => self.leaving.push_back(WorkerMessage::Missing(missing)),
-                Action::Release(id) => drop(self.held.remove(&id)),
-                Action::Credit(bytes) => {
+                WorkerAction::Pass(forward) => self.passing.push_back(forward),
+                WorkerAction::Missing(missing) => self.leaving.push_back(WorkerMessage::Missing(missing)),
+                WorkerAction::Release(id) => drop(self.held.remove(&id)),
+                WorkerAction::Credit(bytes) => {
                     self.held_bytes -= bytes;
                     self.credit += bytes;
                     if !std::mem::replace(&mut self.credit_waits, true) {

@@ -21,7 +21,7 @@ use crate::setting::SimSetting;
 use bramble_matrix::Layout;
 use bramble_plan::{Machine, Plan};
 use bramble_schedule::message::Forward;
-use bramble_schedule::primary::{Event, Operands, Outgoing, Primary};
+use bramble_schedule::primary::{Operands, Outgoing, Primary, PrimaryEvent};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Interval between ticks of the primary, seconds.
@@ -229,7 +229,7 @@ impl<'a> World<'a> {
         for number in 0..self.faults.len() {
             self.event_queue.add(self.faults[number].from.as_secs_f64(), WorldEvent::Fault(number));
         }
-        self.dispatch(Event::Start);
+        self.dispatch(PrimaryEvent::Start);
         self.run();
         self.report()
     }
@@ -315,10 +315,10 @@ impl<'a> World<'a> {
             if self.ends[peer].lives && self.ends[peer].stands == 0 {
                 let now = self.event_queue.now();
                 let (came, gone) = (self.back.gone(peer, now), self.out.gone(peer, now));
-                self.dispatch(Event::Flow { peer, came, gone, held: 0 });
+                self.dispatch(PrimaryEvent::Flow { peer, received: came, acknowledged: gone, buffered: 0 });
             }
         }
-        self.dispatch(Event::Tick);
+        self.dispatch(PrimaryEvent::Tick);
         self.event_queue.add(TICK_S, WorldEvent::Tick);
     }
 

@@ -321,7 +321,7 @@ impl Report {
 /// Stolen work, with the machines' names.
 pub(crate) fn moved(state: &Primary, machines: &[MachineReport]) -> Vec<MovedWork> {
     let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
-    let named = |m: bramble_schedule::primary::Moved| MovedWork {
+    let named = |m: bramble_schedule::primary::MovedWork| MovedWork {
         from: name(m.from),
         to: name(m.to),
         times: m.times,
@@ -338,7 +338,7 @@ pub(crate) fn losses(state: &Primary, machines: &[MachineReport]) -> Vec<Machine
         name: name(l.peer),
         why: l.why.clone(),
         at_s: l.at.as_secs_f64(),
-        parts: l.lots,
+        parts: l.items,
         part: l.part,
     };
     state.losses().iter().map(named).collect()

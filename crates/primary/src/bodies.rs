@@ -6,8 +6,8 @@
 
 use bramble_link::{Body, Landing, Link, SharedRegion};
 use bramble_matrix::{Buffer, Layout, Matrix, MatrixError, Output, Rect, TileLease};
-use bramble_schedule::message::{Generated, Source};
-use bramble_schedule::primary::{Outgoing, Piece, Referred, Which};
+use bramble_schedule::message::{Generated, MatrixSource};
+use bramble_schedule::primary::{BodyPiece, Outgoing, Referred, Which};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -40,7 +40,7 @@ impl Bodies {
     /// The body of a message; adjacent runs of bytes are merged into one.
     pub(crate) fn body(&mut self, message: &Outgoing, output: &Output) -> Result<Body, MatrixError> {
         let Some(piece) = message.piece else { return Ok(Body::Empty) };
-        if piece.lent {
+        if piece.leased {
             let mut lent = output.lease(piece.rect);
             if piece.which == Which::C
                 && let Some(old) = &self.old_c
@@ -52,7 +52,7 @@ impl Bodies {
         if piece.which == Which::Sum {
             return current_sum(&piece, output);
         }
-        if message.head.matrices.last().is_some_and(|m| m.source == Source::Generated) {
+        if message.head.matrices.last().is_some_and(|m| m.source == MatrixSource::Generated) {
             return Ok(self.generated(&piece));
         }
         let known = self.recent.iter().find(|(which, rect, _)| *which == piece.which && *rect == piece.rect);
@@ -81,7 +81,7 @@ impl Bodies {
         }
     }
 
-    fn generated(&self, piece: &Piece) -> Body {
+    fn generated(&self, piece: &BodyPiece) -> Body {
         let generator = self.operand(piece.which).generator();
         let Some(generator) = generator else { unreachable!("the plan says generated") };
         let rect = piece.rect;
@@ -89,7 +89,7 @@ impl Bodies {
         Body::Shared(SharedRegion::whole(Arc::new(how.encode())))
     }
 
-    fn region(&self, piece: &Piece) -> Result<SharedRegion, MatrixError> {
+    fn region(&self, piece: &BodyPiece) -> Result<SharedRegion, MatrixError> {
         let matrix = self.operand(piece.which);
         // The old C is sent by rows, whatever the order of its file.
         let as_it_lies = piece.which != Which::C || matrix.layout() == Layout::RowMajor;
@@ -155,7 +155,7 @@ fn copy_old(old: &Matrix, lent: &mut TileLease) -> Result<(), MatrixError> {
 }
 
 /// A copy of a sum in C, for a worker that continues it.
-fn current_sum(piece: &Piece, output: &Output) -> Result<Body, MatrixError> {
+fn current_sum(piece: &BodyPiece, output: &Output) -> Result<Body, MatrixError> {
     let mut lent = output.lease(piece.rect);
     let mut buffer = Buffer::zeroed(piece.bytes)?;
     let line_bytes = lent.line_bytes().max(1);

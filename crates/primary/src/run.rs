@@ -28,9 +28,9 @@ use crate::product::ProductObserver;
 use bramble_link::{Arrived, Body, Frame, LinkError, Section, SectionMeter, SendProgressProbe};
 use bramble_matrix::{Output, Rect, TileLease};
 use bramble_schedule::ProtocolError;
-use bramble_schedule::clock::{Clock, PRIMARY_STEP};
+use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
-use bramble_schedule::primary::{Action, Event, Operands, PeerInfo, Primary};
+use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryAction, PrimaryEvent};
 pub(crate) use inspection::InspectionResult;
 pub(crate) use joins::{AllowedKernels, JoinSource};
 use joins::{Tasks, admit};
@@ -105,7 +105,7 @@ struct Core {
     tiles_left_in_row: Vec<u64>,
     began: Instant,
     /// Counts the time that this process has run.
-    clock: Clock,
+    clock: StepClock,
     first_job: Option<Instant>,
     finished: Option<Instant>,
     /// Time that inspections took before tiles were recomputed.
@@ -190,7 +190,7 @@ pub(crate) async fn run(
     // A resumed product gets no write-back hints: its journal syncs C anyway.
     let tiles_left_in_row = if before.is_some() { Vec::new() } else { tiles_by_row(&plan)? };
     let state = resume_point::state(plan, operands, infos, before.as_ref(), options.steals)?;
-    let state = if options.inspector.is_on() { state.looking(ROWS_MIN) } else { state };
+    let state = if options.inspector.is_on() { state.with_spot_checks(ROWS_MIN) } else { state };
     let core = Rc::new(RefCell::new(Core {
         tiles_left_in_row,
         state,
@@ -202,7 +202,7 @@ pub(crate) async fn run(
         partial: BTreeMap::new(),
         partial_sums: PendingResults::default(),
         began: Instant::now(),
-        clock: Clock::new(PRIMARY_STEP),
+        clock: StepClock::new(PRIMARY_STEP),
         first_job: None,
         finished: None,
         inspecting: Duration::ZERO,
@@ -223,7 +223,7 @@ pub(crate) async fn run(
     }
     core.borrow_mut().keep_journal(options.journal.take())?;
     core.borrow_mut().recorder.phase(Phase::Computing);
-    core.borrow_mut().dispatch(Event::Start);
+    core.borrow_mut().dispatch(PrimaryEvent::Start);
     for (index, why) in dead.into_iter().enumerate() {
         why.into_iter().for_each(|why| core.borrow_mut().link_ended(index, why));
     }
@@ -263,14 +263,14 @@ pub(crate) async fn run(
 
 impl Core {
     /// Passes one event to the state machine and carries out the actions that it returns.
-    fn dispatch(&mut self, event: Event) {
-        let now = self.clock.look(self.began.elapsed());
+    fn dispatch(&mut self, event: PrimaryEvent) {
+        let now = self.clock.advance_to(self.began.elapsed());
         let actions = self.meter.within(Section::Scheduling, || self.state.handle(event, now));
         self.recorder.record_status(&self.state);
         let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
             match action {
-                Action::Send(peer, message) => {
+                PrimaryAction::Send(peer, message) => {
                     self.first_job.get_or_insert_with(Instant::now);
                     self.recorder.store_sent(peer, &message.head);
                     let body = || self.bodies.body(&message, &self.output);
@@ -279,25 +279,27 @@ impl Core {
                         Err(e) => self.fail(e.to_string()),
                     }
                 }
-                Action::Relay(peer, forwards) => self.order(peer, &forwards),
-                Action::Parted { peer, other } => self.parted(peer, other),
-                Action::Ping(peer, nonce) => self.send(peer, Kind::Ping, encode_number(nonce), Body::Empty),
-                Action::Merge { peer, tile, rect } => {
+                PrimaryAction::Relay(peer, forwards) => self.order(peer, &forwards),
+                PrimaryAction::Parted { peer, other } => self.parted(peer, other),
+                PrimaryAction::Ping(peer, nonce) => {
+                    self.send(peer, Kind::Ping, encode_number(nonce), Body::Empty)
+                }
+                PrimaryAction::Merge { peer, tile, rect } => {
                     let c = self.output.lease(rect);
                     assert!(
                         self.partial_sums.merge((peer, tile), c),
                         "tile {tile} of peer {peer} has no partial sum"
                     );
                 }
-                Action::Look(rect) => self.copy_for_spot_check(rect),
-                Action::Committed(rect) => self.committed(rect),
-                Action::Finished => {
+                PrimaryAction::SpotCheck(rect) => self.copy_for_spot_check(rect),
+                PrimaryAction::Committed(rect) => self.committed(rect),
+                PrimaryAction::Finished => {
                     self.finished = Some(Instant::now());
                     self.changed.notify_one();
                 }
-                Action::Fail(why) => self.fail(why),
-                Action::Cut { peer, why } => self.disconnect(peer, why),
-                Action::Put { peer, tile, rect } => {
+                PrimaryAction::Fail(why) => self.fail(why),
+                PrimaryAction::Disconnect { peer, why } => self.disconnect(peer, why),
+                PrimaryAction::Put { peer, tile, rect } => {
                     let c = self.output.lease(rect);
                     assert!(
                         self.partial_sums.store((peer, tile), c),
@@ -317,7 +319,12 @@ impl Core {
             let (came, left) = (self.peers[peer].arriving.get(), (self.peers[peer].leaving)());
             let moved = (came, left.acknowledged);
             if std::mem::replace(&mut self.peers[peer].moved_bytes, moved) != moved {
-                self.dispatch(Event::Flow { peer, came, gone: left.acknowledged, held: left.buffered });
+                self.dispatch(PrimaryEvent::Flow {
+                    peer,
+                    received: came,
+                    acknowledged: left.acknowledged,
+                    buffered: left.buffered,
+                });
             }
         }
     }
@@ -365,19 +372,19 @@ impl Core {
                 let head = ResultHead::decode(&arrived.head)?;
                 self.recorder.tile_landed(peer, &head, || self.state.expect(peer, &head).ok());
                 self.keep(peer, &head, arrived.body)?;
-                self.dispatch(Event::Landed { peer, head });
+                self.dispatch(PrimaryEvent::Landed { peer, head });
             }
             Kind::Credit => {
                 let bytes = decode_number(&arrived.head)?;
-                self.dispatch(Event::Credit { peer, bytes });
+                self.dispatch(PrimaryEvent::Credit { peer, bytes });
             }
             Kind::Pong => {
                 self.recorder.clock_answer(peer, Pong::decode(&arrived.head)?);
-                self.dispatch(Event::Alive { peer });
+                self.dispatch(PrimaryEvent::Alive { peer });
             }
             Kind::Log => {
                 self.recorder.add_job_records(peer, &arrived.head)?;
-                self.dispatch(Event::Alive { peer });
+                self.dispatch(PrimaryEvent::Alive { peer });
             }
             Kind::Bye => {
                 self.peers[peer].goodbye = Some(Bye::decode(&arrived.head)?);
@@ -434,7 +441,7 @@ impl Core {
         let first_job = self.first_job.unwrap_or(self.began);
         let finished = self.finished.unwrap_or_else(Instant::now);
         let mut machines = self.machines;
-        for (to, part) in self.state.taken_up() {
+        for (to, part) in self.state.reassigned_parts() {
             machines[to].share += part;
         }
         for moved in self.state.moved() {

@@ -1,5 +1,5 @@
-//! Products that other runs began: whatever is complete when a primary dies, and whoever goes on, C is the product, made by
-//! the same operations in the same order as in one run.
+//! Resumed products: for any set of complete tiles when a primary dies, and any workers afterwards, C is the
+//! product, by the same operations in the same order as in one run.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
@@ -9,11 +9,12 @@ use bramble_plan::{Base, PlanOptions, Problem, Strategy as Cutting, TileSize};
 use proptest::prelude::*;
 use world::{Setting, World, cutting, problem};
 
-/// How one life of a product is: when it ends, from 0 to 1000 of an undisturbed run, and which complete tiles are not known.
+/// One run of a product: when it ends, from 0 to 1000 of an undisturbed run; every n-th complete tile is
+/// unknown afterwards.
 type Life = (u64, usize);
 
-/// Runs a product in several lives, each on other machines, and checks it against one in one life. What was there at the
-/// begin of each life; `None` where it does not fit.
+/// Runs a product in several runs, each on other workers, and compares it with a single run. Returns the
+/// complete tiles at the beginning of each run; `None` if it does not fit.
 fn revived(
     p: &Problem,
     settings: &[Setting],
@@ -30,7 +31,7 @@ fn revived(
         world.run_for(world.events + 1 + whole.events * when / 1000, choices);
         let mut next = world.resumed(p, &settings[(at + 1) % settings.len()], wish, *nth)?;
         if let Err(why) = &next {
-            // Today's machines may be too small for a cell.
+            // The workers of a later run may be too small for a cell.
             assert!(why.contains("bytes of memory"), "{why}");
             next = world.resumed(p, &settings[0], wish, *nth)?;
         }
@@ -43,7 +44,7 @@ fn revived(
     assert_eq!(world.committed.len() as u64, world.primary.plan().tiles());
     assert!(world.c == world.expected, "C is not the product");
     assert_eq!(world.traces, whole.traces);
-    let taken: f64 = world.primary.taken_up().iter().map(|(_, part)| part).sum();
+    let taken: f64 = world.primary.reassigned_parts().iter().map(|(_, part)| part).sum();
     assert!(taken < 1.0 + 1e-9, "{taken} of the work");
     assert!(world.primary.moved().iter().all(|moved| moved.from < settings[0].memories.len().max(8)));
     Some(there)
@@ -100,7 +101,7 @@ fn every_strategy_goes_on() {
 }
 
 #[test]
-fn a_product_that_is_stopped_sends_nothing_more_and_what_is_under_way_lands() {
+fn a_stopped_product_sends_nothing_more_and_results_under_way_land() {
     let p = problem(40, 40, 40, false, false);
     let setting = Setting {
         cut: TileSize { tile: Some(4), depth: Some(40) },
@@ -113,7 +114,7 @@ fn a_product_that_is_stopped_sends_nothing_more_and_what_is_under_way_lands() {
     let mut whole = World::new(&p, &setting, &wish).unwrap();
     whole.run(&[]);
     world.run_for(whole.events / 2, &[]);
-    world.primary(bramble_schedule::primary::Event::Stop);
+    world.primary(bramble_schedule::primary::PrimaryEvent::Stop);
     let (sent, before) = (world.sent_elements, world.committed.len());
     world.run_more(20_000);
     assert_eq!(world.sent_elements, sent);
@@ -125,7 +126,7 @@ fn a_product_that_is_stopped_sends_nothing_more_and_what_is_under_way_lands() {
 }
 
 #[test]
-fn of_a_product_that_was_complete_nobody_who_is_here_made_anything() {
+fn in_a_product_that_was_complete_no_current_peer_made_a_tile() {
     let p = problem(40, 40, 40, false, false);
     let setting = Setting {
         cut: TileSize { tile: Some(4), depth: Some(4) },

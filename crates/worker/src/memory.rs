@@ -11,7 +11,7 @@ use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Buffer, Layout, Lines, MatrixError, Shape, TileLease, View, ViewMut};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::lines_per_frame;
-use bramble_schedule::message::{Generated, MatrixHeader, Source};
+use bramble_schedule::message::{Generated, MatrixHeader, MatrixSource};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::IoSliceMut;
@@ -261,7 +261,7 @@ impl Store {
 
     /// Reserves memory for a matrix before its bytes arrive.
     pub(crate) fn reserve(&mut self, header: &MatrixHeader) -> Result<(), MatrixError> {
-        if header.source == Source::Vacant {
+        if header.source == MatrixSource::Vacant {
             self.vacant.insert(header.id, *header);
             return Ok(());
         }
@@ -278,8 +278,8 @@ impl Store {
             let len = in_memory(header.body_bytes())?;
             let (from, buffer) = match header.source {
                 // The generator's description: a few bytes, read before the matrix's own buffer is written.
-                Source::Generated => (0, Some(Buffer::zeroed(len)?)),
-                Source::Data | Source::Partial | Source::Vacant | Source::Relayed => {
+                MatrixSource::Generated => (0, Some(Buffer::zeroed(len)?)),
+                MatrixSource::Data | MatrixSource::Partial | MatrixSource::Vacant | MatrixSource::Relayed => {
                     let from = to_usize(header.first_line) * header.lines_total().1;
                     (from, self.arriving.get_mut(&header.id).and_then(|slot| slot.buffer.take()))
                 }
@@ -415,7 +415,7 @@ mod tests {
             uses: 1,
             dtype: DType::F64,
             layout,
-            source: Source::Data,
+            source: MatrixSource::Data,
         }
     }
 

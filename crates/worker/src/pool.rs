@@ -13,7 +13,7 @@
 
 use bramble_link::thread_cpu_ns;
 use bramble_schedule::message::ThreadReport;
-use bramble_schedule::worker::{Turn, Turns};
+use bramble_schedule::worker::{Priority, PriorityQueue};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -47,7 +47,7 @@ pub(crate) enum TaskLength {
 
 /// Waiting tasks, and the state of the threads.
 struct Queue<R> {
-    tasks: Turns<(ComputeTask<R>, TaskLength)>,
+    tasks: PriorityQueue<(ComputeTask<R>, TaskLength)>,
     started: usize,
     idle: usize,
     closed: bool,
@@ -105,7 +105,7 @@ impl<R: Send + 'static> ComputePool<R> {
         done: impl Fn(Vec<EndedTask<R>>) + Send + Sync + 'static,
     ) -> Self {
         let accounts = (0..threads).map(|_| Default::default()).collect();
-        let queue = Mutex::new(Queue { tasks: Turns::default(), started: 0, idle: 0, closed: false });
+        let queue = Mutex::new(Queue { tasks: PriorityQueue::default(), started: 0, idle: 0, closed: false });
         let done = Box::new(done);
         Self {
             shared: Arc::new(PoolState { queue, more: Condvar::new(), accounts, reads_cpu, hosting, done }),
@@ -114,7 +114,7 @@ impl<R: Send + 'static> ComputePool<R> {
 
     /// Queues a task, and starts a thread for it if none is idle and the limit allows. An error if the
     /// system refuses the first thread.
-    pub(crate) fn submit(&self, task: ComputeTask<R>, turn: Turn, length: TaskLength) -> std::io::Result<()> {
+    pub(crate) fn submit(&self, task: ComputeTask<R>, turn: Priority, length: TaskLength) -> std::io::Result<()> {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.tasks.put((task, length), turn);
         if queue.idle < queue.tasks.count() && queue.started < self.shared.accounts.len() {
@@ -283,7 +283,7 @@ mod tests {
         for i in 0..100 {
             let length = if i % 3 == 0 { TaskLength::Any } else { TaskLength::Brief };
             let task = Box::new(move || if i == 50 { panic!("task {i}") } else { i });
-            pool.submit(task, Turn(0), length).unwrap();
+            pool.submit(task, Priority(0), length).unwrap();
         }
         let ended: Vec<EndedTask<usize>> = rx.iter().flatten().take(100).collect();
         let accounts = pool.accounts();
@@ -302,14 +302,14 @@ mod tests {
     }
 
     /// One thread, and a task that blocks it while the others are queued: the order after it depends on the queue alone.
-    fn after_a_gate(tasks: &[(usize, Turn, TaskLength)]) -> Vec<Vec<usize>> {
+    fn after_a_gate(tasks: &[(usize, Priority, TaskLength)]) -> Vec<Vec<usize>> {
         let (tx, rx) = mpsc::channel();
         let (begin, begun) = mpsc::channel::<()>();
         let (open, gate) = mpsc::channel::<()>();
         let done = move |r: Vec<EndedTask<usize>>| tx.send(r).unwrap();
         let pool = ComputePool::new(1, ThreadPlacement::default(), false, done);
         let held = move || begin.send(()).map_or(99, |()| gate.recv().map_or(99, |()| 0));
-        pool.submit(Box::new(held), Turn(0), TaskLength::Any).unwrap();
+        pool.submit(Box::new(held), Priority(0), TaskLength::Any).unwrap();
         begun.recv().unwrap();
         for (i, turn, length) in tasks.iter().copied() {
             pool.submit(Box::new(move || i), turn, length).unwrap();
@@ -324,7 +324,8 @@ mod tests {
 
     #[test]
     fn the_least_number_is_taken_first_and_equal_numbers_in_order_of_arrival() {
-        let turns = [(5, Turn(7)), (3, Turn(2)), (4, Turn(2)), (1, Turn(0)), (2, Turn(1))];
+        let turns =
+            [(5, Priority(7)), (3, Priority(2)), (4, Priority(2)), (1, Priority(0)), (2, Priority(1))];
         for length in [TaskLength::Any, TaskLength::Brief] {
             let order = after_a_gate(&turns.map(|(i, turn)| (i, turn, length)));
             assert_eq!(order.concat(), [0, 1, 2, 3, 4, 5]);
@@ -333,8 +334,8 @@ mod tests {
 
     #[test]
     fn results_are_collected_over_brief_tasks_only_and_never_many() {
-        let all = |length: fn(usize) -> TaskLength| -> Vec<(usize, Turn, TaskLength)> {
-            (1..=60).map(|i| (i, Turn(0), length(i))).collect()
+        let all = |length: fn(usize) -> TaskLength| -> Vec<(usize, Priority, TaskLength)> {
+            (1..=60).map(|i| (i, Priority(0), length(i))).collect()
         };
         let long = after_a_gate(&all(|_| TaskLength::Any));
         assert!(long.iter().all(|batch| batch.len() == 1), "{long:?}");

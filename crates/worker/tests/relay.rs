@@ -10,8 +10,8 @@ use bramble_link::{
 use bramble_matrix::{DType, Layout};
 use bramble_schedule::limits::{NEIGHBOUR_SILENCE_MAX, PROTOCOL, lines_per_frame};
 use bramble_schedule::message::{
-    Forward, Hello, Job, Join, Kind, MatrixHeader, Missing, Neighbour, Operation, PieceHead, Reached, Source,
-    StoreHead, Then, Wants, Welcome, decode_error, decode_number, encode_forwards,
+    Forward, Hello, Job, Join, Kind, MatrixHeader, MatrixSource, Missing, Neighbour, Operation, PieceHead,
+    Reached, StoreHead, Then, Wants, Welcome, decode_error, decode_number, encode_forwards,
 };
 use bramble_worker::Config;
 use std::net::SocketAddr;
@@ -131,14 +131,15 @@ impl Session {
         while first_line < ROWS {
             let lines = lines_per_frame(LINE_BYTES).min(ROWS - first_line);
             let from = first_line as usize * LINE_BYTES;
-            let header = MatrixHeader { first_line, lines, source: Source::Data, ..header };
+            let header = MatrixHeader { first_line, lines, source: MatrixSource::Data, ..header };
             self.store(vec![header], vec![], &bytes[from..from + lines as usize * LINE_BYTES]).await;
             first_line += lines;
         }
     }
 
     async fn announce(&mut self) {
-        self.store(vec![MatrixHeader { source: Source::Relayed, ..matrix(THERE, 1) }], vec![], &[]).await;
+        self.store(vec![MatrixHeader { source: MatrixSource::Relayed, ..matrix(THERE, 1) }], vec![], &[])
+            .await;
     }
 
     async fn order(&mut self, forward: Forward) {
@@ -178,7 +179,7 @@ impl Session {
         let identity = (0..side * side).map(|at| if at % (side + 1) == 0 { 1.0 } else { 0.0 });
         let body: Vec<u8> = identity.flat_map(f64::to_le_bytes).collect();
         let one = MatrixHeader { rows: COLS, lines: COLS, ..matrix(8, 1) };
-        let tile = MatrixHeader { uses: 0, source: Source::Vacant, ..matrix(9, 0) };
+        let tile = MatrixHeader { uses: 0, source: MatrixSource::Vacant, ..matrix(9, 0) };
         let job = Job {
             operation: Operation::Multiply,
             a: THERE,
@@ -212,7 +213,7 @@ fn matrix(id: u32, uses: u16) -> MatrixHeader {
         uses,
         dtype: DType::F64,
         layout: Layout::RowMajor,
-        source: Source::Data,
+        source: MatrixSource::Data,
     }
 }
 
@@ -406,7 +407,7 @@ fn after_the_primary_parts_a_pair_nothing_lands_from_its_link() {
         // Orders for a lost neighbour end at once, and matrices expected from it are reported missing at once.
         one.lines(matrix(HERE, 1), 0).await;
         one.order(Forward { id: HERE, to: 0, id_there: 1 }).await;
-        one.store(vec![MatrixHeader { source: Source::Relayed, ..matrix(20, 1) }], vec![], &[]).await;
+        one.store(vec![MatrixHeader { source: MatrixSource::Relayed, ..matrix(20, 1) }], vec![], &[]).await;
         let mut missing = None;
         let mut credit = 0;
         while missing.is_none() || credit < matrix(HERE, 1).charged_bytes() {

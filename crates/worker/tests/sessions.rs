@@ -9,8 +9,8 @@ use bramble_link::{
 };
 use bramble_matrix::{DType, Generator, Layout};
 use bramble_schedule::message::{
-    Bye, Generated, Hello, Job, Kind, LogHead, MatrixHeader, Operation, Pong, Source, StoreHead, Then, Wants,
-    Welcome, Work, decode_error, decode_number, encode_number,
+    Bye, Generated, Hello, Job, Kind, LogHead, MatrixHeader, MatrixSource, Operation, Pong, StoreHead, Then,
+    Wants, Welcome, Work, decode_error, decode_number, encode_number,
 };
 use bramble_worker::{Config, SessionLedger, WorkerError, serve_link};
 use std::sync::Arc;
@@ -124,7 +124,7 @@ impl Client {
     }
 }
 
-fn matrix(id: u32, uses: u16, source: Source) -> MatrixHeader {
+fn matrix(id: u32, uses: u16, source: MatrixSource) -> MatrixHeader {
     MatrixHeader {
         id,
         rows: 2,
@@ -160,8 +160,8 @@ async fn told(wants: Wants) -> (Vec<LogHead>, Bye) {
     let (config, ledger) = (config(512), SessionLedger::new());
     let mut client = Client::connect(&config, &ledger).await;
     client.greet(&Hello { wants, ..hello("curious", 1 << 20) }).await.unwrap();
-    client.store(vec![matrix(1, 1, Source::Data)], vec![], times(2.0)).await;
-    let rest = vec![matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+    client.store(vec![matrix(1, 1, MatrixSource::Data)], vec![], times(2.0)).await;
+    let rest = vec![matrix(2, 1, MatrixSource::Data), matrix(3, 0, MatrixSource::Vacant)];
     client.store(rest, vec![JOB], times(5.0)).await;
     let mut logs = Vec::new();
     loop {
@@ -189,11 +189,12 @@ fn tiles_that_wait_for_the_link_take_no_memory() {
             lines: rows,
             ..matrix(id, uses, source)
         };
-        let operands = vec![long(1, 512, 2, tiles, Source::Data), long(2, 2, 256, tiles, Source::Data)];
+        let operands =
+            vec![long(1, 512, 2, tiles, MatrixSource::Data), long(2, 2, 256, tiles, MatrixSource::Data)];
         let ones = vec![1f64; 512 * 2 + 2 * 256];
         client.store(operands, vec![], ones.into_iter().flat_map(f64::to_le_bytes).collect()).await;
         let ids = || (10..).take(usize::from(tiles));
-        let vacant = ids().map(|id| long(id, 512, 256, 0, Source::Vacant)).collect();
+        let vacant = ids().map(|id| long(id, 512, 256, 0, MatrixSource::Vacant)).collect();
         client.store(vacant, ids().map(|c| Job { c, ..JOB }).collect(), vec![]).await;
         let (mut results, mut bytes) = (0, 0);
         while results < tiles {
@@ -269,9 +270,9 @@ fn two_sessions_with_the_same_numbers_and_ids_do_not_affect_each_other() {
         assert_eq!(first.greet(&hello("first", 1 << 20)).await.unwrap().memory_bytes, 1 << 20);
         assert_eq!(second.greet(&hello("second", 2 << 20)).await.unwrap().memory_bytes, 2 << 20);
         // Alternately, message by message: the same ids, different elements.
-        first.store(vec![matrix(1, 1, Source::Data)], vec![], times(2.0)).await;
-        second.store(vec![matrix(1, 1, Source::Data)], vec![], times(3.0)).await;
-        let rest = || vec![matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+        first.store(vec![matrix(1, 1, MatrixSource::Data)], vec![], times(2.0)).await;
+        second.store(vec![matrix(1, 1, MatrixSource::Data)], vec![], times(3.0)).await;
+        let rest = || vec![matrix(2, 1, MatrixSource::Data), matrix(3, 0, MatrixSource::Vacant)];
         first.store(rest(), vec![JOB], times(5.0)).await;
         second.store(rest(), vec![JOB], times(7.0)).await;
         let all = 2 * (512 + 32) + 512;
@@ -288,8 +289,8 @@ fn a_job_that_names_a_matrix_of_another_session_ends_its_own_session_alone() {
         let mut thief = Client::connect(&config, &ledger).await;
         honest.greet(&hello("honest", 1 << 20)).await.unwrap();
         thief.greet(&hello("thief", 1 << 20)).await.unwrap();
-        honest.store(vec![matrix(1, 1, Source::Data)], vec![], times(2.0)).await;
-        let rest = || vec![matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+        honest.store(vec![matrix(1, 1, MatrixSource::Data)], vec![], times(2.0)).await;
+        let rest = || vec![matrix(2, 1, MatrixSource::Data), matrix(3, 0, MatrixSource::Vacant)];
         thief.store(rest(), vec![JOB], times(1.0)).await;
         let error = thief.error().await;
         assert!(error.contains("not stored here"), "{error}");
@@ -327,12 +328,12 @@ fn a_generated_matrix_far_outside_is_made_or_refused_and_nothing_overflows() {
             client.greet(&hello("far", 1 << 20)).await.unwrap();
             let generator = Generator::random(u64::MAX).transposed().to_bytes();
             let how = Generated { generator, row, col: u64::MAX - 2 }.encode();
-            client.store(vec![matrix(1, 1, Source::Generated)], vec![], how).await;
+            client.store(vec![matrix(1, 1, MatrixSource::Generated)], vec![], how).await;
             if !fits {
                 assert!(client.error().await.contains("outside its generator"));
                 continue;
             }
-            let rest = vec![matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+            let rest = vec![matrix(2, 1, MatrixSource::Data), matrix(3, 0, MatrixSource::Vacant)];
             client.store(rest, vec![JOB], times(1.0)).await;
             assert!(client.result().await.0.iter().all(|x| (-1.0..1.0).contains(x)));
         }
@@ -345,7 +346,11 @@ fn a_step_without_a_next_ends_the_session_and_not_the_worker() {
         let (config, ledger) = (config(512), SessionLedger::new());
         let mut client = Client::connect(&config, &ledger).await;
         client.greet(&hello("last", 1 << 20)).await.unwrap();
-        let both = vec![matrix(1, 1, Source::Data), matrix(2, 1, Source::Data), matrix(3, 0, Source::Vacant)];
+        let both = vec![
+            matrix(1, 1, MatrixSource::Data),
+            matrix(2, 1, MatrixSource::Data),
+            matrix(3, 0, MatrixSource::Vacant),
+        ];
         let body = [times(1.0), times(1.0)].concat();
         client.store(both, vec![Job { step: u32::MAX, ..JOB }], body).await;
         assert!(client.error().await.contains("none after it"));

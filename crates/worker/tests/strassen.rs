@@ -10,8 +10,8 @@ use bramble_link::{
 };
 use bramble_matrix::{Element, Layout, Output, Rect, Shape, Span, TileLease};
 use bramble_schedule::message::{
-    Bye, Hello, Job, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then, Wants, decode_error,
-    decode_number,
+    Bye, Hello, Job, Kind, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then, Wants,
+    decode_error, decode_number,
 };
 use bramble_worker::{Config, SessionLedger, serve_link};
 use std::any::Any;
@@ -80,13 +80,13 @@ impl<T: Element> Work<T> {
         Self { matrices: BTreeMap::new(), jobs: Vec::new() }
     }
 
-    fn header(id: u32, shape: (usize, usize), layout: Layout, source: Source) -> MatrixHeader {
+    fn header(id: u32, shape: (usize, usize), layout: Layout, source: MatrixSource) -> MatrixHeader {
         let (rows, cols) = (shape.0 as u32, shape.1 as u32);
         let lines = if layout == Layout::RowMajor { rows } else { cols };
         MatrixHeader { id, rows, cols, first_line: 0, lines, uses: 0, dtype: T::DTYPE, layout, source }
     }
 
-    fn put(&mut self, id: u32, matrix: Matrix<T>, layout: Layout, source: Source) {
+    fn put(&mut self, id: u32, matrix: Matrix<T>, layout: Layout, source: MatrixSource) {
         let header = Self::header(id, (matrix.rows, matrix.cols), layout, source);
         self.matrices.insert(id, (header, Some(matrix)));
     }
@@ -95,7 +95,7 @@ impl<T: Element> Work<T> {
     fn make(&mut self, operation: Operation, a: u32, b: u32, c: u32) {
         let shape = |id: &u32| (self.matrices[id].0.rows as usize, self.matrices[id].0.cols as usize);
         let made = if operation == Operation::Multiply { (shape(&a).0, shape(&b).1) } else { shape(&a) };
-        self.matrices.insert(c, (Self::header(c, made, Layout::RowMajor, Source::Vacant), None));
+        self.matrices.insert(c, (Self::header(c, made, Layout::RowMajor, MatrixSource::Vacant), None));
         self.jobs.push(Job { operation, a, b, c, step: 0, epoch: 0, then: Then::Close });
     }
 
@@ -308,8 +308,8 @@ fn strassen<T: Element>() -> (Work<T>, [Matrix<T>; 4]) {
     let mut work = Work::new();
     for at in 0..4 {
         let layout = if at % 2 == 0 { Layout::RowMajor } else { Layout::ColMajor };
-        work.put(1 + at as u32, a[at].clone(), layout, Source::Data);
-        work.put(5 + at as u32, b[at].clone(), layout, Source::Data);
+        work.put(1 + at as u32, a[at].clone(), layout, MatrixSource::Data);
+        work.put(5 + at as u32, b[at].clone(), layout, MatrixSource::Data);
     }
     for (operation, x, y, made) in [
         (Add, 3, 4, 11),       // S1 = A21 + A22
@@ -400,14 +400,14 @@ fn tiles_with_elements(over: Over) {
     let (a, b) = (Matrix::<i64>::noise(m, k, 1), Matrix::noise(k, n, 2));
     let (x, y, old) = (Matrix::noise(m, n, 3), Matrix::noise(m, n, 4), Matrix::noise(m, n, 5));
     let mut work = Work::new();
-    work.put(1, a.clone(), Layout::ColMajor, Source::Data);
-    work.put(2, b.clone(), Layout::RowMajor, Source::Data);
-    work.put(3, x.clone(), Layout::ColMajor, Source::Data);
-    work.put(4, y.clone(), Layout::RowMajor, Source::Data);
-    let vacant = Work::<i64>::header(60, (m, n), Layout::RowMajor, Source::Vacant);
+    work.put(1, a.clone(), Layout::ColMajor, MatrixSource::Data);
+    work.put(2, b.clone(), Layout::RowMajor, MatrixSource::Data);
+    work.put(3, x.clone(), Layout::ColMajor, MatrixSource::Data);
+    work.put(4, y.clone(), Layout::RowMajor, MatrixSource::Data);
+    let vacant = Work::<i64>::header(60, (m, n), Layout::RowMajor, MatrixSource::Vacant);
     work.matrices.insert(60, (vacant, None));
-    work.put(61, old.clone(), Layout::RowMajor, Source::Data);
-    work.put(62, old.clone(), Layout::RowMajor, Source::Partial);
+    work.put(61, old.clone(), Layout::RowMajor, MatrixSource::Data);
+    work.put(62, old.clone(), Layout::RowMajor, MatrixSource::Partial);
     let (add, multiply, subtract) = (Operation::Add, Operation::Multiply, Operation::Subtract);
     // Jobs are sent in reverse; those of one tile must stay in order.
     for c in [60, 61, 62] {

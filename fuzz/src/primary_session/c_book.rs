@@ -6,7 +6,7 @@
 use bramble_matrix::{Rect, Span};
 use bramble_plan::Plan;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Destination, Place};
+use bramble_schedule::primary::{ResultDestination, ResultPlace};
 use std::collections::BTreeMap;
 
 /// A tile of C.
@@ -130,10 +130,10 @@ impl CBook {
     }
 
     /// Lines have arrived. True where they were the last of this tile from this peer.
-    pub(super) fn landed(&mut self, peer: usize, head: &ResultHead, to: Destination, steps: Span) -> bool {
+    pub(super) fn landed(&mut self, peer: usize, head: &ResultHead, to: ResultDestination, steps: Span) -> bool {
         let (rect, key) = (to.rect, (peer, head.c));
         let whole = u64::from(head.first_line) + u64::from(head.lines) == rect.rows.len();
-        if to.place == Place::InC {
+        if to.place == ResultPlace::InC {
             self.not_lent(rect, Some(key));
             let tile = self.tile(rect);
             assert_eq!(tile.done, steps.start, "{steps} of {rect} land in C");

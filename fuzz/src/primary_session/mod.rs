@@ -18,7 +18,7 @@ use crate::files::check_message;
 use crate::memory::within;
 use bramble_plan::Region;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Action, Event, Outgoing, PeerInfo, Primary, Referred, Which};
+use bramble_schedule::primary::{PrimaryAction, PrimaryEvent, Outgoing, PeerInfo, Primary, Referred, Which};
 use c_book::CBook;
 use input::Setting;
 use peer_book::PeerBook;
@@ -51,7 +51,7 @@ pub fn primary_session(data: &[u8]) {
         let Some(setting) = Setting::new(&mut bytes) else { return };
         let ends = setting.ends;
         let mut world = World::new(setting);
-        world.handle(Event::Start);
+        world.handle(PrimaryEvent::Start);
         for _ in 0..EVENTS_MAX {
             if bytes.is_empty() || world.over {
                 break;
@@ -62,7 +62,7 @@ pub fn primary_session(data: &[u8]) {
             world.end();
         }
         if world.over {
-            let after = world.primary.handle(Event::Tick, world.now + Duration::from_secs(99));
+            let after = world.primary.handle(PrimaryEvent::Tick, world.now + Duration::from_secs(99));
             assert!(after.is_empty(), "after the end: {after:?}");
         }
     });
@@ -100,7 +100,7 @@ impl World {
     fn step(&mut self, bytes: &mut Bytes<'_>) {
         let what = bytes.u8();
         if self.peers.is_empty() {
-            return self.handle(Event::Tick);
+            return self.handle(PrimaryEvent::Tick);
         }
         let peer = usize::from(what >> 4) % self.peers.len();
         match what % 16 {
@@ -145,7 +145,7 @@ impl World {
             12 | 13 => {
                 self.now += Duration::from_millis(u64::from(bytes.u16()));
                 let quiet = what % 16 == 12;
-                self.handle(if quiet { Event::Tick } else { Event::Alive { peer } });
+                self.handle(if quiet { PrimaryEvent::Tick } else { PrimaryEvent::Alive { peer } });
             }
             14 => match ResultHead::decode(bytes.take(24)) {
                 Ok(head) => self.lines(peer, head, true),
@@ -204,12 +204,12 @@ impl World {
             return false;
         }
         let Some(bytes) = self.peers[peer].link_takes() else { return false };
-        self.handle(Event::Sent { peer, bytes });
+        self.handle(PrimaryEvent::Sent { peer, bytes });
         true
     }
 
     fn lost(&mut self, peer: usize, why: String) {
-        self.handle(Event::Lost { peer, why });
+        self.handle(PrimaryEvent::Lost { peer, why });
         assert!(self.over, "a lost worker ends the product");
     }
 
@@ -217,7 +217,7 @@ impl World {
         let may_be_due = self.peers[peer].may_credit(bytes);
         self.is_honest &= bytes <= self.peers[peer].freed_bytes();
         self.peers[peer].credited(bytes);
-        self.handle(Event::Credit { peer, bytes });
+        self.handle(PrimaryEvent::Credit { peer, bytes });
         assert!(may_be_due || self.over, "credit of {bytes} bytes, more than was ever spent");
     }
 
@@ -251,38 +251,38 @@ impl World {
                 }
             }
         }
-        self.handle(Event::Landed { peer, head });
+        self.handle(PrimaryEvent::Landed { peer, head });
         assert!(expected.is_ok() || self.over, "{head:?} is accepted");
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: PrimaryEvent) {
         assert!(!self.over, "{event:?} after the end");
         for action in self.primary.handle(event, self.now) {
             assert!(!self.over, "{action:?} after the end");
             match action {
-                Action::Send(peer, message) => self.send(peer, &message),
-                Action::Relay(peer, orders) => {
+                PrimaryAction::Send(peer, message) => self.send(peer, &message),
+                PrimaryAction::Relay(peer, orders) => {
                     panic!("peer {peer} has no neighbour, and is ordered to relay {orders:?}")
                 }
-                Action::Parted { peer, other } => assert!(peer < self.peers.len() && peer != other),
-                Action::Merge { peer, tile, rect } => self.c.merge(peer, tile, rect),
-                Action::Committed(rect) => self.c.commit(rect),
-                action @ (Action::Cut { .. } | Action::Put { .. } | Action::Look(_)) => {
+                PrimaryAction::Parted { peer, other } => assert!(peer < self.peers.len() && peer != other),
+                PrimaryAction::Merge { peer, tile, rect } => self.c.merge(peer, tile, rect),
+                PrimaryAction::Committed(rect) => self.c.commit(rect),
+                action @ (PrimaryAction::Disconnect { .. } | PrimaryAction::Put { .. } | PrimaryAction::SpotCheck(_)) => {
                     panic!("{action:?} without recovering")
                 }
-                Action::Ping(peer, nonce) => {
+                PrimaryAction::Ping(peer, nonce) => {
                     let peer = &mut self.peers[peer];
                     assert!(!peer.shares_memory() && nonce > peer.pings, "ping {nonce}");
                     peer.pings = nonce;
                 }
-                Action::Finished => {
+                PrimaryAction::Finished => {
                     self.c.check_end();
                     if self.is_honest {
                         self.peers.iter().for_each(PeerBook::check_end);
                     }
                     self.over = true;
                 }
-                Action::Fail(why) => {
+                PrimaryAction::Fail(why) => {
                     check_message(&why);
                     self.over = true;
                 }
@@ -299,7 +299,7 @@ impl World {
     fn send(&mut self, peer: usize, message: &Outgoing) {
         if let Some(piece) = message.piece {
             let id = message.head.matrices.last().map_or(0, |m| m.id);
-            if piece.lent {
+            if piece.leased {
                 self.c.lend(peer, id, piece.rect);
             } else if piece.which == Which::Sum {
                 self.c.read_sum(piece.rect);

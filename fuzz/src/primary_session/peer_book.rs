@@ -4,7 +4,7 @@
 //! precedes the jobs that name it, and is used exactly as often as its header says.
 
 use bramble_schedule::limits::{CHUNK_BYTES_MAX, LINK_WINDOW_BYTES};
-use bramble_schedule::message::{Job, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then};
+use bramble_schedule::message::{Job, MatrixHeader, Operation, ResultHead, MatrixSource, StoreHead, Then};
 use bramble_schedule::primary::Outgoing;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -54,9 +54,9 @@ impl PeerBook {
         assert_eq!(StoreHead::decode(&head.encode()).as_ref(), Ok(head), "the worker can read it");
         let body = message.piece.map_or(0, |p| p.bytes);
         if let Some(piece) = message.piece {
-            assert!(!piece.lent || self.shares_memory, "memory is leased over a link that moves bytes");
+            assert!(!piece.leased || self.shares_memory, "memory is leased over a link that moves bytes");
             assert!(self.shares_memory || body <= CHUNK_BYTES_MAX, "a body of {body} bytes");
-            assert!(piece.lent || head.body_bytes() == body as u64, "bytes of a body");
+            assert!(piece.leased || head.body_bytes() == body as u64, "bytes of a body");
         }
         head.matrices.iter().for_each(|m| self.announce(m));
         head.jobs.iter().for_each(|j| self.job(j));
@@ -97,7 +97,7 @@ impl PeerBook {
         let matrix = self.matrices.get_mut(&id).unwrap_or_else(|| panic!("{id} is read and not stored"));
         let header = matrix.header;
         let whole = matrix.lines_sent == header.lines_total().0;
-        let made = header.source != Source::Vacant || matrix.is_made;
+        let made = header.source != MatrixSource::Vacant || matrix.is_made;
         assert!(whole && made && matrix.uses_left > 0, "{id} is read");
         matrix.uses_left -= 1;
         let steps = matrix.steps;
@@ -124,7 +124,7 @@ impl PeerBook {
                 target.steps |= a | b;
             }
         }
-        assert!(!target.is_made && (target.header.uses == 0 || target.header.source == Source::Vacant));
+        assert!(!target.is_made && (target.header.uses == 0 || target.header.source == MatrixSource::Vacant));
         assert!(target.named.is_none_or(|(_, end)| end <= job.step), "{job:?} keeps the order of steps");
         target.named = Some((target.named.map_or(job.step, |n| n.0), job.step + 1));
         target.is_made = job.then != Then::Continue;

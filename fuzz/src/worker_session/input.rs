@@ -2,17 +2,17 @@
 
 use crate::bytes::Bytes;
 use bramble_matrix::{DType, Layout};
-use bramble_schedule::message::{Job, MatrixHeader, Operation, Source, StoreHead, Then};
+use bramble_schedule::message::{Job, MatrixHeader, Operation, MatrixSource, StoreHead, Then};
 
-const SOURCES: [Source; 8] = [
-    Source::Data,
-    Source::Vacant,
-    Source::Generated,
-    Source::Partial,
-    Source::Relayed,
-    Source::Data,
-    Source::Relayed,
-    Source::Vacant,
+const SOURCES: [MatrixSource; 8] = [
+    MatrixSource::Data,
+    MatrixSource::Vacant,
+    MatrixSource::Generated,
+    MatrixSource::Partial,
+    MatrixSource::Relayed,
+    MatrixSource::Data,
+    MatrixSource::Relayed,
+    MatrixSource::Vacant,
 ];
 
 /// A head of small numbers, so that ids collide.
@@ -63,7 +63,7 @@ pub(super) fn product(bytes: &mut Bytes<'_>) -> StoreHead {
     let steps = 1 + u32::from(ids / 16 % 3);
     // The largest step numbers, too.
     let first_step = if kind & 8 == 0 { 0 } else { u32::MAX - (steps - 1) };
-    let header = |id: u32, rows: u32, cols: u32, uses: u16, source: Source| MatrixHeader {
+    let header = |id: u32, rows: u32, cols: u32, uses: u16, source: MatrixSource| MatrixHeader {
         id: first_id + id,
         rows,
         cols,
@@ -74,14 +74,14 @@ pub(super) fn product(bytes: &mut Bytes<'_>) -> StoreHead {
         layout: Layout::RowMajor,
         source,
     };
-    let operand = if kind & 1 == 0 { Source::Data } else { Source::Generated };
-    let tile = [Source::Vacant, Source::Data, Source::Vacant, Source::Partial]
+    let operand = if kind & 1 == 0 { MatrixSource::Data } else { MatrixSource::Generated };
+    let tile = [MatrixSource::Vacant, MatrixSource::Data, MatrixSource::Vacant, MatrixSource::Partial]
         [usize::from(kind >> 1 & 1 | kind >> 3 & 2)];
     let mut store = StoreHead { matrices: vec![header(0, m, n, 0, tile)], jobs: Vec::new() };
     for step in 0..steps {
         let (a, b) = (1 + 2 * step, 2 + 2 * step);
         store.matrices.push(header(a, m, k, 1, operand));
-        store.matrices.push(header(b, k, n, 1, Source::Data));
+        store.matrices.push(header(b, k, n, 1, MatrixSource::Data));
         let then = if step + 1 == steps { Then::Return } else { Then::Continue };
         let (operation, a, b) = (Operation::Multiply, first_id + a, first_id + b);
         store.jobs.push(Job { operation, a, b, c: first_id, step: first_step + step, epoch: 0, then });
@@ -114,7 +114,7 @@ pub(super) fn sums(bytes: &mut Bytes<'_>) -> StoreHead {
     let mut store = StoreHead::default();
     for id in 0..2 + made {
         let uses = jobs.iter().map(|j| u16::from(j.a == id) + u16::from(j.b == id)).sum();
-        let source = if id < 2 { Source::Data } else { Source::Vacant };
+        let source = if id < 2 { MatrixSource::Data } else { MatrixSource::Vacant };
         if uses == 0 {
             // An operand that no job reads is not sent.
             jobs.iter_mut()

@@ -14,8 +14,8 @@ mod relay;
 
 use crate::bytes::Bytes;
 use crate::memory::within;
-use bramble_schedule::message::{Forward, Job, MatrixHeader, Source, StoreHead, Then};
-use bramble_schedule::worker::{Action, Event, Run, Worker};
+use bramble_schedule::message::{Forward, Job, MatrixHeader, MatrixSource, StoreHead, Then};
+use bramble_schedule::worker::{WorkerAction, WorkerEvent, RunnableJob, Worker};
 use input::{any_store, product, sums};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -44,19 +44,19 @@ impl Stored {
     /// Whether its elements have arrived; a vacant matrix needs none.
     fn there(&self) -> bool {
         match self.header.source {
-            Source::Vacant => true,
-            Source::Generated => self.filled,
-            Source::Data | Source::Partial | Source::Relayed => self.landed == self.header.lines_total().0,
+            MatrixSource::Vacant => true,
+            MatrixSource::Generated => self.filled,
+            MatrixSource::Data | MatrixSource::Partial | MatrixSource::Relayed => self.landed == self.header.lines_total().0,
         }
     }
 
     fn may_be_read(&self) -> bool {
-        let made = self.header.source != Source::Vacant || self.closed;
+        let made = self.header.source != MatrixSource::Vacant || self.closed;
         self.header.uses > 0 && self.there() && made
     }
 
     fn may_be_written(&self) -> bool {
-        let target = self.header.uses == 0 || self.header.source == Source::Vacant;
+        let target = self.header.uses == 0 || self.header.source == MatrixSource::Vacant;
         target && self.there() && !self.running && !self.leaving && !self.closed
     }
 }
@@ -119,11 +119,11 @@ impl Session {
             1 if !self.filling.is_empty() => {
                 let id = self.filling.swap_remove(which % self.filling.len());
                 self.book(id).filled = true;
-                self.handle(Event::Filled(id))
+                self.handle(WorkerEvent::Filled(id))
             }
             2 if !self.leaving.is_empty() => {
                 let tile = self.leaving.swap_remove(which % self.leaving.len());
-                self.handle(Event::Returned(tile))
+                self.handle(WorkerEvent::Returned(tile))
             }
             7 => self.relaying(bytes),
             // Bodies follow their heads, so the next head arrives after this body has landed.
@@ -153,14 +153,14 @@ impl Session {
 
     fn announce(&mut self, head: &[u8]) -> bool {
         let Ok(store) = StoreHead::decode(head) else { return false };
-        let goes_on = self.handle(Event::Announced(&store));
+        let goes_on = self.handle(WorkerEvent::Announced(&store));
         self.landing = Some(store);
         goes_on
     }
 
     fn land(&mut self) -> bool {
         let Some(store) = self.landing.take() else { return true };
-        for header in store.matrices.iter().filter(|m| m.source != Source::Relayed) {
+        for header in store.matrices.iter().filter(|m| m.source != MatrixSource::Relayed) {
             self.book(header.id).landed += header.lines;
         }
         // A broken rule may follow valid jobs, so their actions are lost with the session.
@@ -169,7 +169,7 @@ impl Session {
                 tile.queue.push_back(*job);
             }
         }
-        self.handle(Event::Landed(&store))
+        self.handle(WorkerEvent::Landed(&store))
     }
 
     fn finish(&mut self, job: &Job) -> bool {
@@ -178,10 +178,10 @@ impl Session {
         tile.done += 1;
         tile.leaving = job.then == Then::Return;
         tile.closed = job.then == Then::Close;
-        self.handle(Event::Finished(job))
+        self.handle(WorkerEvent::Finished(job))
     }
 
-    fn handle(&mut self, event: Event<'_>) -> bool {
+    fn handle(&mut self, event: WorkerEvent<'_>) -> bool {
         let Ok(actions) = self.worker.handle(event) else { return false };
         for action in actions {
             self.act(action);
@@ -193,24 +193,24 @@ impl Session {
         true
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, action: WorkerAction) {
         match action {
-            Action::Reserve(header) => self.reserve(header),
-            Action::Fill(id) => {
+            WorkerAction::Reserve(header) => self.reserve(header),
+            WorkerAction::Fill(id) => {
                 let stored = self.book(id);
-                assert!(stored.header.source == Source::Generated && !stored.filled, "fill {id}");
+                assert!(stored.header.source == MatrixSource::Generated && !stored.filled, "fill {id}");
                 assert!(!self.filling.contains(&id), "{id} is being filled");
                 self.filling.push(id);
             }
-            Action::Start(run) => self.start(run),
-            Action::Return { tile, step_start, step_end, .. } => {
+            WorkerAction::Start(run) => self.start(run),
+            WorkerAction::Return { tile, step_start, step_end, .. } => {
                 let stored = self.book(tile);
                 assert!(stored.leaving && !stored.running && stored.queue.is_empty(), "return {tile}");
                 assert_eq!(stored.header.uses, 0, "operand {tile} is sent back");
                 assert!(step_start < step_end, "steps {step_start}..{step_end}");
                 self.leaving.push(tile);
             }
-            Action::Release(id) => {
+            WorkerAction::Release(id) => {
                 let gone = self.stored.remove(&id).unwrap_or_else(|| panic!("{id} is released twice"));
                 let in_use = self.running.iter().any(|j| j.a == id || j.b == id || j.c == id);
                 let is_passed = self.passing.iter().any(|order| order.id == id);
@@ -219,9 +219,9 @@ impl Session {
                 self.held_bytes -= gone.header.charged_bytes();
                 self.freed_bytes += gone.header.charged_bytes();
             }
-            Action::Credit(bytes) => self.freed_bytes -= bytes,
-            Action::Pass(order) => self.pass(order),
-            Action::Missing(missing) => self.missing(missing),
+            WorkerAction::Credit(bytes) => self.freed_bytes -= bytes,
+            WorkerAction::Pass(order) => self.pass(order),
+            WorkerAction::Missing(missing) => self.missing(missing),
         }
     }
 
@@ -241,13 +241,13 @@ impl Session {
         assert!(self.stored.insert(header.id, stored).is_none(), "{} is reserved twice", header.id);
     }
 
-    fn start(&mut self, run: Run) {
+    fn start(&mut self, run: RunnableJob) {
         assert!(self.ready(&run.job), "{:?} lacks something", run.job);
         let tile = self.book(run.job.c);
         assert_eq!(tile.queue.pop_front(), Some(run.job), "jobs of a tile keep their order");
         let source = tile.header.source;
-        assert_eq!(run.reads_tile, source != Source::Vacant || tile.done > 0);
-        assert_eq!(run.scales_tile, source == Source::Data && tile.done == 0);
+        assert_eq!(run.reads_tile, source != MatrixSource::Vacant || tile.done > 0);
+        assert_eq!(run.scales_tile, source == MatrixSource::Data && tile.done == 0);
         tile.running = true;
         self.running.push(run.job);
     }

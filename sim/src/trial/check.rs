@@ -10,7 +10,7 @@ use bramble_schedule::limits::{
     CHUNK_BYTES_MAX, LINK_WINDOW_BYTES, NEIGHBOUR_SILENCE_MAX, PRIMARY_SILENCE_MAX, SILENCE_MAX,
 };
 use bramble_schedule::message::{Missing, ResultHead};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::time::Duration;
 
 /// Number of events between two checks of all tiles.
@@ -121,7 +121,7 @@ impl Trial {
             }
         }
         for peer in 0..self.count {
-            let in_link = self.primary.standing(peer).in_link_bytes;
+            let in_link = self.primary.peer_status(peer).in_link_bytes;
             let most = (LINK_WINDOW_BYTES + CHUNK_BYTES_MAX) as u64;
             assert!(in_link <= most, "{in_link} bytes are in the link of w{peer}");
         }
@@ -142,18 +142,18 @@ impl Trial {
     pub(super) fn check_events_of_lost_machine(&mut self, peer: usize) {
         let head = ResultHead { c: 0, epoch: 0, step_start: 0, step_end: 1, first_line: 0, lines: 1 };
         let late = [
-            Event::Sent { peer, bytes: 1 },
-            Event::Credit { peer, bytes: 64 },
-            Event::Landed { peer, head },
-            Event::Alive { peer },
-            Event::Flow { peer, came: 1, gone: 1, held: 0 },
-            Event::Missing { peer, missing: Missing { id: 0, lines: 0 } },
-            Event::Parted { peer, other: 0 },
-            Event::Lost { peer, why: "again".into() },
+            PrimaryEvent::Sent { peer, bytes: 1 },
+            PrimaryEvent::Credit { peer, bytes: 64 },
+            PrimaryEvent::Landed { peer, head },
+            PrimaryEvent::Alive { peer },
+            PrimaryEvent::Flow { peer, received: 1, acknowledged: 1, buffered: 0 },
+            PrimaryEvent::Missing { peer, missing: Missing { id: 0, lines: 0 } },
+            PrimaryEvent::Parted { peer, other: 0 },
+            PrimaryEvent::Lost { peer, why: "again".into() },
         ];
         assert!(self.primary.expect(peer, &head).is_err(), "a result of a machine that is gone may land");
         let (losses, tiles) = (self.primary.losses().len(), self.primary.tiles_left());
-        let standing = self.primary.standing(peer);
+        let standing = self.primary.peer_status(peer);
         for event in late {
             let text = format!("{event:?}");
             let now = self.time();
@@ -161,7 +161,7 @@ impl Trial {
             assert!(actions.is_empty(), "{text} of a machine that is gone counts: {actions:?}");
         }
         assert_eq!((self.primary.losses().len(), self.primary.tiles_left()), (losses, tiles));
-        assert_eq!(self.primary.standing(peer), standing);
+        assert_eq!(self.primary.peer_status(peer), standing);
     }
 
     /// (6) Nor do they after other machines have joined, which have new indices.
@@ -219,7 +219,7 @@ impl Trial {
         if now.seconds_from(self.moved_last) > STILL_MAX_S && !self.is_over() && !self.watch.stands() {
             let computes = self.nodes.iter().any(|node| node.lives && node.running > 0);
             let moves = self.lanes.iter().any(|lane| lane.moves());
-            let standing: Vec<_> = (0..self.count).map(|peer| self.primary.standing(peer)).collect();
+            let standing: Vec<_> = (0..self.count).map(|peer| self.primary.peer_status(peer)).collect();
             assert!(computes || moves, "nothing has happened for {STILL_MAX_S} s: {standing:?}");
         }
     }
@@ -227,16 +227,19 @@ impl Trial {
     /// The checks when the product is over.
     pub(super) fn check_the_end(&mut self, scenario: &Scenario) {
         // (7)
-        let late = Event::Joined(joining_peer(0, 1 << 20, 1.0));
-        for event in
-            [Event::Tick, late, Event::Alive { peer: 0 }, Event::Lost { peer: 0, why: "late".into() }]
-        {
+        let late = PrimaryEvent::Joined(joining_peer(0, 1 << 20, 1.0));
+        for event in [
+            PrimaryEvent::Tick,
+            late,
+            PrimaryEvent::Alive { peer: 0 },
+            PrimaryEvent::Lost { peer: 0, why: "late".into() },
+        ] {
             let now = self.time();
             let actions = self.primary.handle(event, now);
             assert!(actions.is_empty(), "something happens after the end: {actions:?}");
         }
         // A machine that joins then gets an index, by which its shell asks.
-        assert_eq!(self.primary.standing(self.count).jobs_given, 0);
+        assert_eq!(self.primary.peer_status(self.count).jobs_given, 0);
         if let Some(why) = &self.shell.failed {
             return self.check_failure(why);
         }

@@ -12,7 +12,7 @@ use super::Trial;
 use super::lanes::Lane;
 use super::node::Node;
 use crate::fault::{FaultSite, LinkEnd};
-use bramble_schedule::primary::{Event, PeerInfo, Referred};
+use bramble_schedule::primary::{PeerInfo, PrimaryEvent, Referred};
 
 /// The `PeerInfo` of a machine that joins.
 pub(super) fn joining_peer(machine: usize, credit_bytes: u64, gflops: f64) -> PeerInfo {
@@ -58,7 +58,7 @@ impl Trial {
         }
         self.seen.joined += 1;
         self.moved_last = now;
-        self.dispatch(Event::Joined(info));
+        self.dispatch(PrimaryEvent::Joined(info));
         self.check_events_of_lost_machines();
     }
 }

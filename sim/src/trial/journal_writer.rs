@@ -14,7 +14,7 @@ use crate::fault::FaultKind;
 use crate::random::SeededRandom;
 use bramble_matrix::{Digest128, Rect, Shape};
 use bramble_plan::Plan;
-use bramble_schedule::journal::{Action, Event, Head, Journal, Log};
+use bramble_schedule::journal::{Head, Journal, JournalAction, JournalEvent, JournalLog};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -42,9 +42,9 @@ enum Step {
 pub(super) struct TrialJournalWriter {
     pub(super) disk: Disk,
     head: Head,
-    log: Option<Log>,
+    log: Option<JournalLog>,
     step: Step,
-    actions: VecDeque<Action>,
+    actions: VecDeque<JournalAction>,
     /// Tiles that are committed and not digested.
     tiles: BTreeSet<TileKey>,
     /// When each tile was committed, by the primary's clock.
@@ -68,7 +68,7 @@ pub(super) struct TrialJournalWriter {
 impl TrialJournalWriter {
     /// With the journal of an earlier run, it continues that journal, cut to its valid bytes.
     pub(super) fn new(head: Head, disk: Disk, before: Option<&Journal>, every: Duration) -> Self {
-        let log = before.map(|journal| Log::resumed(journal, Duration::ZERO).every(every));
+        let log = before.map(|journal| JournalLog::resumed(journal, Duration::ZERO).every(every));
         Self {
             step: if log.is_some() { Step::Waits } else { Step::Begins },
             writing: log.as_ref().map(|_| Duration::ZERO),
@@ -248,16 +248,16 @@ impl TrialJournalWriter {
     fn end_step(&mut self, c: &[f64], (plan, cols): (&Plan, u64), now: Duration) {
         let event = match std::mem::replace(&mut self.step, Step::Waits) {
             Step::Begins => {
-                let (log, bytes) = Log::new(&self.head, now);
+                let (log, bytes) = JournalLog::new(&self.head, now);
                 self.log = Some(log.every(self.every));
                 let (first, rest) = bytes.split_at(bytes.len() / 2);
                 self.disk.log.extend(first);
-                self.actions.push_back(Action::Append(rest.to_vec()));
+                self.actions.push_back(JournalAction::Append(rest.to_vec()));
                 self.step = Step::Head;
                 return;
             }
             Step::Head => {
-                if let Some(Action::Append(rest)) = self.actions.pop_front() {
+                if let Some(JournalAction::Append(rest)) = self.actions.pop_front() {
                     self.disk.log.extend(rest);
                 }
                 self.step = Step::HeadSynced;
@@ -268,15 +268,15 @@ impl TrialJournalWriter {
                 self.writing = Some(now);
                 return;
             }
-            Step::Waits => Event::Tick,
+            Step::Waits => JournalEvent::Tick,
             Step::Digests(tile) => {
                 let digest = digest(c, rect_of(plan, tile), cols);
                 self.said.push(tile);
-                Event::Committed { region: tile.0, tile: tile.1, digest }
+                JournalEvent::Committed { region: tile.0, tile: tile.1, digest }
             }
             Step::SyncsData(synced) => {
                 self.disk.sync_data(synced);
-                Event::DataSynced
+                JournalEvent::DataSynced
             }
             Step::Appends(rest) => {
                 self.disk.log.extend(rest);
@@ -286,11 +286,11 @@ impl TrialJournalWriter {
                 self.disk.sync_log();
                 self.promised.extend(self.in_interval.drain(..));
                 self.longest_sync = self.longest_sync.max(now.saturating_sub(self.began));
-                Event::LogSynced
+                JournalEvent::LogSynced
             }
         };
         let actions = self.log.as_mut().map(|log| log.handle(event, now)).unwrap_or_default();
-        if actions.contains(&Action::SyncData) {
+        if actions.contains(&JournalAction::SyncData) {
             self.in_interval = std::mem::take(&mut self.said);
         }
         self.actions.extend(actions);
@@ -301,16 +301,16 @@ impl TrialJournalWriter {
             return;
         }
         self.step = match self.actions.pop_front() {
-            Some(Action::SyncData) => {
+            Some(JournalAction::SyncData) => {
                 self.began = now;
                 Step::SyncsData(c.to_vec())
             }
-            Some(Action::Append(bytes)) => {
+            Some(JournalAction::Append(bytes)) => {
                 let (first, rest) = bytes.split_at(bytes.len() / 2);
                 self.disk.log.extend(first);
                 Step::Appends(rest.to_vec())
             }
-            Some(Action::SyncLog) => Step::SyncsLog,
+            Some(JournalAction::SyncLog) => Step::SyncsLog,
             None => self.tiles.pop_first().map_or(Step::Waits, Step::Digests),
         };
     }

@@ -7,7 +7,7 @@ use super::Trial;
 use super::lanes::{AfterSend, FrameBody, LaneItem, TrialFrame};
 use super::node::decoded;
 use bramble_schedule::message::{Kind, StoreHead};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 
 impl Trial {
     pub(super) fn out(&self, peer: usize) -> usize {
@@ -71,7 +71,7 @@ impl Trial {
         self.lanes[lane].fly(lane, (item, chance), &mut self.event_queue);
         match (sender, after) {
             (None, AfterSend::Sent(bytes)) if !self.drains => {
-                self.dispatch(Event::Sent { peer: lane, bytes })
+                self.dispatch(PrimaryEvent::Sent { peer: lane, bytes })
             }
             (None, _) => {}
             (Some(peer), after) if self.nodes[peer].lives => self.has_left(peer, after),

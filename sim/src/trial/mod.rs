@@ -41,8 +41,8 @@ use crate::fault::SimFault;
 use crate::random::{SeededRandom, mixed};
 use bramble_matrix::Layout;
 use bramble_plan::Machine;
-use bramble_schedule::clock::{Clock, PRIMARY_STEP};
-use bramble_schedule::primary::{Event, Operands, Primary};
+use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
+use bramble_schedule::primary::{Operands, Primary, PrimaryEvent};
 
 /// Interval between ticks of all ends, seconds.
 const TICK_S: f64 = 0.1;
@@ -175,7 +175,7 @@ struct Trial {
     steps_there: u64,
     /// The primary's clock as its process sees it, and as the schedule corrects it.
     watch: EndClock,
-    clock: Clock,
+    clock: StepClock,
     /// How many faults suspend the primary, and events that wait until it resumes.
     stands: u32,
     deferred: Vec<TrialEvent>,
@@ -278,7 +278,7 @@ impl Trial {
             steps_back: vec![0; count],
             steps_there: 0,
             watch: EndClock::default(),
-            clock: Clock::new(PRIMARY_STEP),
+            clock: StepClock::new(PRIMARY_STEP),
             stands: 0,
             deferred: Vec::new(),
             journal_writer: None,
@@ -294,7 +294,7 @@ impl Trial {
             self.event_queue.add(self.faults[number].from.as_secs_f64(), TrialEvent::Fault(number));
         }
         self.event_queue.add(TICK_S, TrialEvent::Tick);
-        self.dispatch(Event::Start);
+        self.dispatch(PrimaryEvent::Start);
         self.run();
     }
 
@@ -374,7 +374,7 @@ impl Trial {
                 TrialEvent::Tick => self.tick(),
                 TrialEvent::Looked => self.inspect(),
                 TrialEvent::Kept => self.end_journal_step(),
-                TrialEvent::Spotted(is_wrong) => self.dispatch(Event::Looked(Some(is_wrong))),
+                TrialEvent::Spotted(is_wrong) => self.dispatch(PrimaryEvent::SpotChecked(Some(is_wrong))),
             }
         }
     }

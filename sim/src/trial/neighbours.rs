@@ -11,7 +11,7 @@ use super::node::decoded;
 use super::trial_data::{GARBAGE, line_places};
 use bramble_matrix::Span;
 use bramble_schedule::message::{Forward, Kind, MatrixHeader, PieceHead, Reached, encode_number};
-use bramble_schedule::worker::Event;
+use bramble_schedule::worker::WorkerEvent;
 
 impl Trial {
     /// Relays a matrix, if there is a link.
@@ -74,7 +74,7 @@ impl Trial {
             let shown = node.shown(now);
             let Some((silence, heard)) = node.ears.get_mut(&other) else { continue };
             *heard += u64::from(reads && moves);
-            if silence.look(shown, *heard, reads).is_some() {
+            if silence.check(shown, *heard, reads).is_some() {
                 self.check_silence(other, peer);
                 self.seen.parted += 1;
                 self.part(peer, other, true);
@@ -99,7 +99,7 @@ impl Trial {
         let FrameBody::Elements(elements) = frame.body else { panic!("lines without elements") };
         self.put_lines(to, &piece, Some(&elements));
         self.seen.relayed += 1;
-        let actions = self.nodes[to].worker.handle(Event::Piece(&piece));
+        let actions = self.nodes[to].worker.handle(WorkerEvent::Piece(&piece));
         self.act(to, decoded(actions));
     }
 
@@ -131,7 +131,7 @@ impl Trial {
         for forward in orders {
             self.has_left(peer, AfterSend::Passed(forward));
         }
-        let actions = self.nodes[peer].worker.handle(Event::PeerLost(other as u32));
+        let actions = self.nodes[peer].worker.handle(WorkerEvent::PeerLost(other as u32));
         self.act(peer, decoded(actions));
     }
 }

@@ -12,19 +12,21 @@ use super::{Trial, TrialEvent};
 use crate::clock::VirtualTime;
 use crate::fault::FaultKind;
 use bramble_matrix::{Rect, Span};
-use bramble_schedule::clock::{Clock, WORKER_STEP};
+use bramble_schedule::clock::{StepClock, WORKER_STEP};
 use bramble_schedule::message::{
     Generated, Kind, MatrixHeader, Operation, Reached, ResultHead, StoreHead, decode_forwards, encode_number,
 };
 use bramble_schedule::primary::PeerInfo;
-use bramble_schedule::worker::{Action, Event, Run, Silence, Turn, Turns, Worker};
+use bramble_schedule::worker::{
+    Priority, PriorityQueue, RunnableJob, Silence, Worker, WorkerAction, WorkerEvent,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A task of a compute thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TrialTask {
-    Run(Run),
+    Run(RunnableJob),
     Fill(u32),
 }
 
@@ -43,7 +45,7 @@ pub(super) struct Node {
     pub(super) shares_memory: bool,
     threads: u32,
     flops_per_s: f64,
-    queue: Turns<TrialTask>,
+    queue: PriorityQueue<TrialTask>,
     pub(super) running: u32,
     pub(super) held: BTreeMap<u32, HeldMatrix>,
     credit: u64,
@@ -65,7 +67,7 @@ pub(super) struct Node {
     is_heard: bool,
     heard: Duration,
     pub(super) watch: EndClock,
-    clock: Clock,
+    clock: StepClock,
     /// Start of the session.
     began: VirtualTime,
     /// When it last got an announcement.
@@ -79,7 +81,7 @@ impl Node {
             shares_memory: info.shares_memory,
             threads: threads.max(1),
             flops_per_s: gflops * 1e9,
-            queue: Turns::default(),
+            queue: PriorityQueue::default(),
             running: 0,
             held: BTreeMap::new(),
             credit: 0,
@@ -94,7 +96,7 @@ impl Node {
             is_heard: true,
             heard: Duration::ZERO,
             watch: EndClock::default(),
-            clock: Clock::new(WORKER_STEP),
+            clock: StepClock::new(WORKER_STEP),
             began: VirtualTime::default(),
             announced: VirtualTime::default(),
         }
@@ -118,7 +120,7 @@ impl Node {
     /// How long the primary has been silent; `moves`: its bytes are moving now.
     pub(super) fn silence(&mut self, now: VirtualTime, moves: bool) -> Duration {
         let shown = self.shown(now);
-        let time = self.clock.look(shown);
+        let time = self.clock.advance_to(shown);
         if std::mem::take(&mut self.is_heard) || moves {
             self.heard = time;
         }
@@ -131,7 +133,7 @@ impl Node {
         let elements = |id: u32| self.held.get(&id).map_or(0.0, |held| held.elements.len() as f64);
         let flops = match task {
             TrialTask::Fill(id) => elements(*id),
-            TrialTask::Run(Run { job, .. }) => match job.operation {
+            TrialTask::Run(RunnableJob { job, .. }) => match job.operation {
                 Operation::Multiply => {
                     let depth = self.held.get(&job.a).map_or(0.0, |a| f64::from(a.header.cols));
                     2.0 * elements(job.c) * depth
@@ -146,7 +148,7 @@ impl Node {
 impl Trial {
     /// The head of a store has arrived: its matrices need memory.
     pub(super) fn announce(&mut self, peer: usize, head: &StoreHead) {
-        let actions = self.nodes[peer].worker.handle(Event::Announced(head));
+        let actions = self.nodes[peer].worker.handle(WorkerEvent::Announced(head));
         self.act(peer, actions.unwrap_or_else(|e| panic!("w{peer}: the primary broke the protocol: {e}")));
         self.nodes[peer].announced = self.event_queue.now();
         for from in 0..self.nodes.len() {
@@ -161,7 +163,7 @@ impl Trial {
             Kind::Store => self.store(peer, frame, was_announced),
             Kind::Relay => {
                 let forwards = decoded(decode_forwards(&frame.head));
-                let actions = self.nodes[peer].worker.handle(Event::Relay(&forwards));
+                let actions = self.nodes[peer].worker.handle(WorkerEvent::Relay(&forwards));
                 self.act(peer, decoded(actions));
             }
             Kind::Ping => {
@@ -196,34 +198,36 @@ impl Trial {
                 }
             }
         }
-        let actions = self.nodes[peer].worker.handle(Event::Landed(&head));
+        let actions = self.nodes[peer].worker.handle(WorkerEvent::Landed(&head));
         self.act(peer, decoded(actions));
     }
 
     /// Carries out actions, and starts tasks on idle threads.
-    pub(super) fn act(&mut self, peer: usize, actions: Vec<Action>) {
+    pub(super) fn act(&mut self, peer: usize, actions: Vec<WorkerAction>) {
         for action in actions {
             match action {
-                Action::Reserve(header) => {
+                WorkerAction::Reserve(header) => {
                     let count = header.rows as usize * header.cols as usize;
                     let elements = vec![GARBAGE; count];
                     let header = MatrixHeader { first_line: 0, ..header };
                     let held = HeldMatrix { header, elements, lent: None, generated: None };
                     self.nodes[peer].held.insert(header.id, held);
                 }
-                Action::Fill(id) => self.nodes[peer].queue.put(TrialTask::Fill(id), Turn(id)),
-                Action::Start(run) => self.nodes[peer].queue.put(TrialTask::Run(run), Turn::of(&run.job)),
-                Action::Return { tile, epoch, step_start, step_end } => {
+                WorkerAction::Fill(id) => self.nodes[peer].queue.put(TrialTask::Fill(id), Priority(id)),
+                WorkerAction::Start(run) => {
+                    self.nodes[peer].queue.put(TrialTask::Run(run), Priority::of(&run.job))
+                }
+                WorkerAction::Return { tile, epoch, step_start, step_end } => {
                     let head = ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 };
                     self.send_back(peer, head);
                 }
-                Action::Pass(forward) => self.pass(peer, forward),
-                Action::Missing(missing) => {
+                WorkerAction::Pass(forward) => self.pass(peer, forward),
+                WorkerAction::Missing(missing) => {
                     let lane = self.back(peer);
                     self.send(lane, Kind::Missing, missing.encode(), FrameBody::Empty, AfterSend::Nothing);
                 }
-                Action::Release(id) => drop(self.nodes[peer].held.remove(&id)),
-                Action::Credit(bytes) => {
+                WorkerAction::Release(id) => drop(self.nodes[peer].held.remove(&id)),
+                WorkerAction::Credit(bytes) => {
                     let node = &mut self.nodes[peer];
                     node.credit += bytes;
                     if !std::mem::replace(&mut node.credit_waits, true) {
@@ -270,11 +274,11 @@ impl Trial {
         let actions = match task {
             TrialTask::Fill(id) => {
                 self.fill(peer, id);
-                self.nodes[peer].worker.handle(Event::Filled(id))
+                self.nodes[peer].worker.handle(WorkerEvent::Filled(id))
             }
             TrialTask::Run(run) => {
                 self.run_job(peer, &run);
-                self.nodes[peer].worker.handle(Event::Finished(&run.job))
+                self.nodes[peer].worker.handle(WorkerEvent::Finished(&run.job))
             }
         };
         self.act(peer, decoded(actions));
@@ -296,7 +300,7 @@ impl Trial {
         held.elements = places(rect, cols).map(|place| from[place]).collect();
     }
 
-    fn run_job(&mut self, peer: usize, run: &Run) {
+    fn run_job(&mut self, peer: usize, run: &RunnableJob) {
         let job = &run.job;
         let held = &mut self.nodes[peer].held;
         let Some(mut target) = held.remove(&job.c) else {
@@ -359,8 +363,8 @@ impl Trial {
     pub(super) fn has_left(&mut self, peer: usize, after: AfterSend) {
         let event = match &after {
             AfterSend::Nothing | AfterSend::Sent(_) => return,
-            AfterSend::Returned(tile) => Event::Returned(*tile),
-            AfterSend::Passed(forward) => Event::Passed(forward),
+            AfterSend::Returned(tile) => WorkerEvent::Returned(*tile),
+            AfterSend::Passed(forward) => WorkerEvent::Passed(forward),
         };
         let actions = self.nodes[peer].worker.handle(event);
         self.act(peer, decoded(actions));

@@ -69,7 +69,10 @@ pub(super) fn begun(
         let infos = peers.iter().map(|(_, info)| info.clone()).collect();
         return (
             peers,
-            Ok(Primary::new(scenario.plan.clone(), operands, infos).recovering().inspected().looking(1)),
+            Ok(Primary::new(scenario.plan.clone(), operands, infos)
+                .recovering()
+                .inspected()
+                .with_spot_checks(1)),
         );
     };
     let own = |is_reserve| {
@@ -89,7 +92,7 @@ pub(super) fn begun(
     let infos = peers.iter().map(|(_, info)| info.clone()).collect();
     let is_there = |region, tile| journal.tiles.contains_key(&(region, tile));
     let primary = Primary::resumed(scenario.plan.clone(), operands, infos, &is_there);
-    (peers, primary.map(|primary| primary.inspected().looking(1)))
+    (peers, primary.map(|primary| primary.inspected().with_spot_checks(1)))
 }
 
 impl Trial {

@@ -11,10 +11,12 @@ use super::trial_data::{GARBAGE, places};
 use super::{Trial, TrialEvent};
 use bramble_matrix::{Layout, Rect, Span};
 use bramble_schedule::message::{
-    Generated, Kind, Missing, Reached, ResultHead, Source, decode_error, decode_number, encode_forwards,
-    encode_number,
+    Generated, Kind, MatrixSource, Missing, Reached, ResultHead, decode_error, decode_number,
+    encode_forwards, encode_number,
 };
-use bramble_schedule::primary::{Action, Destination, Event, Outgoing, Place, Which};
+use bramble_schedule::primary::{
+    Outgoing, PrimaryAction, PrimaryEvent, ResultDestination, ResultPlace, Which,
+};
 use std::collections::BTreeMap;
 
 /// A result that does not land in C at once.
@@ -36,7 +38,7 @@ pub(super) struct TrialSession {
     pub(super) is_gone: bool,
     why: Option<String>,
     /// The destination of the frame that is landing.
-    place: Option<Destination>,
+    place: Option<ResultDestination>,
 }
 
 /// The primary's memory.
@@ -100,12 +102,12 @@ impl TrialShell {
 impl Trial {
     /// The time that the primary has run.
     pub(super) fn time(&mut self) -> std::time::Duration {
-        self.clock.look(self.watch.shows(self.event_queue.now()))
+        self.clock.advance_to(self.watch.shows(self.event_queue.now()))
     }
 
     /// Passes one event to the primary's state machine and carries out the actions.
-    pub(super) fn dispatch(&mut self, event: Event) {
-        let is_new = matches!(event, Event::Lost { .. } | Event::Joined(_));
+    pub(super) fn dispatch(&mut self, event: PrimaryEvent) {
+        let is_new = matches!(event, PrimaryEvent::Lost { .. } | PrimaryEvent::Joined(_));
         let now = self.time();
         for action in self.primary.handle(event, now) {
             self.carry_out(action);
@@ -113,44 +115,47 @@ impl Trial {
         self.check(is_new);
     }
 
-    fn carry_out(&mut self, action: Action) {
-        if let Action::Send(peer, _) | Action::Relay(peer, _) | Action::Parted { peer, .. } = &action {
+    fn carry_out(&mut self, action: PrimaryAction) {
+        if let PrimaryAction::Send(peer, _)
+        | PrimaryAction::Relay(peer, _)
+        | PrimaryAction::Parted { peer, .. } = &action
+        {
             assert!(!self.shell.sessions[*peer].is_gone, "something is sent to w{peer}, which is gone");
         }
         let none = AfterSend::Nothing;
         match action {
-            Action::Send(peer, message) => {
+            PrimaryAction::Send(peer, message) => {
                 let body = self.body(&message);
                 let after = AfterSend::Sent(message.wire_bytes());
                 self.jobs_sent[peer] += multiplications(&message);
                 self.say(peer, Kind::Store, message.head.encode(), body, after);
             }
-            Action::Relay(peer, forwards) => {
+            PrimaryAction::Relay(peer, forwards) => {
                 self.say(peer, Kind::Relay, encode_forwards(&forwards), FrameBody::Empty, none);
             }
-            Action::Parted { peer, other } => {
+            PrimaryAction::Parted { peer, other } => {
                 let reached = Reached { peer: other as u32, is_there: false, why: String::new() };
                 self.say(peer, Kind::Reached, reached.encode(), FrameBody::Empty, none);
             }
-            Action::Ping(peer, nonce) => {
+            PrimaryAction::Ping(peer, nonce) => {
                 self.say(peer, Kind::Ping, encode_number(nonce), FrameBody::Empty, none)
             }
-            Action::Cut { peer, why } => self.cut(peer, why),
-            Action::Put { peer, tile, rect } => {
+            PrimaryAction::Disconnect { peer, why } => self.cut(peer, why),
+            PrimaryAction::Put { peer, tile, rect } => {
                 let result = self.take_whole_result(peer, tile, rect, true);
                 let to = places(rect, self.data.p.n).zip(result.elements);
                 to.for_each(|(place, element)| self.shell.c[place] = element);
             }
-            Action::Merge { peer, tile, rect } => {
+            PrimaryAction::Merge { peer, tile, rect } => {
                 self.seen.left_behind += u64::from(self.shell.sessions[peer].is_gone);
                 let result = self.take_whole_result(peer, tile, rect, false);
                 let to = places(rect, self.data.p.n).zip(result.elements);
                 to.for_each(|(place, element)| self.shell.c[place] += element);
             }
-            Action::Look(rect) => self.begin_spot_check(rect),
-            Action::Committed(rect) => self.committed(rect),
-            Action::Finished => self.end_journal_writer(),
-            Action::Fail(why) => self.shell.failed = Some(why),
+            PrimaryAction::SpotCheck(rect) => self.begin_spot_check(rect),
+            PrimaryAction::Committed(rect) => self.committed(rect),
+            PrimaryAction::Finished => self.end_journal_writer(),
+            PrimaryAction::Fail(why) => self.shell.failed = Some(why),
         }
     }
 
@@ -178,15 +183,15 @@ impl Trial {
             return FrameBody::Empty;
         };
         let (p, rect) = (self.data.p, piece.rect);
-        if header.source == Source::Generated {
+        if header.source == MatrixSource::Generated {
             let mut generator = [0; 16];
             generator[0] = u8::from(piece.which == Which::B);
             let generated = Generated { generator, row: rect.rows.start, col: rect.cols.start };
             return FrameBody::Bytes(generated.encode());
         }
-        if piece.lent {
+        if piece.leased {
             self.shell.lease(rect);
-            if header.source == Source::Data {
+            if header.source == MatrixSource::Data {
                 places(rect, p.n).for_each(|place| self.shell.c[place] = self.data.old_c[place]);
             }
             return FrameBody::Lent(rect);
@@ -251,7 +256,7 @@ impl Trial {
         }
         self.shell.partial_sums.retain(|(from, _), result| *from != peer || result.is_whole);
         self.check_loss(peer, &why);
-        self.dispatch(Event::Lost { peer, why });
+        self.dispatch(PrimaryEvent::Lost { peer, why });
         self.check_events_of_lost_machine(peer);
     }
 
@@ -265,40 +270,46 @@ impl Trial {
         self.shell.sessions[peer].place = Some(to);
         let key = (peer, head.c);
         match to.place {
-            Place::InC => {
+            ResultPlace::InC => {
                 if !self.shell.partial.contains_key(&key) {
                     self.shell.lease(to.rect);
                     self.shell.partial.insert(key, to.rect);
                 }
             }
-            Place::Staged | Place::Aside => drop(self.staging_buffer(key, &to)),
-            Place::Nowhere => {}
+            ResultPlace::Staged | ResultPlace::PartialSum => drop(self.staging_buffer(key, &to)),
+            ResultPlace::Discarded => {}
         }
         self.put_lines_of(peer, &head, &to, None);
     }
 
-    fn staging_buffer(&mut self, key: (usize, u32), to: &Destination) -> &mut PendingResult {
+    fn staging_buffer(&mut self, key: (usize, u32), to: &ResultDestination) -> &mut PendingResult {
         let count = (to.rect.rows.len() * to.rect.cols.len()) as usize;
-        let is_staged = to.place == Place::Staged;
+        let is_staged = to.place == ResultPlace::Staged;
         let fresh =
             || PendingResult { rect: to.rect, elements: vec![GARBAGE; count], is_whole: false, is_staged };
         self.shell.partial_sums.entry(key).or_insert_with(fresh)
     }
 
     /// Writes rows of a result to their destination; `None` marks rows whose bytes have not arrived.
-    fn put_lines_of(&mut self, peer: usize, head: &ResultHead, to: &Destination, elements: Option<&[f64]>) {
+    fn put_lines_of(
+        &mut self,
+        peer: usize,
+        head: &ResultHead,
+        to: &ResultDestination,
+        elements: Option<&[f64]>,
+    ) {
         let first = u64::from(head.first_line);
         let value = |at: usize| elements.map_or(GARBAGE, |elements| elements[at]);
         match to.place {
-            Place::Nowhere => {}
-            Place::InC => {
+            ResultPlace::Discarded => {}
+            ResultPlace::InC => {
                 let start = to.rect.rows.start + first;
                 let rows = Span::new(start, start + u64::from(head.lines));
                 for (at, place) in places(Rect::new(rows, to.rect.cols), self.data.p.n).enumerate() {
                     self.shell.c[place] = value(at);
                 }
             }
-            Place::Staged | Place::Aside => {
+            ResultPlace::Staged | ResultPlace::PartialSum => {
                 let cols = to.rect.cols.len() as usize;
                 let is_whole = first + u64::from(head.lines) == to.rect.rows.len() && elements.is_some();
                 let result = self.staging_buffer((peer, head.c), to);
@@ -318,17 +329,17 @@ impl Trial {
             Kind::Result => self.landed(peer, &decoded(ResultHead::decode(&frame.head)), frame.body),
             Kind::Credit => {
                 let bytes = decoded(decode_number(&frame.head));
-                self.dispatch(Event::Credit { peer, bytes });
+                self.dispatch(PrimaryEvent::Credit { peer, bytes });
             }
-            Kind::Pong => self.dispatch(Event::Alive { peer }),
+            Kind::Pong => self.dispatch(PrimaryEvent::Alive { peer }),
             Kind::Missing => {
                 let missing = decoded(Missing::decode(&frame.head));
                 self.seen.missed += 1;
-                self.dispatch(Event::Missing { peer, missing });
+                self.dispatch(PrimaryEvent::Missing { peer, missing });
             }
             Kind::Reached => {
                 let other = decoded(Reached::decode(&frame.head)).peer;
-                self.dispatch(Event::Parted { peer, other });
+                self.dispatch(PrimaryEvent::Parted { peer, other });
             }
             Kind::Error => {
                 let why = decoded(decode_error(&frame.head));
@@ -346,7 +357,7 @@ impl Trial {
         let is_last = u64::from(head.first_line) + u64::from(head.lines) == to.rect.rows.len();
         match body {
             FrameBody::Lent(rect) => {
-                assert_eq!((rect, to.place), (to.rect, Place::InC), "a lease returns as another result");
+                assert_eq!((rect, to.place), (to.rect, ResultPlace::InC), "a lease returns as another result");
                 self.shell.take_back(rect);
             }
             FrameBody::Elements(elements) => {
@@ -359,11 +370,11 @@ impl Trial {
         }
         if is_last {
             let steps = u64::from(head.step_end - head.step_start);
-            self.seen.staged += u64::from(to.place == Place::Staged);
-            self.seen.thrown_away += u64::from(to.place == Place::Nowhere);
+            self.seen.staged += u64::from(to.place == ResultPlace::Staged);
+            self.seen.thrown_away += u64::from(to.place == ResultPlace::Discarded);
             self.steps_back[peer] += steps;
         }
-        self.dispatch(Event::Landed { peer, head: *head });
+        self.dispatch(PrimaryEvent::Landed { peer, head: *head });
         if is_last && peer >= self.first_count {
             self.check_events_of_lost_machines();
         }

@@ -4,7 +4,7 @@
 
 use super::{TICK_S, Trial, TrialEvent};
 use bramble_schedule::limits::{NEIGHBOUR_BEAT, PRIMARY_SILENCE_MAX, STALL_MAX};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 
 /// Ticks between signs of life that workers send each other.
 const TICKS_A_BEAT: u64 = (NEIGHBOUR_BEAT.as_millis() as f64 / 1e3 / TICK_S) as u64;
@@ -22,7 +22,7 @@ impl Trial {
                 let lanes = (self.back(peer), self.out(peer));
                 let (came, gone) =
                     (self.lanes[lanes.0].gone_after(TICK_S), self.lanes[lanes.1].gone_after(TICK_S));
-                self.dispatch(Event::Flow { peer, came, gone, held: 0 });
+                self.dispatch(PrimaryEvent::Flow { peer, received: came, acknowledged: gone, buffered: 0 });
             }
             let moves = self.lanes[self.out(peer)].moves();
             let node = &mut self.nodes[peer];
@@ -45,7 +45,7 @@ impl Trial {
             }
         }
         if self.stands == 0 {
-            self.dispatch(Event::Tick);
+            self.dispatch(PrimaryEvent::Tick);
             self.check_time();
         }
     }

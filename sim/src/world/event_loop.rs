@@ -9,7 +9,7 @@ use super::{LoopTask, PendingResult, PrimaryMessage, World, WorldEvent};
 use crate::machine::WorkerMessage;
 use bramble_matrix::Rect;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Action, Event, Place};
+use bramble_schedule::primary::{PrimaryAction, PrimaryEvent, ResultPlace};
 
 impl World<'_> {
     /// By how much everything on the primary's cores is slowed by what runs there now.
@@ -59,7 +59,7 @@ impl World<'_> {
             LoopTask::Send(peer, _) | LoopTask::Take(peer, _) | LoopTask::Sent(peer, _)
                 if self.is_cut[peer] => {}
             LoopTask::Merge(_) => {}
-            LoopTask::Sent(peer, bytes) => self.dispatch(Event::Sent { peer, bytes }),
+            LoopTask::Sent(peer, bytes) => self.dispatch(PrimaryEvent::Sent { peer, bytes }),
             LoopTask::Send(peer, message) if self.ends[peer].shares_memory => {
                 let sent = match &message {
                     PrimaryMessage::Store(message) => Some(message.wire_bytes()),
@@ -73,13 +73,13 @@ impl World<'_> {
                 self.out.send(peer, message, bytes, &mut self.event_queue);
             }
             LoopTask::Take(peer, WorkerMessage::Credit(bytes)) => {
-                self.dispatch(Event::Credit { peer, bytes })
+                self.dispatch(PrimaryEvent::Credit { peer, bytes })
             }
             LoopTask::Take(peer, WorkerMessage::Missing(missing)) => {
-                self.dispatch(Event::Missing { peer, missing })
+                self.dispatch(PrimaryEvent::Missing { peer, missing })
             }
             LoopTask::Take(peer, WorkerMessage::Parted(other)) => {
-                self.dispatch(Event::Parted { peer, other })
+                self.dispatch(PrimaryEvent::Parted { peer, other })
             }
             LoopTask::Take(peer, WorkerMessage::Result { head, .. }) => self.take_result(peer, head),
         }
@@ -90,11 +90,11 @@ impl World<'_> {
         let expected = self.primary.expect(peer, &head);
         let to = expected.unwrap_or_else(|e| panic!("a worker broke the protocol: {e}"));
         let key = (peer, head.c);
-        if matches!(to.place, Place::Aside | Place::Staged) && head.first_line == 0 {
+        if matches!(to.place, ResultPlace::PartialSum | ResultPlace::Staged) && head.first_line == 0 {
             let bytes = self.bytes_of(to.rect);
-            let result = PendingResult { bytes, is_whole: false, is_staged: to.place == Place::Staged };
+            let result = PendingResult { bytes, is_whole: false, is_staged: to.place == ResultPlace::Staged };
             assert!(self.pending.insert(key, result).is_none(), "a result has begun twice");
-            if to.place == Place::Aside {
+            if to.place == ResultPlace::PartialSum {
                 self.partial_sum_bytes += bytes;
                 self.partial_sum_bytes_max = self.partial_sum_bytes_max.max(self.partial_sum_bytes);
                 let most = self.primary.plan().predicted.primary_memory_bytes;
@@ -108,7 +108,7 @@ impl World<'_> {
         if let Some(result) = self.pending.get_mut(&key) {
             result.is_whole = u64::from(head.first_line) + u64::from(head.lines) == to.rect.rows.len();
         }
-        self.dispatch(Event::Landed { peer, head });
+        self.dispatch(PrimaryEvent::Landed { peer, head });
     }
 
     /// Removes a waiting result, and charges the time to copy or add it.
@@ -136,36 +136,36 @@ impl World<'_> {
     }
 
     /// Passes one event to the primary's state machine and carries out the actions.
-    pub(super) fn dispatch(&mut self, event: Event) {
+    pub(super) fn dispatch(&mut self, event: PrimaryEvent) {
         let now = self.event_queue.now();
         for action in self.primary.handle(event, now.duration()) {
             match action {
-                Action::Send(peer, message) => {
+                PrimaryAction::Send(peer, message) => {
                     self.loop_tasks.push_back(LoopTask::Send(peer, PrimaryMessage::Store(message)));
                 }
-                Action::Relay(peer, forwards) => {
+                PrimaryAction::Relay(peer, forwards) => {
                     self.loop_tasks.push_back(LoopTask::Send(peer, PrimaryMessage::Relay(forwards)));
                 }
-                Action::Merge { peer, tile, rect } => self.take_pending(peer, tile, rect, false),
-                Action::Put { peer, tile, rect } => self.take_pending(peer, tile, rect, true),
+                PrimaryAction::Merge { peer, tile, rect } => self.take_pending(peer, tile, rect, false),
+                PrimaryAction::Put { peer, tile, rect } => self.take_pending(peer, tile, rect, true),
                 // Spot checks take no time here.
-                Action::Look(_) => {}
-                Action::Committed(rect) => {
+                PrimaryAction::SpotCheck(_) => {}
+                PrimaryAction::Committed(rect) => {
                     let first = self.committed.insert((rect.rows.start, rect.cols.start));
                     assert!(first, "{rect} is committed twice");
                     self.committed_elements += rect.rows.len() * rect.cols.len();
                 }
-                Action::Finished => self.finished_s = Some(self.finish()),
-                Action::Ping(..) => {}
-                Action::Parted { peer, other } => {
+                PrimaryAction::Finished => self.finished_s = Some(self.finish()),
+                PrimaryAction::Ping(..) => {}
+                PrimaryAction::Parted { peer, other } => {
                     self.loop_tasks.push_back(LoopTask::Send(peer, PrimaryMessage::Parted(other)));
                 }
-                Action::Cut { peer, why } => {
+                PrimaryAction::Disconnect { peer, why } => {
                     self.is_cut[peer] = true;
                     self.why[peer].get_or_insert(why);
                     self.event_queue.add(0.0, WorldEvent::Gone(peer));
                 }
-                Action::Fail(why) => {
+                PrimaryAction::Fail(why) => {
                     assert!(self.recovers, "the product failed: {why}");
                     self.failed = Some(why);
                     self.finished_s = Some(self.event_queue.now().seconds());

@@ -11,7 +11,7 @@
 use super::{World, WorldEvent, participants};
 use crate::fault::{FaultKind, FaultSite};
 use crate::report::SimJoin;
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::collections::VecDeque;
 
 impl World<'_> {
@@ -126,7 +126,7 @@ impl World<'_> {
         self.back.end(peer);
         self.drop_incomplete(peer);
         let why = self.why[peer].take().unwrap_or_default();
-        self.dispatch(Event::Lost { peer, why });
+        self.dispatch(PrimaryEvent::Lost { peer, why });
     }
 
     /// The link from a machine to another is gone; `says_so`: it tells the primary.
@@ -168,6 +168,6 @@ impl World<'_> {
         self.why.push(None);
         self.neighbours.push(Vec::new());
         self.joins.push(SimJoin { machine, at_s: self.event_queue.now().seconds() });
-        self.dispatch(Event::Joined(info));
+        self.dispatch(PrimaryEvent::Joined(info));
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use bramble_matrix::{DType, Effort, Verdict};
 use bramble_plan::{Binding, Bound, Prediction, Sums};
 use bramble_primary::log::{
-    FrameTransfer, LogEvent, LogEventKind, LoggedMachine, MachineState, Next, Operation, Phase, Standing,
+    FrameTransfer, LogEvent, LogEventKind, LoggedMachine, MachineState, Operation, PeerStatus, Phase, WaitsFor,
     Work,
 };
 use bramble_primary::{ThreadUse, VerifyReport};
@@ -74,12 +74,12 @@ fn log(jobs: &[Vec<Vec<Job>>]) -> (EventLog, Vec<Vec<ThreadUse>>) {
             lost_records: 0,
         });
         let frame = FrameTransfer { kind: 3, bytes: 99, took_ns: 77 };
-        let stands = Standing {
+        let stands = PeerStatus {
             credit_left_bytes: 5,
             in_link_bytes: 6,
             jobs_given: 1000,
             tiles_back: 0,
-            next: Next::Tiles,
+            next: WaitsFor::Tiles,
         };
         for (at_ns, what) in [
             (5, LogEventKind::Phase(Phase::Computing)),

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::support::{closing_sum, data, elements, generated, hello, how, job, last_job, made, store, tile};
 use crate::worker::{Trust, Worker};
-use bramble_schedule::message::{Hello, Job, Kind, MatrixHeader, ResultHead, Source};
+use bramble_schedule::message::{Hello, Job, Kind, MatrixHeader, MatrixSource, ResultHead};
 
 const STORE: u8 = Kind::Store.code();
 
@@ -35,7 +35,7 @@ fn a_job_that_names_a_missing_matrix() {
     for wrong in [job(9, 2, 3, 0), job(1, 9, 3, 0), job(3, 2, 3, 0)] {
         refused(&worker, absent, |c| send_three(c, 1, &[wrong]));
     }
-    refused(&worker, "what it writes is not stored here", |c| send_three(c, 1, &[job(1, 2, 9, 0)]));
+    refused(&worker, "its target is not stored here", |c| send_three(c, 1, &[job(1, 2, 9, 0)]));
     refused(&worker, "it writes an operand that no job makes", |c| send_three(c, 1, &[job(1, 2, 1, 0)]));
     refused(&worker, "uses one operand twice", |c| send_three(c, 2, &[job(1, 1, 3, 0)]));
     // Operands are released after their last use.
@@ -137,7 +137,7 @@ fn steps_rise_and_nothing_follows_the_last() {
     refused(&worker, "it comes after the job that sent it back, or closed it", |c| {
         send_three(c, 9, &[last_job(1, 2, 3, 0), job(1, 2, 3, 1)]);
     });
-    refused(&worker, "what it writes is not stored here", |c| {
+    refused(&worker, "its target is not stored here", |c| {
         send_three(c, 9, &[last_job(1, 2, 3, 0)]);
         c.receive_kind(Kind::Credit);
         c.send(STORE, &store(&[], &[job(1, 2, 3, 1)]), &[]);
@@ -210,7 +210,7 @@ fn an_operand_that_jobs_make_is_made_once_and_only_read_after() {
 #[test]
 fn a_sum_of_earlier_steps_is_a_tiles_and_comes_with_its_elements() {
     let worker = Worker::start(Trust::Keyed);
-    let partial = |m: MatrixHeader| MatrixHeader { source: Source::Partial, ..m };
+    let partial = |m: MatrixHeader| MatrixHeader { source: MatrixSource::Partial, ..m };
     refused(&worker, "is a tile, or the sum of one", |c| {
         c.send(STORE, &store(&[partial(data(1, 3, 3, 1))], &[]), &elements(9));
     });

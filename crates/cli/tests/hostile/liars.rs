@@ -293,7 +293,7 @@ fn impossible_accounts() {
             client.send(5, &encode_number(64 << 20), &[]);
             client.send(5, &encode_number(bytes), &[]);
         });
-        assert_ends(&credit, 3, "it gave more credit than it ever had");
+        assert_ends(&credit, 3, "it returned more credit than it had granted");
     }
     let many_threads = after_first_tile(|client, _, _, _| {
         let mut bye = vec![0; 65_530];

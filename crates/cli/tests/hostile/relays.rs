@@ -7,7 +7,7 @@ use crate::worker::{BOTH, Trust, Worker};
 use bramble_link::{Body, ClusterKey, Frame, Link, NoBodies, Proven, Security, tcp_connect};
 use bramble_schedule::limits::{NEIGHBOURS_MAX, PROTOCOL};
 use bramble_schedule::message::{
-    Forward, Join, Kind, MatrixHeader, Neighbour, Reached, Source, decode_error, encode_forwards,
+    Forward, Join, Kind, MatrixHeader, MatrixSource, Neighbour, Reached, decode_error, encode_forwards,
 };
 use bramble_worker::{Config, SessionLedger, serve_link};
 use std::time::Duration;
@@ -107,7 +107,7 @@ type Messages = Vec<(Kind, Vec<u8>)>;
 fn a_primary_with_invalid_orders_loses_its_session_and_no_more() {
     let worker = Worker::start(Trust::Keyless);
     let order = |id, to| encode_forwards(&[Forward { id, to, id_there: 1 }]);
-    let relayed = MatrixHeader { source: Source::Relayed, first_line: 3, ..data(1, 2, 2, 1) };
+    let relayed = MatrixHeader { source: MatrixSource::Relayed, first_line: 3, ..data(1, 2, 2, 1) };
     let unknown = Reached { peer: 5, is_there: false, why: String::new() };
     let cases: [(&str, Messages); 6] = [
         ("is not stored here", vec![(Kind::Relay, order(1, 2))]),

@@ -2,7 +2,7 @@
 
 use bramble_matrix::{DType, Layout};
 use bramble_schedule::message::{
-    Generated, Hello, Job, MatrixHeader, Operation, Source, StoreHead, Then, Wants,
+    Generated, Hello, Job, MatrixHeader, MatrixSource, Operation, StoreHead, Then, Wants,
 };
 
 /// The hello of every session: f64, a small product.
@@ -27,23 +27,23 @@ pub(crate) const ELEMENT: usize = 8;
 
 /// A row-major operand with data, all its lines in one frame.
 pub(crate) fn data(id: u32, rows: u32, cols: u32, uses: u16) -> MatrixHeader {
-    let (dtype, layout, source) = (DType::F64, Layout::RowMajor, Source::Data);
+    let (dtype, layout, source) = (DType::F64, Layout::RowMajor, MatrixSource::Data);
     MatrixHeader { id, rows, cols, first_line: 0, lines: rows, uses, dtype, layout, source }
 }
 
 /// A tile without elements.
 pub(crate) fn tile(id: u32, rows: u32, cols: u32) -> MatrixHeader {
-    MatrixHeader { source: Source::Vacant, ..data(id, rows, cols, 0) }
+    MatrixHeader { source: MatrixSource::Vacant, ..data(id, rows, cols, 0) }
 }
 
 /// An operand that the worker generates.
 pub(crate) fn generated(id: u32, rows: u32, cols: u32, uses: u16) -> MatrixHeader {
-    MatrixHeader { source: Source::Generated, ..data(id, rows, cols, uses) }
+    MatrixHeader { source: MatrixSource::Generated, ..data(id, rows, cols, uses) }
 }
 
 /// An operand that jobs compute.
 pub(crate) fn made(id: u32, rows: u32, cols: u32, uses: u16) -> MatrixHeader {
-    MatrixHeader { source: Source::Vacant, ..data(id, rows, cols, uses) }
+    MatrixHeader { source: MatrixSource::Vacant, ..data(id, rows, cols, uses) }
 }
 
 /// Its generator: random numbers from element (row, col) on.

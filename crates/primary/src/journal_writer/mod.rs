@@ -20,7 +20,7 @@ use bramble_matrix::number::{to_u64, to_usize};
 use bramble_matrix::{Digest128, Matrix, Output, Rect};
 use bramble_plan::{Plan, Problem};
 pub use bramble_schedule::journal::Journal;
-use bramble_schedule::journal::{Action, Event, Head, Log, RECORD_BYTES};
+use bramble_schedule::journal::{Head, JournalAction, JournalEvent, JournalLog, RECORD_BYTES};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -302,7 +302,7 @@ struct WriterThread {
 impl WriterThread {
     fn run(&mut self, subject: &JournalSubject, before: Option<&Journal>) -> Result<(), PrimaryError> {
         let log = match before {
-            Some(journal) => Some(Log::resumed(journal, Duration::ZERO).every(self.every)),
+            Some(journal) => Some(JournalLog::resumed(journal, Duration::ZERO).every(self.every)),
             None => self.begin(subject)?,
         };
         let Some(mut log) = log else { return Ok(()) };
@@ -313,15 +313,15 @@ impl WriterThread {
             let event = match tile.and_then(|number| self.numbers.tile(to_u64(number))) {
                 Some((region, tile, rect)) => {
                     let digest = self.output.lease(rect).digest();
-                    Event::Committed { region, tile, digest }
+                    JournalEvent::Committed { region, tile, digest }
                 }
                 None if shared.is_ending(JournalEnding::Last) && log.is_quiet() => return Ok(()),
-                None if shared.is_ending(JournalEnding::Last) => Event::Stop,
+                None if shared.is_ending(JournalEnding::Last) => JournalEvent::Stop,
                 None => {
                     let wait =
                         log.wakes().map_or(SLEEP_MAX, |next| next.saturating_sub(self.began.elapsed()));
                     std::thread::park_timeout(wait.clamp(Duration::from_millis(1), SLEEP_MAX));
-                    Event::Tick
+                    JournalEvent::Tick
                 }
             };
             at = tile.unwrap_or(at);
@@ -332,7 +332,7 @@ impl WriterThread {
     }
 
     /// Digests the operands and writes the head; `None` if the product ended before.
-    fn begin(&mut self, subject: &JournalSubject) -> Result<Option<Log>, PrimaryError> {
+    fn begin(&mut self, subject: &JournalSubject) -> Result<Option<JournalLog>, PrimaryError> {
         // A product that ends before the first interval needs no journal, and should not pay for one, unless it reads the
         // old C. One that is predicted to take longer gets its journal as early as possible.
         let is_long = subject.plan.predicted.seconds >= self.every.as_secs_f64();
@@ -350,7 +350,7 @@ impl WriterThread {
         let (a, b) = (digest(&subject.a)?, digest(&subject.b)?);
         let old_c = subject.old_c.as_ref().map(digest).transpose()?;
         let (Some(a), Some(b), false) = (a, b, old_c == Some(None)) else { return Ok(None) };
-        let (log, bytes) = Log::new(&head(subject, a, b, old_c.flatten()), self.began.elapsed());
+        let (log, bytes) = JournalLog::new(&head(subject, a, b, old_c.flatten()), self.began.elapsed());
         self.file.crash_points.pass();
         self.file.append(&bytes)?;
         self.file.sync()?;
@@ -359,26 +359,30 @@ impl WriterThread {
         Ok(Some(log.every(self.every)))
     }
 
-    fn carry_out(&mut self, log: &mut Log, mut actions: Vec<Action>) -> Result<(), PrimaryError> {
+    fn carry_out(
+        &mut self,
+        log: &mut JournalLog,
+        mut actions: Vec<JournalAction>,
+    ) -> Result<(), PrimaryError> {
         while !actions.is_empty() {
             let mut next = Vec::new();
             for action in actions {
                 let event = match action {
-                    Action::SyncData => {
+                    JournalAction::SyncData => {
                         self.file.crash_points.pass();
                         self.output.sync().map_err(PrimaryError::Matrix)?;
                         self.file.crash_points.pass();
-                        Event::DataSynced
+                        JournalEvent::DataSynced
                     }
-                    Action::Append(bytes) => {
+                    JournalAction::Append(bytes) => {
                         self.file.append(&bytes)?;
                         self.file.mark_usable();
                         self.output.keep(true);
                         continue;
                     }
-                    Action::SyncLog => {
+                    JournalAction::SyncLog => {
                         self.file.sync()?;
-                        Event::LogSynced
+                        JournalEvent::LogSynced
                     }
                 };
                 next.extend(log.handle(event, self.began.elapsed()));

@@ -18,7 +18,7 @@ mod spool;
 mod states;
 
 pub use bramble_schedule::message::{Operation, Work};
-pub use bramble_schedule::primary::{Next, Standing};
+pub use bramble_schedule::primary::{PeerStatus, WaitsFor};
 pub use clock::ClockSample;
 pub(crate) use recorder::EventRecorder;
 pub use states::{MachineHistory, MachineState, StateSpan};
@@ -120,7 +120,7 @@ pub enum LogEventKind {
         col: u64,
     },
     /// The schedule's status of a machine has changed.
-    Stands(Standing),
+    Stands(PeerStatus),
 }
 
 /// The transfer of a frame.

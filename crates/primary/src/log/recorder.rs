@@ -9,7 +9,7 @@ use bramble_link::clock_ns;
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{LogHead, Pong, ResultHead, StoreHead, encode_number};
-use bramble_schedule::primary::{Destination, Primary, Standing};
+use bramble_schedule::primary::{PeerStatus, Primary, ResultDestination};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ struct PeerRecords {
     /// `NOBODY` for a reserve without work: it is no machine of the product.
     machine: u16,
     reserve: Option<LoggedMachine>,
-    stands: Option<Standing>,
+    stands: Option<PeerStatus>,
     /// When the head of the frame arrived that is being received.
     arriving: Option<Instant>,
     /// Most records that the worker can have made: jobs, and matrices that it had to generate.
@@ -104,7 +104,7 @@ impl EventRecorder {
         let Some(recording) = &mut self.0 else { return };
         let at_ns = recording.log.time_ns(Instant::now());
         for (index, book) in recording.peers.iter_mut().enumerate() {
-            let stands = state.standing(index);
+            let stands = state.peer_status(index);
             if book.stands.replace(stands) != Some(stands) {
                 recording.log.append(LogEvent {
                     at_ns,
@@ -142,11 +142,11 @@ impl EventRecorder {
         &mut self,
         peer: usize,
         head: &ResultHead,
-        place: impl FnOnce() -> Option<Destination>,
+        place: impl FnOnce() -> Option<ResultDestination>,
     ) {
         let Some(recording) = &mut self.0 else { return };
         if head.first_line == 0
-            && let Some(Destination { rect, .. }) = place()
+            && let Some(ResultDestination { rect, .. }) = place()
         {
             let at_ns = recording.log.time_ns(Instant::now());
             let what = LogEventKind::Tile { matrix: head.c, row: rect.rows.start, col: rect.cols.start };

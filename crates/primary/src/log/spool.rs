@@ -4,7 +4,7 @@
 
 use super::{FrameTransfer, LogEvent, LogEventKind, Phase};
 use bramble_schedule::message::{Operation, Work};
-use bramble_schedule::primary::{Next, Standing};
+use bramble_schedule::primary::{PeerStatus, WaitsFor};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 
@@ -94,7 +94,7 @@ fn encode(event: &LogEvent) -> [u8; EVENT_BYTES] {
             Fields { code: 5, small: 0, middle: 0, numbers: [row, col, u64::from(matrix)] }
         }
         LogEventKind::Stands(s) => {
-            let next = Next::ALL.iter().position(|n| *n == s.next).and_then(|at| u8::try_from(at).ok());
+            let next = WaitsFor::ALL.iter().position(|n| *n == s.next).and_then(|at| u8::try_from(at).ok());
             let counts = u64::from(s.jobs_given) << 32 | u64::from(s.tiles_back);
             let numbers = [s.credit_left_bytes, s.in_link_bytes, counts];
             Fields { code: 4, small: next.unwrap_or(u8::MAX), middle: 0, numbers }
@@ -135,12 +135,12 @@ fn decode(bytes: &[u8; EVENT_BYTES]) -> Option<LogEvent> {
             step: low(numbers[0]),
             took_ns: numbers[1],
         },
-        4 => LogEventKind::Stands(Standing {
+        4 => LogEventKind::Stands(PeerStatus {
             credit_left_bytes: numbers[0],
             in_link_bytes: numbers[1],
             jobs_given: high(numbers[2]),
             tiles_back: low(numbers[2]),
-            next: *Next::ALL.get(usize::from(small))?,
+            next: *WaitsFor::ALL.get(usize::from(small))?,
         }),
         5 => LogEventKind::Tile { matrix: low(numbers[2]), row: numbers[0], col: numbers[1] },
         _ => return None,

@@ -8,7 +8,7 @@
 
 use super::{EventLog, LogEvent, LogEventKind, Phase};
 use bramble_schedule::message::Work;
-use bramble_schedule::primary::Next;
+use bramble_schedule::primary::WaitsFor;
 use std::io;
 
 /// State of a machine.
@@ -78,7 +78,7 @@ enum Change {
     /// A job ends; it returned its tile, or did not.
     Ends { returned: bool },
     /// The schedule's status changes.
-    Stands { link_is_busy: bool, next: Next, jobs_given: u32, tiles_back: u32 },
+    Stands { link_is_busy: bool, next: WaitsFor, jobs_given: u32, tiles_back: u32 },
     /// A thread begins a job or generates a panel.
     Begins { is_job: bool },
 }
@@ -104,7 +104,7 @@ struct StateCounters {
     returned: u64,
     back: u64,
     link_is_busy: bool,
-    next: Next,
+    next: WaitsFor,
 }
 
 impl StateCounters {
@@ -133,8 +133,8 @@ impl StateCounters {
         match self.running {
             0 if self.link_is_busy => MachineState::WaitingForData,
             0 if self.returned > self.back => MachineState::Sending,
-            0 if self.next == Next::Credit => MachineState::WaitingForCredit,
-            0 if self.jobs_waiting() > 0 || matches!(self.next, Next::Link | Next::Sum) => {
+            0 if self.next == WaitsFor::Credit => MachineState::WaitingForCredit,
+            0 if self.jobs_waiting() > 0 || matches!(self.next, WaitsFor::Link | WaitsFor::Sum) => {
                 MachineState::WaitingForData
             }
             0 => MachineState::Idle,
@@ -161,7 +161,7 @@ impl MachineHistory {
         let Some((from, to)) = from.zip(to) else { return Ok(Self::default()) };
         changes.sort_by_key(|(at, change)| (*at, change.rank()));
         let threads = log.machines().get(usize::from(machine)).map_or(1, |m| u64::from(m.threads));
-        let next = Next::Nothing;
+        let next = WaitsFor::Nothing;
         let link_is_busy = false;
         let numbers = StateCounters {
             threads,

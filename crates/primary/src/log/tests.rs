@@ -21,8 +21,14 @@ fn all(log: &EventLog) -> Vec<LogEvent> {
     events
 }
 
-fn stands() -> Standing {
-    Standing { credit_left_bytes: 100, in_link_bytes: 0, jobs_given: 0, tiles_back: 0, next: Next::Nothing }
+fn stands() -> PeerStatus {
+    PeerStatus {
+        credit_left_bytes: 100,
+        in_link_bytes: 0,
+        jobs_given: 0,
+        tiles_back: 0,
+        next: WaitsFor::Nothing,
+    }
 }
 
 fn any_what() -> impl Strategy<Value = LogEventKind> {
@@ -40,10 +46,10 @@ fn any_what() -> impl Strategy<Value = LogEventKind> {
             took_ns,
         },
     );
-    let stands = (any::<[u64; 2]>(), any::<[u32; 2]>(), 0..Next::ALL.len()).prop_map(
+    let stands = (any::<[u64; 2]>(), any::<[u32; 2]>(), 0..WaitsFor::ALL.len()).prop_map(
         |([credit_left_bytes, in_link_bytes], [jobs_given, tiles_back], next)| {
-            let next = Next::ALL[next];
-            LogEventKind::Stands(Standing { credit_left_bytes, in_link_bytes, jobs_given, tiles_back, next })
+            let next = WaitsFor::ALL[next];
+            LogEventKind::Stands(PeerStatus { credit_left_bytes, in_link_bytes, jobs_given, tiles_back, next })
         },
     );
     prop_oneof![
@@ -131,19 +137,19 @@ fn a_run_gives_the_expected_states() {
     let mut log = log();
     let machine = log.machine(machine(2));
     let stand = |in_link_bytes, jobs_given, tiles_back, next| {
-        LogEventKind::Stands(Standing { in_link_bytes, jobs_given, tiles_back, next, ..stands() })
+        LogEventKind::Stands(PeerStatus { in_link_bytes, jobs_given, tiles_back, next, ..stands() })
     };
     let events = [
         (0, LogEventKind::Phase(Phase::Opening)),
         (10, LogEventKind::Phase(Phase::Computing)),
-        (10, stand(500, 3, 0, Next::Link)),
+        (10, stand(500, 3, 0, WaitsFor::Link)),
         job(20, 20, 0, false),
         job(25, 5, 1, false),
-        (30, stand(0, 3, 0, Next::Credit)),
+        (30, stand(0, 3, 0, WaitsFor::Credit)),
         job(60, 10, 1, true),
-        (50, stand(100, 3, 0, Next::Tiles)),
-        (55, stand(0, 3, 0, Next::Tiles)),
-        (80, stand(0, 3, 1, Next::Nothing)),
+        (50, stand(100, 3, 0, WaitsFor::Tiles)),
+        (55, stand(0, 3, 0, WaitsFor::Tiles)),
+        (80, stand(0, 3, 1, WaitsFor::Nothing)),
         (100, LogEventKind::Phase(Phase::Closing)),
     ];
     for (at_ns, what) in events {

@@ -20,7 +20,7 @@ use crate::inspector::{Inspector, TileDigests};
 use crate::log::Phase;
 use bramble_matrix::Fault;
 use bramble_matrix::number::to_u64;
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -137,7 +137,7 @@ async fn locate_suspects(
     let places: Vec<(usize, u64)> = tiles.keys().copied().collect();
     let makers = core.borrow().state.makers(&places);
     let all: Vec<usize> = makers.iter().flatten().copied().collect();
-    if tiles.is_empty() || !core.borrow().state.has_others_than(&all) {
+    if tiles.is_empty() || !core.borrow().state.has_workers_besides(&all) {
         return Ok(None);
     }
     let makers = places.into_iter().zip(makers).collect();
@@ -176,7 +176,7 @@ async fn recompute(
         core.tiles_left_in_row.clear();
         let verifying = core.finished.take().map_or(Duration::ZERO, |finished| finished.elapsed());
         core.inspecting += verifying;
-        core.dispatch(Event::Wrong { tiles, makers: makers.into_iter().collect() });
+        core.dispatch(PrimaryEvent::Wrong { tiles, makers: makers.into_iter().collect() });
     }
     supervise(core, supervisor).await;
     let core = core.borrow();

@@ -17,7 +17,7 @@ use crate::levels;
 use crate::opening::{Opening, Session, dismiss, open, same_kernel};
 use crate::product::MachineLink;
 use bramble_matrix::{DType, Winograd};
-use bramble_schedule::primary::{Event, PeerInfo};
+use bramble_schedule::primary::{PeerInfo, PrimaryEvent};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tokio::sync::{Notify, mpsc};
@@ -173,12 +173,12 @@ impl Tasks {
             let mut core = core.borrow_mut();
             core.recorder.peers(std::slice::from_ref(&session), 1);
             let (number, began) = (core.machines.len(), core.began);
-            let at = core.clock.look(began.elapsed());
+            let at = core.clock.advance_to(began.elapsed());
             core.joined.push((number, at));
             core.machines.push(report_stub(&session, 0.0));
         }
         self.add_peer(core, session, false);
-        core.borrow_mut().dispatch(Event::Joined(info));
+        core.borrow_mut().dispatch(PrimaryEvent::Joined(info));
     }
 }
 

@@ -15,7 +15,7 @@ use bramble_matrix::number::to_usize;
 use bramble_matrix::{Buffer, Rect, TileLease};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{Destination, Place};
+use bramble_schedule::primary::{ResultDestination, ResultPlace};
 
 impl Core {
     /// The memory in which the rows of a result land.
@@ -32,9 +32,9 @@ impl Core {
             return Err(format!("{} rows of tile {} came with {bytes} bytes", head.lines, head.c));
         }
         match destination.place {
-            Place::InC => {}
-            Place::Nowhere => return Ok(Box::new(DiscardedRows(vec![0; bytes]))),
-            Place::Aside | Place::Staged => {
+            ResultPlace::InC => {}
+            ResultPlace::Discarded => return Ok(Box::new(DiscardedRows(vec![0; bytes]))),
+            ResultPlace::PartialSum | ResultPlace::Staged => {
                 let buffer = self.staging_buffer(peer, head, &destination)?;
                 let from = to_usize(head.first_line) * self.line_bytes(rect);
                 return Ok(Box::new(PendingRows { buffer, from, len: bytes }));
@@ -55,9 +55,9 @@ impl Core {
     }
 
     /// The staging buffer of a result that may not land in C yet.
-    fn staging_buffer(&mut self, peer: usize, head: &ResultHead, to: &Destination) -> Result<Buffer, String> {
+    fn staging_buffer(&mut self, peer: usize, head: &ResultHead, to: &ResultDestination) -> Result<Buffer, String> {
         let bytes = bytes_of(to.rect, self.output.dtype()).ok_or("a tile that is larger than memory")?;
-        let is_staged = to.place == Place::Staged;
+        let is_staged = to.place == ResultPlace::Staged;
         self.partial_sums.take((peer, head.c), bytes, is_staged).map_err(|e| e.to_string())
     }
 
@@ -107,9 +107,9 @@ impl Core {
     ) -> Result<(), ProtocolError> {
         let destination = self.state.expect(peer, head)?;
         match destination.place {
-            Place::Aside => {}
-            Place::Nowhere => return Ok(()),
-            Place::InC | Place::Staged => {
+            ResultPlace::PartialSum => {}
+            ResultPlace::Discarded => return Ok(()),
+            ResultPlace::InC | ResultPlace::Staged => {
                 return Err(ProtocolError::new("it returned a copy instead of its lease"));
             }
         }

@@ -6,7 +6,7 @@
 use super::Core;
 use bramble_link::{BodyPlacer, Frame, HEADER_BYTES, Landing, Receiver, Section, Sender};
 use bramble_schedule::message::{Kind, ResultHead};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ pub(super) async fn write(
         sent.set(sender.bytes_sent());
         core.borrow_mut().recorder.sent(peer, kind, bytes + HEADER_BYTES, began);
         match result {
-            Ok(()) if is_store => core.borrow_mut().dispatch(Event::Sent { peer, bytes }),
+            Ok(()) if is_store => core.borrow_mut().dispatch(PrimaryEvent::Sent { peer, bytes }),
             Ok(()) => {}
             Err(e) => {
                 // The worker's own reason for leaving may have arrived and not been read yet.

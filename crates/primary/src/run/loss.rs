@@ -8,7 +8,7 @@
 //! exists: the same tile may be leased to another machine at once. Complete results stay.
 
 use super::Core;
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 
 impl Core {
     /// Asks a link's reader to end; it will report the machine lost, with this reason.
@@ -28,7 +28,7 @@ impl Core {
         self.partial.retain(|(from, _), _| *from != peer);
         self.partial_sums.lost(peer);
         let why = self.peers[peer].why.take().unwrap_or(why);
-        self.dispatch(Event::Lost { peer, why });
+        self.dispatch(PrimaryEvent::Lost { peer, why });
         self.changed.notify_one();
     }
 }

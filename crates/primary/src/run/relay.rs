@@ -4,7 +4,7 @@ use super::Core;
 use bramble_link::{Arrived, Body};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{Forward, Kind, Missing, Reached, encode_forwards};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 
 impl Core {
     /// Orders a worker to pass matrices on.
@@ -36,14 +36,14 @@ impl Core {
     pub(super) fn relayed(&mut self, peer: usize, arrived: &Arrived) -> Result<(), ProtocolError> {
         if arrived.kind == Kind::Missing.code() {
             let missing = Missing::decode(&arrived.head)?;
-            self.dispatch(Event::Missing { peer, missing });
+            self.dispatch(PrimaryEvent::Missing { peer, missing });
             return Ok(());
         }
         let Reached { peer: other, is_there, why } = Reached::decode(&arrived.head)?;
         // Links that exist were reported before the product began.
         if !is_there {
             self.note_parted(peer, other, why);
-            self.dispatch(Event::Parted { peer, other });
+            self.dispatch(PrimaryEvent::Parted { peer, other });
         }
         Ok(())
     }

@@ -6,12 +6,12 @@
 //! Invariants: the event loop copies one tile and does not wait. A look that is not over when the product is holds up nothing:
 //! it has a copy, and its thread ends with the process.
 //!
-//! Deliberately absent: deciding which, and what follows (`schedule/src/primary/spots.rs`).
+//! Deliberately absent: deciding which, and what follows (`schedule/src/primary/spot_check.rs`).
 
 use super::Core;
 use crate::inspector::Inspector;
 use bramble_matrix::{Buffer, Layout, Matrix, Rect, Shape};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -70,7 +70,7 @@ impl Core {
             self.is_changed = true;
             return self.fail(e.to_string());
         }
-        self.happened(Event::Looked(is_wrong));
+        self.happened(PrimaryEvent::SpotChecked(is_wrong));
     }
 
     /// Copies a tile that is to be looked at.

@@ -15,9 +15,10 @@ use bramble_link::{Arrived, ArrivedBody, Body, Frame, Section, SectionMeter};
 use bramble_matrix::{Buffer, DType, Generator, Rect, Span, TileLease};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::message::{
-    Bye, Generated, Hello, Kind, MatrixHeader, Operation, ResultHead, Source, StoreHead, Then, encode_number,
+    Bye, Generated, Hello, Kind, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then,
+    encode_number,
 };
-use bramble_schedule::worker::{Action, Event, Run, Turn, Worker};
+use bramble_schedule::worker::{Priority, RunnableJob, Worker, WorkerAction, WorkerEvent};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -27,7 +28,7 @@ use tokio::sync::mpsc;
 /// Result of a task of the pool.
 pub(super) enum TaskResult {
     /// With the task's length, if the addition throttle counts it.
-    Ran(Run, TargetTile, Option<TaskLength>),
+    Ran(RunnableJob, TargetTile, Option<TaskLength>),
     Filled(MatrixHeader, Buffer),
 }
 
@@ -108,7 +109,7 @@ impl Core {
     }
 
     /// Passes one event to the state machine.
-    pub(super) fn dispatch(&mut self, event: Event<'_>) -> Result<Vec<Action>, ProtocolError> {
+    pub(super) fn dispatch(&mut self, event: WorkerEvent<'_>) -> Result<Vec<WorkerAction>, ProtocolError> {
         self.meter.within(Section::Scheduling, || self.state.handle(event))
     }
 
@@ -123,7 +124,7 @@ impl Core {
     /// Checks a store's head and reserves memory for its matrices.
     pub(super) fn reserve(&mut self, store: &StoreHead) -> Result<(), WorkerError> {
         self.check(store)?;
-        let actions = self.dispatch(Event::Announced(store))?;
+        let actions = self.dispatch(WorkerEvent::Announced(store))?;
         self.carry_out(actions)?;
         self.neighbours.announced.notify_waiters();
         Ok(())
@@ -144,7 +145,7 @@ impl Core {
                 store
             }
         };
-        let actions = self.dispatch(Event::Landed(&store))?;
+        let actions = self.dispatch(WorkerEvent::Landed(&store))?;
         self.carry_out(actions)
     }
 
@@ -162,17 +163,17 @@ impl Core {
         if others.iter().any(|other| other.body_bytes() > 0) {
             return Err(ProtocolError::new("two matrices with elements have only one body").into());
         }
-        let mut actions = self.dispatch(Event::Announced(store))?;
-        if header.source != Source::Generated {
+        let mut actions = self.dispatch(WorkerEvent::Announced(store))?;
+        if header.source != MatrixSource::Generated {
             // The state machine counts it against the grant, but it needs no buffer.
-            actions.retain(|action| *action != Action::Reserve(*header));
+            actions.retain(|action| *action != WorkerAction::Reserve(*header));
         }
         self.carry_out(actions)?;
         match body {
-            ArrivedBody::Shared(region) if header.source == Source::Generated => {
+            ArrivedBody::Shared(region) if header.source == MatrixSource::Generated => {
                 self.store.set_generated(header.id, Generated::decode(region.run(0))?);
             }
-            ArrivedBody::Shared(_) if header.uses == 0 || header.source == Source::Vacant => {
+            ArrivedBody::Shared(_) if header.uses == 0 || header.source == MatrixSource::Vacant => {
                 return Err(ProtocolError::new("a matrix that jobs write came in read-only memory").into());
             }
             ArrivedBody::Shared(region) => {
@@ -192,7 +193,7 @@ impl Core {
     }
 
     /// Carries out actions, then starts additions as far as the throttle allows.
-    pub(super) fn carry_out(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
+    pub(super) fn carry_out(&mut self, actions: Vec<WorkerAction>) -> Result<(), WorkerError> {
         self.carry_out_actions(actions)?;
         self.start_additions()
     }
@@ -206,16 +207,16 @@ impl Core {
     }
 
     /// Carries out actions, except new additions, which wait for `feed`.
-    pub(super) fn carry_out_actions(&mut self, actions: Vec<Action>) -> Result<(), WorkerError> {
+    pub(super) fn carry_out_actions(&mut self, actions: Vec<WorkerAction>) -> Result<(), WorkerError> {
         self.store.set_limit(self.state.held_bytes_max());
         let mut actions = VecDeque::from(actions);
         while let Some(action) = actions.pop_front() {
             match action {
-                Action::Reserve(header) => {
+                WorkerAction::Reserve(header) => {
                     self.store.reserve(&header).map_err(|e| WorkerError::Here(e.to_string()))?;
                 }
-                Action::Fill(id) => self.fill(id)?,
-                Action::Start(run) => {
+                WorkerAction::Fill(id) => self.fill(id)?,
+                WorkerAction::Start(run) => {
                     let new_bytes = self.store.vacant_bytes(run.job.c);
                     match self.backpressure.admit(run, new_bytes) {
                         Some(run) if new_bytes > 0 && run.job.operation != Operation::Multiply => {
@@ -225,16 +226,16 @@ impl Core {
                         None => {}
                     }
                 }
-                Action::Return { tile, epoch, step_start, step_end } => {
+                WorkerAction::Return { tile, epoch, step_start, step_end } => {
                     self.send_back(
                         tile,
                         ResultHead { c: tile, epoch, step_start, step_end, first_line: 0, lines: 0 },
                     )?;
                 }
-                Action::Release(id) => self.store.release(id),
-                Action::Credit(bytes) => self.give_credit(bytes),
-                Action::Pass(forward) => actions.extend(self.pass(forward)?),
-                Action::Missing(missing) => self.send(Kind::Missing, missing.encode(), Body::Empty),
+                WorkerAction::Release(id) => self.store.release(id),
+                WorkerAction::Credit(bytes) => self.give_credit(bytes),
+                WorkerAction::Pass(forward) => actions.extend(self.pass(forward)?),
+                WorkerAction::Missing(missing) => self.send(Kind::Missing, missing.encode(), Body::Empty),
             }
         }
         Ok(())
@@ -257,20 +258,20 @@ impl Core {
             generator.fill(Rect::new(rows, cols), header.dtype, header.layout, buffer.bytes_mut());
             TaskResult::Filled(header, buffer)
         });
-        self.submit(task, Turn(id), TaskLength::Any)
+        self.submit(task, Priority(id), TaskLength::Any)
     }
 
     /// Submits a job to the compute threads; `is_counted`: the addition throttle counts it.
-    fn start(&mut self, run: Run, is_counted: bool) -> Result<(), WorkerError> {
+    fn start(&mut self, run: RunnableJob, is_counted: bool) -> Result<(), WorkerError> {
         let missing = || WorkerError::Here(format!("an operand of matrix {} is missing", run.job.c));
         let a = self.store.operand(run.job.a).ok_or_else(missing)?;
         let b = self.store.operand(run.job.b).ok_or_else(missing)?;
         let target = self.store.take_tile(run.job.c).map_err(|e| WorkerError::Here(e.to_string()))?;
         let target = target.ok_or_else(missing)?;
         let beta = match run {
-            Run { reads_tile: false, .. } => 0.0,
-            Run { scales_tile: true, .. } => self.hello.beta,
-            Run { .. } => 1.0,
+            RunnableJob { reads_tile: false, .. } => 0.0,
+            RunnableJob { scales_tile: true, .. } => self.hello.beta,
+            RunnableJob { .. } => 1.0,
         };
         let (kernel, operation) = (self.kernel.clone(), run.job.operation);
         let length = length(operation, &a, &b);
@@ -289,13 +290,13 @@ impl Core {
             TaskResult::Ran(run, target, counted)
         };
         counted.into_iter().for_each(|length| self.throttle.submitted(length));
-        self.submit(Box::new(task), Turn::of(&run.job), length)
+        self.submit(Box::new(task), Priority::of(&run.job), length)
     }
 
     fn submit(
         &self,
         task: ComputeTask<TaskResult>,
-        turn: Turn,
+        turn: Priority,
         length: TaskLength,
     ) -> Result<(), WorkerError> {
         let failed = |e| WorkerError::Here(format!("cannot start a compute thread: {e}"));
@@ -351,7 +352,7 @@ impl Core {
         while let Some(run) = self.backpressure.next() {
             self.start(run, false)?;
         }
-        let actions = self.dispatch(Event::Returned(tile))?;
+        let actions = self.dispatch(WorkerEvent::Returned(tile))?;
         self.carry_out(actions)
     }
 }

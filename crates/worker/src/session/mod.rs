@@ -31,13 +31,13 @@ use bramble_link::{
 };
 use bramble_matrix::number::to_u64;
 use bramble_schedule::ProtocolError;
-use bramble_schedule::clock::{Clock, WORKER_STEP};
+use bramble_schedule::clock::{StepClock, WORKER_STEP};
 use bramble_schedule::limits::{CHUNK_BYTES_MAX, PING_AFTER, PRIMARY_SILENCE_MAX};
 use bramble_schedule::message::{
     Hello, Kind, Neighbour, Pong, Reached, StoreHead, decode_error, decode_forwards, decode_number,
     encode_error,
 };
-use bramble_schedule::worker::{Event, Worker};
+use bramble_schedule::worker::{Worker, WorkerEvent};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -244,7 +244,7 @@ async fn read(
             Kind::Relay => {
                 let forwards = decode_forwards(&arrived.head)?;
                 let mut core = core.borrow_mut();
-                let actions = core.dispatch(Event::Relay(&forwards))?;
+                let actions = core.dispatch(WorkerEvent::Relay(&forwards))?;
                 core.carry_out(actions)?;
             }
             Kind::Neighbour => core.borrow_mut().introduce(Neighbour::decode(&arrived.head)?)?,
@@ -318,11 +318,11 @@ async fn collect(
                 Ok(TaskResult::Ran(run, target, counted)) => {
                     counted.into_iter().for_each(|length| core.throttle.done(length));
                     core.store.put_tile(run.job.c, target);
-                    core.dispatch(Event::Finished(&run.job))?
+                    core.dispatch(WorkerEvent::Finished(&run.job))?
                 }
                 Ok(TaskResult::Filled(header, buffer)) => {
                     core.store.put_operand(header.id, Operand::Owned(header, buffer));
-                    core.dispatch(Event::Filled(header.id))?
+                    core.dispatch(WorkerEvent::Filled(header.id))?
                 }
                 Err(panic) => {
                     return Err(WorkerError::Here(format!("a compute thread failed: {panic}")));
@@ -340,11 +340,11 @@ async fn collect(
 /// of a partial frame count as a sign of life: on a slow link a megabyte takes long. Time in which this process was suspended
 /// does not count as silence.
 async fn watch(core: Rc<RefCell<Core>>, arriving: Rc<Cell<u64>>) -> Result<(), WorkerError> {
-    let (began, mut clock) = (Instant::now(), Clock::new(WORKER_STEP));
+    let (began, mut clock) = (Instant::now(), StepClock::new(WORKER_STEP));
     let (mut seen, mut heard) = (0, Duration::ZERO);
     loop {
         tokio::time::sleep(PING_AFTER).await;
-        let now = clock.look(began.elapsed());
+        let now = clock.advance_to(began.elapsed());
         let moves = std::mem::replace(&mut seen, arriving.get()) != arriving.get();
         if std::mem::take(&mut core.borrow_mut().is_heard) || moves {
             heard = now;

@@ -21,7 +21,7 @@ use bramble_link::{
 use bramble_matrix::number::{to_u64, to_usize};
 use bramble_schedule::limits::{NEIGHBOUR_BEAT, NEIGHBOURS_DEADLINE, PRIMARY_SILENCE_MAX, lines_per_frame};
 use bramble_schedule::message::{Forward, Join, Kind, Neighbour, PieceHead, encode_number};
-use bramble_schedule::worker::{Event, Silence};
+use bramble_schedule::worker::{Silence, WorkerEvent};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -171,7 +171,7 @@ async fn read(receiver: &mut dyn Receiver, mut placer: Placer, core: &Shared) ->
         };
         let Ok(piece) = piece else { return Ok("it sent lines without a valid head".to_owned()) };
         core.neighbours.bytes_in += bytes;
-        let actions = core.dispatch(Event::Piece(&piece))?;
+        let actions = core.dispatch(WorkerEvent::Piece(&piece))?;
         core.carry_out(actions)?;
     }
 }
@@ -181,7 +181,7 @@ async fn watch_silence(arriving: &Cell<u64>, reads: &Cell<bool>) -> String {
     let (began, mut silence) = (Instant::now(), Silence::new(arriving.get()));
     loop {
         tokio::time::sleep(NEIGHBOUR_BEAT).await;
-        if let Some(silence) = silence.look(began.elapsed(), arriving.get(), reads.get()) {
+        if let Some(silence) = silence.check(began.elapsed(), arriving.get(), reads.get()) {
             return format!("nothing has arrived over it for {} s", silence.as_secs());
         }
     }

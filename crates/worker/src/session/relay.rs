@@ -14,8 +14,8 @@ use bramble_matrix::Buffer;
 use bramble_matrix::number::to_usize;
 use bramble_schedule::ProtocolError;
 use bramble_schedule::limits::NEIGHBOURS_MAX;
-use bramble_schedule::message::{Forward, Kind, MatrixHeader, Neighbour, PieceHead, Reached, Source};
-use bramble_schedule::worker::{Action, Event};
+use bramble_schedule::message::{Forward, Kind, MatrixHeader, MatrixSource, Neighbour, PieceHead, Reached};
+use bramble_schedule::worker::{WorkerAction, WorkerEvent};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSliceMut;
@@ -68,7 +68,7 @@ impl Neighbours {
     /// A worker that is to send a matrix must be known, so that its loss can be reported.
     pub(super) fn check(&self, matrices: &[MatrixHeader]) -> Result<(), ProtocolError> {
         let is_unknown =
-            |m: &&MatrixHeader| m.source == Source::Relayed && !self.known.contains_key(&m.first_line);
+            |m: &&MatrixHeader| m.source == MatrixSource::Relayed && !self.known.contains_key(&m.first_line);
         match matrices.iter().find(is_unknown) {
             None => Ok(()),
             Some(MatrixHeader { id, first_line, .. }) => {
@@ -117,19 +117,19 @@ impl Core {
         for forward in std::mem::take(&mut known.orders) {
             self.passed(&forward)?;
         }
-        let actions = self.dispatch(Event::PeerLost(peer))?;
+        let actions = self.dispatch(WorkerEvent::PeerLost(peer))?;
         self.carry_out(actions)
     }
 
     /// Queues a matrix for relaying, or reports it passed if the neighbour is lost. Returns further actions.
-    pub(super) fn pass(&mut self, forward: Forward) -> Result<Vec<Action>, WorkerError> {
+    pub(super) fn pass(&mut self, forward: Forward) -> Result<Vec<WorkerAction>, WorkerError> {
         match self.neighbours.known.get_mut(&forward.to) {
             Some(known) if !known.is_lost => {
                 known.orders.push_back(forward);
                 known.signals.order.notify_one();
                 Ok(Vec::new())
             }
-            Some(_) => Ok(self.dispatch(Event::Passed(&forward))?),
+            Some(_) => Ok(self.dispatch(WorkerEvent::Passed(&forward))?),
             None => {
                 let what = format!(
                     "matrix {} is to go to worker {}, which is not known here",
@@ -150,7 +150,7 @@ impl Core {
     }
 
     fn passed(&mut self, forward: &Forward) -> Result<(), WorkerError> {
-        let actions = self.dispatch(Event::Passed(forward))?;
+        let actions = self.dispatch(WorkerEvent::Passed(forward))?;
         self.carry_out(actions)
     }
 

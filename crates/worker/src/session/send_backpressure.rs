@@ -12,7 +12,7 @@
 //! other jobs need.
 
 use bramble_schedule::message::{Operation, Then};
-use bramble_schedule::worker::Run;
+use bramble_schedule::worker::RunnableJob;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of tiles that may be ahead of the link: an eighth of a second of 1 Gbit/s, and about what a large cache may still
@@ -29,7 +29,7 @@ pub(super) struct SendBackpressure {
     tiles: BTreeMap<u32, u64>,
     /// Sum of `tiles`.
     bytes: u64,
-    waiting: VecDeque<(Run, u64)>,
+    waiting: VecDeque<(RunnableJob, u64)>,
 }
 
 impl SendBackpressure {
@@ -39,7 +39,7 @@ impl SendBackpressure {
     }
 
     /// Returns the job if it may start now, else queues it. Its tile has `bytes`.
-    pub(super) fn admit(&mut self, run: Run, bytes: u64) -> Option<Run> {
+    pub(super) fn admit(&mut self, run: RunnableJob, bytes: u64) -> Option<RunnableJob> {
         let whole = run.job.then == Then::Return && !run.reads_tile;
         if !whole || run.job.operation != Operation::Multiply {
             return Some(run);
@@ -61,7 +61,7 @@ impl SendBackpressure {
     }
 
     /// The next waiting job, if it may start now.
-    pub(super) fn next(&mut self) -> Option<Run> {
+    pub(super) fn next(&mut self) -> Option<RunnableJob> {
         let (_, bytes) = self.waiting.front()?;
         if self.tiles.len() >= self.tiles_min && self.bytes + bytes > AHEAD_BYTES {
             return None;
@@ -79,10 +79,10 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn run(c: u32) -> Run {
+    fn run(c: u32) -> RunnableJob {
         let (operation, then) = (Operation::Multiply, Then::Return);
         let job = Job { operation, c, a: 1000, b: 1001, step: 0, epoch: 0, then };
-        Run { job, reads_tile: false, scales_tile: false }
+        RunnableJob { job, reads_tile: false, scales_tile: false }
     }
 
     #[test]
@@ -117,9 +117,9 @@ mod tests {
             Job { then: Then::Close, ..one.job },
             Job { operation: Operation::Add, ..one.job },
         ] {
-            assert!(backpressure.admit(Run { job, ..one }, MIB).is_some());
+            assert!(backpressure.admit(RunnableJob { job, ..one }, MIB).is_some());
         }
-        assert!(backpressure.admit(Run { reads_tile: true, ..one }, MIB).is_some());
+        assert!(backpressure.admit(RunnableJob { reads_tile: true, ..one }, MIB).is_some());
         assert!(backpressure.admit(one, MIB).is_none());
     }
 }

@@ -1,70 +1,72 @@
-//! How much of a block was sent, and which panel of it comes next.
+//! Progress of the block that is being sent: which panels were sent, and which panel comes next.
 //!
-//! Place in the flow: the walk makes the panel that this file names (`Sending::next_panel`) and says when it has begun it
-//! (`Sending::advance`).
+//! Place in the flow: the panel stream prepares the panel that `next_panel` names, and calls `advance` once
+//! it has begun to send it.
 //!
-//! Invariants: step by step both sides of a step are sent whole before the next; column by column the panels of A come with
-//! the first group, and the ids of all of them are kept; from a corner those of both sides are. Cells that others took are
-//! not sent (`Work::cells_at`), and where a block goes by columns none are taken any more.
+//! Invariants: in the order of steps, both sides of a step are sent whole before the next step. Column by
+//! column, the panels of A come with the first group of columns, and the ids of all of them are remembered.
+//! From a corner, the ids of both sides are. Cells that thieves took are not sent (`BlockWork::cells_at`);
+//! once a block is sent column by column, no cells can be taken.
 //!
-//! Deliberately absent: messages, credit, and who else needs the same panel.
+//! Deliberately absent: messages, credit, and which other workers need the same panel.
 
-use super::{Ids, Key, Panel};
+use super::{Ids, Panel, PanelKey};
 use crate::primary::outgoing::small;
-use crate::primary::work::Work;
+use crate::primary::work::BlockWork;
 use bramble_matrix::{Rect, Span};
 use bramble_plan::{Block, PanelOrder};
 
-/// How much of the block that is being sent (the last of those that are out) was sent.
-pub(super) struct Sending {
+/// Progress of the block that is being sent, which is the last active one.
+pub(super) struct BlockProgress {
     pub(super) step: u64,
-    /// Rows of cells whose panels of this step were sent; column by column, once all are, for every such step; from a corner
-    /// those whose panels were sent for every step.
+    /// Rows of cells whose panels were sent: of this step; column by column, of every such step (all rows
+    /// after the first group); from a corner, for every step.
     pub(super) a_sent: u64,
     /// Columns of cells, likewise.
     pub(super) b_sent: u64,
-    /// Column by column: those that are done.
+    /// Column by column: columns that are finished.
     pub(super) cols_done: u64,
-    /// Ids of A's panels: of this step by row, column by column of all such steps, from a corner by row and step.
+    /// Ids of A's panels: of this step by row; column by column, of all such steps; from a corner, by row and
+    /// step.
     pub(super) a: Vec<Ids>,
-    /// Ids of B's panels of this step by column, from a corner by column and step.
+    /// Ids of B's panels: of this step by column; from a corner, by column and step.
     pub(super) b: Vec<Ids>,
-    /// Its number among the member's own blocks; nothing where it was another's.
+    /// Number of the block among the member's own; `None` if it was another worker's.
     pub(super) wave: Option<u64>,
-    /// Members that relay, and may need the same panels, with their blocks of this wave.
-    pub(super) mates: Vec<(usize, Block)>,
+    /// Relaying members that may need the same panels, with their blocks of this wave.
+    pub(super) sharers: Vec<(usize, Block)>,
 }
 
-/// Where a panel has its ids.
+/// How a panel gets its ids.
 pub(super) enum Numbering {
-    /// It takes its own.
+    /// It takes its own ids.
     Alone,
-    /// It is the first of so many, and takes those of all.
+    /// It is the first of this many panels, and reserves ids for all of them.
     First(u32),
-    /// It has that place among those whose first one has taken these.
+    /// It uses ids that the first panel (whose ids these are) reserved, at this position.
     Among(Ids, u32),
 }
 
-impl Sending {
-    /// What the panel that comes next is called.
-    pub(super) fn key(&self, block: &Block, panel: Panel) -> Option<Key> {
+impl BlockProgress {
+    /// Identity of the next panel among members that share it.
+    pub(super) fn key(&self, block: &Block, panel: Panel) -> Option<PanelKey> {
         let (is_b, index) = match panel {
             Panel::A(row) => (false, row),
             Panel::B(col) => (true, col),
         };
         let by_columns = matches!(block.order, PanelOrder::Columns(_) | PanelOrder::Corner);
-        Some(Key { wave: self.wave?, step: self.step, region: block.region, by_columns, is_b, index })
+        Some(PanelKey { wave: self.wave?, step: self.step, region: block.region, by_columns, is_b, index })
     }
 
-    /// Other members that need it by the plan.
-    pub(super) fn others(&self, key: Key) -> impl Iterator<Item = usize> {
+    /// Other members that need the panel by the plan.
+    pub(super) fn others(&self, key: PanelKey) -> impl Iterator<Item = usize> {
         let side = move |block: &Block| if key.is_b { block.cells.cols } else { block.cells.rows };
         let needs = move |b: &Block| b.steps.contains(key.step) && side(b).contains(key.index);
-        self.mates.iter().filter(move |(_, block)| needs(block)).map(|(member, _)| *member)
+        self.sharers.iter().filter(move |(_, block)| needs(block)).map(|(member, _)| *member)
     }
 
-    /// The next panel, and the cells on the other side that then have both.
-    pub(super) fn next_panel(&self, work: &Work) -> (Panel, Span) {
+    /// The next panel, and the cells on the opposite side that it can be combined with.
+    pub(super) fn next_panel(&self, work: &BlockWork) -> (Panel, Span) {
         let Rect { rows, cols } = self.cells(work);
         let a_is_next = self.a_sent < rows.len();
         if a_is_next && (self.a_sent <= self.b_sent || self.b_sent == cols.len()) {
@@ -74,7 +76,7 @@ impl Sending {
         }
     }
 
-    /// How many columns of cells are done before the next ones are begun, where that is how the block goes on.
+    /// Column by column: number of columns that are finished before the next ones begin.
     fn group(&self, block: &Block) -> Option<u64> {
         match block.order {
             PanelOrder::Steps | PanelOrder::Corner => None,
@@ -83,22 +85,23 @@ impl Sending {
         }
     }
 
-    /// Whether panels of B alone make work possible from now on, without a new step's beginning.
+    /// Whether from now on each panel of B enables work by itself, although no new step begins.
     pub(super) fn has_all_of_a(&self, block: &Block) -> bool {
         matches!(block.order, PanelOrder::Ending(_)) && self.group(block).is_some() && self.cols_done > 0
     }
 
-    /// The cells that are walked step by step: column by column those of a group.
-    fn cells(&self, work: &Work) -> Rect {
+    /// The cells that are sent step by step; column by column, those of the current group.
+    fn cells(&self, work: &BlockWork) -> Rect {
         let Rect { rows, cols } = work.cells_at(self.step);
         let Some(group) = self.group(&work.block) else { return Rect::new(rows, cols) };
         let first = cols.start + self.cols_done;
         Rect::new(rows, Span::new(first, (first + group).min(cols.end)))
     }
 
-    /// Where the panel that comes next has its ids. The first panels on both sides of a step are numbered together, and with
-    /// `cells_together` all of them. Of later groups of columns all meet panels whose ids are taken.
-    pub(super) fn numbering(&self, work: &Work, cells_together: bool) -> Numbering {
+    /// How the next panel gets its ids. The first panels of both sides of a step share one range of ids; with
+    /// `cells_together`, all panels of the step do. In later groups of columns, all panels meet panels of A
+    /// that have ids already.
+    pub(super) fn numbering(&self, work: &BlockWork, cells_together: bool) -> Numbering {
         let cells = self.cells(work);
         let together = if cells_together { small(cells.rows.len() + cells.cols.len()) } else { 2 };
         let place = small(self.a_sent + self.b_sent);
@@ -115,8 +118,8 @@ impl Sending {
         }
     }
 
-    /// Ids of the panel on the other side.
-    pub(super) fn other_ids(&self, work: &Work, panel: Panel, at: u64) -> Ids {
+    /// Ids of the panel of the opposite side.
+    pub(super) fn other_ids(&self, work: &BlockWork, panel: Panel, at: u64) -> Ids {
         let block = &work.block;
         let place = |span: Span| index(at.saturating_sub(span.start));
         let cells = self.cells(work);
@@ -138,8 +141,8 @@ impl Sending {
         }
     }
 
-    /// Past this panel, and where that ends a step or a column, past that; true at the end of the block.
-    pub(super) fn advance(&mut self, work: &Work, panel: Panel, ids: Ids) -> bool {
+    /// Moves past this panel and, at the end of a step or column, past that. True at the end of the block.
+    pub(super) fn advance(&mut self, work: &BlockWork, panel: Panel, ids: Ids) -> bool {
         let cells = self.cells(work);
         let (rows, cols) = (cells.rows.len(), cells.cols.len());
         let (sent, ids_of_side) = match panel {
@@ -173,17 +176,18 @@ impl Sending {
             self.step = work.block.by_columns_from();
             self.cols_done += cols;
         }
-        // The panels of A are sent with the first group.
+        // The panels of A were sent with the first group.
         self.a_sent = if self.cols_done == 0 { 0 } else { rows };
         ends && self.cols_done == work.cells_left().cols.len()
     }
 }
 
-/// The ids of a panel of so many matrices and sums, and how many are taken from the next one on.
+/// The ids of a panel with this many matrices and sums, and how many ids it takes from `next` on.
 ///
-/// The panels of a step have as many sums on both sides, made of the same parts of the recipe. Where the numbers of these
-/// alternate, a worker that goes by numbers (`worker::Turn`) makes each when products come to need it, for all cells that
-/// use them: with cell after cell, the sums of a panel that they share are all there until the last one.
+/// The panels of a step have equally many operand sums on both sides, made of the same parts of the recipe.
+/// Where the ids of the two sides alternate, a worker that takes tasks by id (`worker::Priority`) makes each
+/// sum just before the products that need it, for all cells that use it. Processed cell by cell instead, the
+/// sums of a shared panel would all exist until the last cell.
 pub(super) fn panel_ids(next: u32, (matrices, sums): (u32, u32), numbering: Numbering) -> (Ids, u32) {
     let after = |first: u32, count: u32| first.wrapping_add(count);
     match numbering {
@@ -198,7 +202,7 @@ pub(super) fn panel_ids(next: u32, (matrices, sums): (u32, u32), numbering: Numb
     }
 }
 
-/// A number of panels as an index; more than memory has room for is out of range.
+/// Converts a number of panels to an index; numbers beyond memory are out of range.
 fn index(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

@@ -1,101 +1,106 @@
-//! What a machine that is gone had not given back: the lots that others will do.
+//! Unfinished work of a peer, as work items for other peers.
 //!
-//! Place in the flow: asked once, when a link has ended (`life`).
+//! Place in the flow: when a link has ended (`peer_state`), and to estimate the cost of recomputing
+//! (`slow_link`).
 //!
-//! Invariants: what is back stays, also sums that wait; each tile that is not back is in one of the lots, with the steps that
-//! this machine owed of it. Lots of blocks that were begun come first, in the order in which they were begun: sums of others
-//! wait for them. They are done step by step: the kernel calls for a tile are the same in each order.
+//! Invariants: returned tiles stay, also partial sums that wait; every other tile is in exactly one work
+//! item, with the steps that the peer owed of it. Items for active blocks come first, in the order in which
+//! these were begun, because other sums wait for them. They use the order of steps; the kernel calls for a
+//! tile are the same in any order.
 //!
-//! Deliberately absent: who will do it.
+//! Deliberately absent: which peers take the items.
 
-use super::{OutBlock, Walk};
-use crate::primary::pace::Pace;
-use crate::primary::work::{Lot, Work};
+use super::{ActiveBlock, PanelStream};
+use crate::primary::rate_estimator::RateEstimator;
+use crate::primary::work::{BlockWork, WorkItem};
 use bramble_matrix::number::to_usize;
 use bramble_matrix::{Rect, Span};
 use bramble_plan::Plan;
 use std::collections::{BTreeMap, VecDeque};
 
-impl Walk {
-    /// All that is left to do.
-    pub(in crate::primary) fn left(&self, plan: &Plan) -> VecDeque<Lot> {
-        let begun = self.out.iter().flat_map(|out| out.left(plan)).map(Lot::One);
-        begun.chain(self.lots.iter().filter(|lot| lot.first(plan).is_some()).cloned()).collect()
+impl PanelStream {
+    /// All unfinished work.
+    pub(in crate::primary) fn unfinished(&self, plan: &Plan) -> VecDeque<WorkItem> {
+        let begun = self.active.iter().flat_map(|out| out.unfinished(plan)).map(WorkItem::Part);
+        begun.chain(self.items.iter().filter(|item| item.first(plan).is_some()).cloned()).collect()
     }
 
-    /// The same; this walk has nothing more.
-    pub(in crate::primary) fn abandon(&mut self, plan: &Plan) -> VecDeque<Lot> {
-        let left = self.left(plan);
-        self.out.clear();
-        self.lots.clear();
-        self.sending = None;
-        self.refused = None;
+    /// Takes all unfinished work and empties the stream.
+    pub(in crate::primary) fn abandon(&mut self, plan: &Plan) -> VecDeque<WorkItem> {
+        let left = self.unfinished(plan);
+        self.active.clear();
+        self.items.clear();
+        self.progress = None;
+        self.waiting_panel = None;
         self.waits_for_sum = false;
         self.ready.clear();
         self.relayed.clear();
         self.rest.clear();
-        self.pace = Pace::default();
+        self.speed = RateEstimator::default();
         left
     }
 
-    /// Whether there is nothing to do, and nothing out.
+    /// Whether nothing is left to send, and no tile is owed.
     pub(in crate::primary) fn is_empty(&self) -> bool {
-        self.out.is_empty() && self.has_sent_all()
+        self.active.is_empty() && self.has_sent_all()
     }
 
-    /// Whether nothing is left to be sent.
+    /// Whether everything was sent.
     pub(in crate::primary) fn has_sent_all(&self) -> bool {
         let no_messages = self.ready.is_empty() && self.rest.is_empty() && self.relayed.is_empty();
-        self.lots.is_empty() && self.sending.is_none() && no_messages
+        self.items.is_empty() && self.progress.is_none() && no_messages
     }
 }
 
-impl OutBlock {
-    /// Its tiles that are not back, as works.
-    fn left(&self, plan: &Plan) -> Vec<Work> {
-        self.work.left(plan, |tile| self.back[to_usize(tile / 64)] >> (tile % 64) & 1 == 1)
+impl ActiveBlock {
+    /// The tiles that did not come back.
+    fn unfinished(&self, plan: &Plan) -> Vec<BlockWork> {
+        self.work.unfinished(plan, |tile| self.back[to_usize(tile / 64)] >> (tile % 64) & 1 == 1)
     }
 }
 
-impl Work {
-    /// Its tiles that are not there, by their numbers in the block, as works. A cell of several tiles is made by one recipe, as
-    /// a whole; those of them that are there are skipped.
-    pub(in crate::primary) fn left(&self, plan: &Plan, is_there: impl Fn(u32) -> bool) -> Vec<Self> {
+impl BlockWork {
+    /// The missing tiles of the block, given a predicate on tile numbers in the block. One recipe computes
+    /// all tiles of a cell together, so a partly complete cell becomes one piece whose complete tiles are
+    /// dropped.
+    pub(in crate::primary) fn unfinished(&self, plan: &Plan, is_complete: impl Fn(u32) -> bool) -> Vec<Self> {
         let q = plan.regions[self.block.region].q();
         let cells = self.block.cells;
-        // Which of some tiles (64 at most) are in C or wait, or were there before.
-        let there = |first: u64, count: u64| {
+        // Bit set of the complete tiles among `count` (at most 64) from `first` on.
+        let complete = |first: u64, count: u64| {
             let is_one = |at: u64| {
                 let tile = u32::try_from(first + at).unwrap_or(u32::MAX);
-                is_there(tile) || self.skips(tile)
+                is_complete(tile) || self.is_committed(tile)
             };
             (0..count).filter(|at| is_one(*at)).fold(0u64, |bits, at| bits | 1 << at)
         };
-        // Whole cells by the step at which others took them, if they did; cells of which some tiles are back.
+        // Cells without a complete tile, by the step at which a thief took over (or the last); and pieces for
+        // partly complete cells.
         let mut whole: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
         let mut parts = Vec::new();
         let places = cells.rows.iter().flat_map(|i| cells.cols.iter().map(move |j| (i, j)));
         for (at, (i, j)) in (0..).zip(places) {
             let end = self.steps_of(i, j).end;
-            let there = there(at * q * q, q * q);
-            if there == 0 {
+            let complete = complete(at * q * q, q * q);
+            if complete == 0 {
                 whole.entry(end).or_default().push((i, j));
-            } else if there.count_ones() != u32::try_from(q * q).unwrap_or(u32::MAX) {
+            } else if complete.count_ones() != u32::try_from(q * q).unwrap_or(u32::MAX) {
                 let cell = Rect::new(Span::new(i, i + 1), Span::new(j, j + 1));
-                parts.push(self.again(cell, end, there));
+                parts.push(self.unfinished_piece(cell, end, complete));
             }
         }
         let whole = whole.into_iter().flat_map(|(end, cells)| {
-            rectangles(&cells).into_iter().map(move |cells| self.again(cells, end, 0))
+            rectangles(&cells).into_iter().map(move |cells| self.unfinished_piece(cells, end, 0))
         });
         whole.chain(parts).collect()
     }
 }
 
-/// Cells, which come row by row, as rectangles: runs of each row, joined with equal ones of the row before.
+/// Covers cells, given row by row, with rectangles: runs of each row, merged with equal runs of the row
+/// above.
 fn rectangles(cells: &[(u64, u64)]) -> Vec<Rect> {
     let mut found: Vec<Rect> = Vec::new();
-    // The last of them with these columns.
+    // Index of the last rectangle with these columns.
     let mut latest: BTreeMap<(u64, u64), usize> = BTreeMap::new();
     for run in cells.chunk_by(|a, b| a.0 == b.0 && a.1 + 1 == b.1) {
         let (Some((row, first)), Some((_, last))) = (run.first(), run.last()) else { continue };
