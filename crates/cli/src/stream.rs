@@ -59,7 +59,8 @@ pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
     let holds_tensors = |all: &[Described]| all.iter().any(|one| one.format == "safetensors");
     if describe_bytes(INPUT, &all).is_ok_and(|all| holds_tensors(&all)) {
         return Err(Failure::failed(format!(
-            "{INPUT}: is a .safetensors file, and one of its tensors has to be named; save it as a file, and name FILE.safetensors:TENSOR"
+            "{INPUT}: is a .safetensors file, and one of its tensors has to be named; save it as a file, and \
+             name FILE.safetensors:TENSOR"
         )));
     }
     let dense_bytes_max = bytes_max.saturating_sub(all.len() as u64);
