@@ -8,7 +8,7 @@
 use super::trial_data::{GARBAGE, places};
 use super::{Trial, TrialEvent};
 use bramble_matrix::{Rect, Span};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why the product failed, if no machine is left that did not make wrong tiles.
@@ -115,13 +115,13 @@ impl Trial {
         }
         if self.inspection.wrong.is_empty() {
             self.shell.finished = true;
-            return self.dispatch(Event::Accepted);
+            return self.dispatch(PrimaryEvent::Accepted);
         }
         let tiles: Vec<(usize, u64)> = self.inspection.wrong.keys().copied().collect();
         let makers = self.primary.makers(&tiles).concat();
-        if !self.primary.has_others_than(&makers) {
+        if !self.primary.has_workers_besides(&makers) {
             self.shell.failed = Some(NO_OTHER_MACHINE.to_owned());
-            return self.dispatch(Event::Accepted);
+            return self.dispatch(PrimaryEvent::Accepted);
         }
         self.inspection.suspects.extend(&makers);
         for ((region, tile), rect) in std::mem::take(&mut self.inspection.wrong) {
@@ -134,6 +134,6 @@ impl Trial {
         }
         self.checks.goes_back();
         self.moved_last = self.event_queue.now();
-        self.dispatch(Event::Wrong { tiles, makers });
+        self.dispatch(PrimaryEvent::Wrong { tiles, makers });
     }
 }

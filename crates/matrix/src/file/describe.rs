@@ -81,12 +81,12 @@ pub fn describe(spec: &OsStr) -> Result<Vec<MatrixDescription>, MatrixError> {
 }
 
 /// The same of the bytes of a file that has no name to open it by; `name` is what messages call it.
-pub fn describe_bytes(name: &str, bytes: &[u8]) -> Result<Vec<Described>, MatrixError> {
+pub fn describe_bytes(name: &str, bytes: &[u8]) -> Result<Vec<MatrixDescription>, MatrixError> {
     contents(Operand::by_ending(OsStr::new(name)), bytes)
 }
 
 /// What a file holds.
-fn contents(operand: Operand<'_>, bytes: &[u8]) -> Result<Vec<Described>, MatrixError> {
+fn contents(operand: Operand<'_>, bytes: &[u8]) -> Result<Vec<MatrixDescription>, MatrixError> {
     let name = operand.name();
     if let Some(way_out) = packed(bytes) {
         return Err(MatrixError::format(name, way_out));

@@ -11,7 +11,7 @@ use crate::journal_writer::{JournalEnding, JournalFile, JournalOptions, JournalS
 use crate::stop::Stop;
 use bramble_plan::Plan;
 use bramble_schedule::journal::Journal;
-use bramble_schedule::primary::{Event, Operands, PeerInfo, Primary};
+use bramble_schedule::primary::{PrimaryEvent, Operands, PeerInfo, Primary};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -80,7 +80,7 @@ impl Core {
             return false;
         }
         if self.stopped.is_none() {
-            self.dispatch(Event::Stop);
+            self.dispatch(PrimaryEvent::Stop);
             self.stopped = Some(self.clock.passed());
         }
         self.stopped.is_some_and(|since| self.clock.passed().saturating_sub(since) >= LANDING)

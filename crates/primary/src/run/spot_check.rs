@@ -1,7 +1,7 @@
 //! Spot checks: the primary checks a tile while the product runs, when the state machine asks for it (`Action::Look`).
 //!
 //! Place in the flow: the core copies the tile before any other machine can write to it (`Core::copy_for_spot_check`); the
-//! supervisor has the copy checked on a thread of its own, and reports the result (`Event::Looked`).
+//! supervisor has the copy checked on a thread of its own, and reports the result (`PrimaryEvent::Looked`).
 //!
 //! Invariants: the event loop copies one tile and does not wait. A spot check that outlasts the product delays nothing: it
 //! reads a copy, and its thread ends with the process.
@@ -11,7 +11,7 @@
 use super::Core;
 use crate::inspector::Inspector;
 use bramble_matrix::{Buffer, Layout, Matrix, Rect, Shape};
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -70,12 +70,12 @@ impl Core {
             self.is_changed = true;
             return self.fail(e.to_string());
         }
-        self.dispatch(Event::Looked(is_wrong));
+        self.dispatch(PrimaryEvent::Looked(is_wrong));
     }
 
     /// Copies a tile for a spot check.
     pub(super) fn copy_for_spot_check(&mut self, rect: Rect) {
-        let lent = self.output.lend(rect);
+        let lent = self.output.lease(rect);
         let bytes = lent.lines().saturating_mul(lent.line_bytes());
         let mut copy = Buffer::untouched(bytes).ok();
         if let Some(copy) = &mut copy {

@@ -14,7 +14,7 @@ use crate::inspector::Inspector;
 use crate::journal_writer::JournalFile;
 use crate::product::ProductObserver;
 use crate::stop::Stop;
-use bramble_schedule::primary::Event;
+use bramble_schedule::primary::PrimaryEvent;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ pub(super) async fn finish(
     // C is complete, so the journal needs no more tiles; its thread must not read C while C is inspected.
     let journal = while_alive(core, supervisor, end_journal_writer(core)).await;
     let inspected = inspect(core, supervisor, inspector).await?;
-    core.borrow_mut().dispatch(Event::Accepted);
+    core.borrow_mut().dispatch(PrimaryEvent::Accepted);
     goodbyes(core, supervisor.changed).await;
     Ok((inspected, journal))
 }
@@ -141,6 +141,6 @@ async fn goodbyes(core: &Rc<RefCell<Core>>, changed: &Notify) {
 impl Core {
     fn tick(&mut self) {
         self.report_traffic();
-        self.dispatch(Event::Tick);
+        self.dispatch(PrimaryEvent::Tick);
     }
 }

@@ -13,7 +13,7 @@
 //! sums start when the sums are done, and the others have no sums to wait for.
 
 use crate::pool::{TaskLength, UNREPORTED_MAX};
-use bramble_schedule::worker::{Run, Turn, Turns};
+use bramble_schedule::worker::{RunnableJob, Priority, PriorityQueue};
 
 /// Brief additions in the pool for each compute thread: as many as a thread does between reports, and as many again while
 /// the event loop is busy.
@@ -24,7 +24,7 @@ const LONG_AHEAD: usize = 4;
 /// Additions that could run.
 #[derive(Debug)]
 pub(super) struct AdditionThrottle {
-    waiting: Turns<Run>,
+    waiting: PriorityQueue<RunnableJob>,
     threads: usize,
     /// Additions in the pool, in units of brief ones; one of unknown length counts for several.
     in_pool: usize,
@@ -32,16 +32,16 @@ pub(super) struct AdditionThrottle {
 
 impl AdditionThrottle {
     pub(super) fn new(threads: usize) -> Self {
-        Self { waiting: Turns::default(), threads: threads.max(1), in_pool: 0 }
+        Self { waiting: PriorityQueue::default(), threads: threads.max(1), in_pool: 0 }
     }
 
     /// Adds one.
-    pub(super) fn put(&mut self, run: Run) {
-        self.waiting.put(run, Turn::of(&run.job));
+    pub(super) fn put(&mut self, run: RunnableJob) {
+        self.waiting.put(run, Priority::of(&run.job));
     }
 
     /// The next addition for the pool, if there is room; the caller confirms it with `submitted`.
-    pub(super) fn next(&mut self) -> Option<Run> {
+    pub(super) fn next(&mut self) -> Option<RunnableJob> {
         if self.in_pool >= self.threads * BRIEF_AHEAD {
             return None;
         }
@@ -71,9 +71,9 @@ mod tests {
     use super::*;
     use bramble_schedule::message::{Job, Operation, Then};
 
-    fn sum(c: u32) -> Run {
+    fn sum(c: u32) -> RunnableJob {
         let job = Job { operation: Operation::Add, c, a: 1, b: 2, step: 0, epoch: 0, then: Then::Close };
-        Run { job, reads_tile: false, scales_tile: false }
+        RunnableJob { job, reads_tile: false, scales_tile: false }
     }
 
     fn given(throttle: &mut AdditionThrottle, length: TaskLength) -> Vec<u32> {

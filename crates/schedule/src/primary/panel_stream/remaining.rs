@@ -8,7 +8,7 @@ use crate::primary::relay::ReassignedWork;
 use crate::primary::work::BlockWork;
 use bramble_matrix::number::{nearest_f64, to_usize};
 use bramble_matrix::{Rect, Span};
-use bramble_plan::{Order, Plan, Recipe};
+use bramble_plan::{PanelOrder, Plan, Recipe};
 
 impl PanelStream {
     /// What the next message waits for, as far as this can be told without a change of state.
@@ -66,7 +66,7 @@ impl PanelStream {
     pub(in crate::primary) fn divisible(&self, plan: &Plan) -> Option<&BlockWork> {
         let (_, ActiveBlock { work, .. }) = self.progress.as_ref().zip(self.active.last())?;
         let simple = plan.regions[work.block.region].levels == 0
-            && matches!(work.block.order, Order::Steps | Order::Ending(_));
+            && matches!(work.block.order, PanelOrder::Steps | PanelOrder::Ending(_));
         (simple && work.lands_in_c() && !work.moves_as_unit).then_some(work)
     }
 
