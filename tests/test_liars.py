@@ -103,7 +103,7 @@ def test_a_machine_that_is_always_wrong_is_left_out_before_the_end(tmp_path, str
     assert 0 < made < 0.2, f"it made {made:.3f} of all"
     # Where work is assigned row by row, it may have no tile of its own at that moment.
     assert lost["part"] > made or strategy != "reuse", f"it made {made:.3f} of all, and {lost['part']:.3f} was left"
-    assert "looked at and wrong; other machines take over its work" in result.err, result.err
+    assert "spot-checked and wrong; other machines take over its work" in result.err, result.err
 
 
 def test_where_nobody_was_right_nobody_is_left_out_before_the_end(tmp_path):

@@ -338,7 +338,7 @@ fn reading_returns_the_written_journal() {
     other[8] = 3;
     assert!(read(&other).unwrap_err().0.contains("version 3"));
     other[0] = b'b';
-    assert!(read(&other).unwrap_err().0.contains("no journal"));
+    assert!(read(&other).unwrap_err().0.contains("not a journal"));
 }
 
 #[test]

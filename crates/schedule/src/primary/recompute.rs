@@ -113,7 +113,7 @@ impl Primary {
         now: Duration,
         actions: &mut Vec<PrimaryAction>,
     ) {
-        assert!(self.tiles_left == 0 && self.is_inspected, "tiles are looked at when all are there");
+        assert!(self.tiles_left == 0 && self.is_inspected, "C is inspected when all tiles are complete");
         let tiles: BTreeSet<(usize, u64)> = tiles.iter().copied().collect();
         for (at, peer) in self.peers.iter_mut().enumerate() {
             if peer.state.accepts_work() && makers.contains(&at) {

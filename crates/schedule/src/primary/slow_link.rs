@@ -109,7 +109,7 @@ impl LinkFlow {
 }
 
 impl Peer {
-    fn start(&self, now: Duration) -> WindowStart {
+    fn window_start(&self, now: Duration) -> WindowStart {
         let done = self.stream.speed.done;
         let since =
             self.flow.start.all_sent.filter(|(before, _)| *before == done).map_or(now, |(_, since)| since);
@@ -173,7 +173,7 @@ impl Primary {
             if peer.state != PeerState::Active || peer.info.shares_memory || !is_due {
                 continue;
             }
-            let (peer, start) = (&self.peers[at], self.peers[at].start(now));
+            let (peer, start) = (&self.peers[at], self.peers[at].window_start(now));
             // With Strassen's method, computing continues for long after the operands of a cell are used up,
             // so a slow return proves nothing.
             let is_plain = self.plan.strategy.levels == 0;
