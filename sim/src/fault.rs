@@ -183,9 +183,12 @@ impl Faults {
         for (at, fault) in self.0.iter().enumerate() {
             let what = match fault.site {
                 _ if !fault.kind.is_timed() => {
-                    "only kill, off, pause, busy, slow, join and restart are supported when a plan is timed; use one of these".to_owned()
+                    "only kill, off, pause, busy, slow, join and restart work when a plan is timed; use one"
+                        .to_owned()
                 }
-                FaultSite::Primary => "a resumed product cannot be timed; name a worker, such as w3".to_owned(),
+                FaultSite::Primary => {
+                    "a resumed product cannot be timed; name a worker, such as w3".to_owned()
+                }
                 FaultSite::Link { .. } => "name a worker, such as w3: its link with the primary".to_owned(),
                 FaultSite::Worker(worker) if worker > workers => match workers {
                     0 => "there are no workers to which it could happen".to_owned(),

@@ -492,7 +492,7 @@ fn joining_needs_the_ticket_and_with_keys_the_key_of_the_pair() {
         one.introduce(0, None).await;
         assert!(!joins(connect(&one).await.unwrap(), &other, [4; 16], Some(KEY)).await);
         let lost = one.reached().await;
-        assert!(!lost.is_there && lost.why.contains("in its place"), "{lost:?}");
+        assert!(!lost.is_there && lost.why.contains("used its ticket"), "{lost:?}");
         assert!(!joins(connect(&one).await.unwrap(), &other, TICKET, Some(KEY)).await);
     });
 }

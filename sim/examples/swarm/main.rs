@@ -113,7 +113,7 @@ fn many(from: u64, seeds: u64, most: u64) -> ExitCode {
     let [right, losses, events, relayed, moves, without, joined, worked, slow, rest @ ..] = sums;
     let [deaths, torn, kept, odd, out, parted] = rest;
     println!(
-        "{right} right ({without} without C), {losses} losses ({slow} of links that were too slow, {out} of machines excluded for \
+        "{right} right ({without} without C), {losses} losses ({slow} of too slow links, {out} of machines excluded for \
          wrong results), {events} events, \
          {relayed} pieces relayed ({parted} silent neighbours), {moves} moves, {joined} joined and {worked} of them worked, \
          {deaths} deaths of the primary ({torn} while the journal was written), {kept} tiles kept, {odd} clock faults"
