@@ -77,7 +77,11 @@ proptest! {
         let setting = Setting {
             cut, memories, shared, relay, steals, columns, slow, deaths, joins, recovers: true, reserve: true, ..Setting::PLAIN
         };
-        let wish = PlanOptions { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..PlanOptions::AUTO };
+        let wish = PlanOptions {
+            strategy: Some(strategy),
+            reproducible: reproducible && strategy.levels == 0,
+            ..PlanOptions::AUTO
+        };
         let peers = setting.memories.len();
         mended(&p, &setting, &wish, liar % peers, &choices);
     }

@@ -31,7 +31,11 @@ proptest! {
         let p = problem(m, n, k, reads_c, generated);
         let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         let setting = Setting { cut, memories, shared, col_major, relay, breaks, slow, steals, columns, ..Setting::PLAIN };
-        let wish = PlanOptions { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..PlanOptions::AUTO };
+        let wish = PlanOptions {
+            strategy: Some(strategy),
+            reproducible: reproducible && strategy.levels == 0,
+            ..PlanOptions::AUTO
+        };
         if let Some(mut world) = World::new(&p, &setting, &wish) {
             world.run(&choices);
             let still = Setting { steals: false, ..setting };

@@ -65,7 +65,11 @@ proptest! {
             cut, memories, shared, relay, breaks, slow, steals, columns, reserve, deaths, joins, recovers: true,
             ..Setting::PLAIN
         };
-        let wish = PlanOptions { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..PlanOptions::AUTO };
+        let wish = PlanOptions {
+            strategy: Some(strategy),
+            reproducible: reproducible && strategy.levels == 0,
+            ..PlanOptions::AUTO
+        };
         survived(&p, &setting, &wish, &choices);
     }
 }

@@ -68,7 +68,11 @@ proptest! {
         let deaths = if shared == 1 { Vec::new() } else { deaths };
         let setting = Setting { cut, memories: first, shared, relay, steals, columns, recovers: true, ..Setting::PLAIN };
         let other = Setting { memories: second, deaths, reserve: true, columns: 0, ..setting.clone() };
-        let wish = PlanOptions { strategy: Some(strategy), reproducible: reproducible && strategy.levels == 0, ..PlanOptions::AUTO };
+        let wish = PlanOptions {
+            strategy: Some(strategy),
+            reproducible: reproducible && strategy.levels == 0,
+            ..PlanOptions::AUTO
+        };
         revived(&p, &[setting, other], &lives, &wish, &choices);
     }
 }

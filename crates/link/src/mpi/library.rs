@@ -28,8 +28,8 @@ pub enum MpiError {
     Unfit(OsString, String),
     /// The launcher belongs to another library.
     #[error(
-        "mpirun has started {told} processes, but the library that was opened ({library}) sees {seen}: the launcher belongs to another library \
-         mpirun; start with that library's own, or name the library of this one in {VARIABLE}"
+        "mpirun has started {told} processes, but the library that was opened ({library}) sees {seen}: this mpirun \
+         belongs to another library; start with that library's own, or name this mpirun's library in {VARIABLE}"
     )]
     Mismatch {
         /// Processes that the launcher started.

@@ -73,7 +73,8 @@ proptest! {
         let workers = vec![machine("w", 10.0, 1 << 25, 100.0); workers];
         let reproducible = reproducible && strategy.levels == 0;
         let relay = Relay::Off;
-        let options = PlanOptions { strategy: Some(strategy), who: Preference::Workers, reproducible, relay, ..PlanOptions::AUTO };
+        let who = Preference::Workers;
+        let options = PlanOptions { strategy: Some(strategy), who, reproducible, relay, ..PlanOptions::AUTO };
         let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         let Ok(decision) = decide(&p, cut, &workers[0], &workers, &options) else { return Ok(()) };
         let plan = decision.plan;

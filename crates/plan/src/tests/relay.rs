@@ -85,7 +85,8 @@ proptest! {
             speeds.iter().map(|s| machine("w", f64::from(*s), 1 << bits, 100.0)).collect();
         let reproducible = reproducible && strategy.levels == 0;
         let who = Preference::Workers;
-        let options = PlanOptions { strategy: Some(strategy), who, reproducible, relay: Relay::On, elementwise: false, tiles_early: None };
+        let relay = Relay::On;
+        let options = PlanOptions { strategy: Some(strategy), who, reproducible, relay, ..PlanOptions::AUTO };
         let cut = TileSize { tile: Some(tile), depth: Some(depth) };
         let Ok(decision) = decide(&p, cut, &workers[0], &workers, &options) else { return Ok(()) };
         let (plan, t) = (&decision.plan, &decision.plan.predicted);
