@@ -5,7 +5,7 @@
 
 use crate::args::MultiplyArgs;
 use crate::exit::Failure;
-use bramble_matrix::{Described, Matrix, describe_bytes, npy_header};
+use bramble_matrix::{MatrixDescription, Matrix, describe_bytes, npy_header};
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -56,7 +56,7 @@ pub(crate) fn write(c: &Matrix, bytes: &[u8]) -> Result<(), Failure> {
 pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
     let bytes_max = bytes_max.unwrap_or_else(bramble_worker::available_memory);
     let all = read_all(bytes_max)?;
-    let holds_tensors = |all: &[Described]| all.iter().any(|one| one.format == "safetensors");
+    let holds_tensors = |all: &[MatrixDescription]| all.iter().any(|one| one.format == "safetensors");
     if describe_bytes(INPUT, &all).is_ok_and(|all| holds_tensors(&all)) {
         return Err(Failure::failed(format!(
             "{INPUT}: is a .safetensors file, and one of its tensors has to be named; save it as a file, and \
@@ -68,7 +68,7 @@ pub(crate) fn read(bytes_max: Option<u64>) -> Result<Matrix, Failure> {
 }
 
 /// Describes the file on standard input.
-pub(crate) fn describe() -> Result<Vec<Described>, Failure> {
+pub(crate) fn describe() -> Result<Vec<MatrixDescription>, Failure> {
     Ok(describe_bytes(INPUT, &read_all(bramble_worker::available_memory())?)?)
 }
 

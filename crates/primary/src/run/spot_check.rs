@@ -1,7 +1,7 @@
 //! Spot checks: the primary checks a tile while the product runs, when the state machine asks for it (`Action::Look`).
 //!
 //! Place in the flow: the core copies the tile before any other machine can write to it (`Core::copy_for_spot_check`); the
-//! supervisor has the copy checked on a thread of its own, and reports the result (`PrimaryEvent::Looked`).
+//! supervisor has the copy checked on a thread of its own, and reports the result (`PrimaryEvent::SpotChecked`).
 //!
 //! Invariants: the event loop copies one tile and does not wait. A spot check that outlasts the product delays nothing: it
 //! reads a copy, and its thread ends with the process.
@@ -70,7 +70,7 @@ impl Core {
             self.is_changed = true;
             return self.fail(e.to_string());
         }
-        self.dispatch(PrimaryEvent::Looked(is_wrong));
+        self.dispatch(PrimaryEvent::SpotChecked(is_wrong));
     }
 
     /// Copies a tile for a spot check.
