@@ -350,8 +350,8 @@ mod tests {
             let of = |last: usize| IpAddr::from([10, 0, 0, last as u8]);
             let more: Vec<Slot> = (0..LIMITS.connections).map(|n| door.slot(of(n))).collect();
             more.iter().for_each(Slot::known);
-            let pushed_out = arrival.slot.guard(std::future::pending::<Result<(), LinkError>>()).await;
-            assert!(pushed_out.unwrap_err().to_string().contains("pushed"));
+            let displaced = arrival.slot.guard(std::future::pending::<Result<(), LinkError>>()).await;
+            assert!(displaced.unwrap_err().to_string().contains("displaced"));
         });
     }
 
@@ -363,8 +363,8 @@ mod tests {
                 slots.push(door.slot(IpAddr::from([10, 0, 0, last])));
                 assert!(door.strangers.borrow().len() <= LIMITS.connections);
             }
-            let pushed_out = slots[3].guard(std::future::pending::<Result<(), LinkError>>()).await;
-            assert!(pushed_out.unwrap_err().to_string().contains("pushed"));
+            let displaced = slots[3].guard(std::future::pending::<Result<(), LinkError>>()).await;
+            assert!(displaced.unwrap_err().to_string().contains("displaced"));
             drop(slots.pop());
             assert_eq!(door.strangers.borrow().len(), LIMITS.connections - 1);
         });
