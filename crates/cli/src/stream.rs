@@ -5,7 +5,7 @@
 
 use crate::args::MultiplyArgs;
 use crate::exit::Failure;
-use bramble_matrix::{MatrixDescription, Matrix, describe_bytes, npy_header};
+use bramble_matrix::{Matrix, MatrixDescription, describe_bytes, npy_header};
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -19,7 +19,7 @@ use bramble_kernel::factors;
 use bramble_link::Link;
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{DType, Effort, Element, Matrix, Output, Rect, Sealed, Shape, Span};
-use bramble_plan::{Decision, Machine, MadeOperands, PlanOptions, MemoryRate, Plan, Problem, TileSize};
+use bramble_plan::{Decision, Machine, MadeOperands, MemoryRate, Plan, PlanOptions, Problem, TileSize};
 use bramble_schedule::message::Wants;
 use bramble_schedule::primary::Operands;
 use std::rc::Rc;

@@ -114,7 +114,12 @@ impl<R: Send + 'static> ComputePool<R> {
 
     /// Queues a task, and starts a thread for it if none is idle and the limit allows. An error if the
     /// system refuses the first thread.
-    pub(crate) fn submit(&self, task: ComputeTask<R>, turn: Priority, length: TaskLength) -> std::io::Result<()> {
+    pub(crate) fn submit(
+        &self,
+        task: ComputeTask<R>,
+        turn: Priority,
+        length: TaskLength,
+    ) -> std::io::Result<()> {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.tasks.put((task, length), turn);
         if queue.idle < queue.tasks.count() && queue.started < self.shared.accounts.len() {

@@ -357,7 +357,11 @@ impl Trial {
         let is_last = u64::from(head.first_line) + u64::from(head.lines) == to.rect.rows.len();
         match body {
             FrameBody::Lent(rect) => {
-                assert_eq!((rect, to.place), (to.rect, ResultPlace::InC), "a lease returns as another result");
+                assert_eq!(
+                    (rect, to.place),
+                    (to.rect, ResultPlace::InC),
+                    "a lease returns as another result"
+                );
                 self.shell.take_back(rect);
             }
             FrameBody::Elements(elements) => {

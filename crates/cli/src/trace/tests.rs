@@ -4,8 +4,8 @@ use super::*;
 use bramble_matrix::{DType, Effort, Verdict};
 use bramble_plan::{Binding, Bound, Prediction, Sums};
 use bramble_primary::log::{
-    FrameTransfer, LogEvent, LogEventKind, LoggedMachine, MachineState, Operation, PeerStatus, Phase, WaitsFor,
-    Work,
+    FrameTransfer, LogEvent, LogEventKind, LoggedMachine, MachineState, Operation, PeerStatus, Phase,
+    WaitsFor, Work,
 };
 use bramble_primary::{ThreadUse, VerifyReport};
 use proptest::prelude::*;

@@ -19,6 +19,8 @@ const EDGE: usize = 8;
 const DEPTH_MIN: u64 = 64;
 /// Terms of each element between two looks at memory, where C is no vector.
 const STEP: u64 = 2048;
+/// Rows of a small C whose sums a thread has in registers. A divisor of `EDGE`.
+const ROWS_AT_ONCE: usize = 4;
 /// Independent sums of an inner product.
 const LANES: usize = 16;
 
@@ -162,26 +164,27 @@ fn small<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixError> {
         let start = step as u64 * STEP;
         let terms = Span::new(start, (start + STEP).min(problem.depth));
         let len = terms.len() as usize;
-        // Lines of B are filled up with zeros, so that all have the same length.
+        // Both are filled up with zeros, so that every step has the same number of elements.
         let mut b: Vec<[T::X; EDGE]> = zeros(len)?;
         let tile = loader.load::<T>(&problem.b, Rect::new(terms, Span::new(0, cols as u64)), None)?;
-        spread::<T, EDGE>(&tile, problem.b.layout() == Layout::RowMajor, 0..cols, &mut b);
-        let mut a: Vec<[T::X; 1]> = zeros(len)?;
+        spread::<T>(&tile, problem.b.layout() == Layout::RowMajor, cols, &mut b);
+        let mut a: Vec<[T::X; EDGE]> = zeros(len)?;
         let tile = loader.load::<T>(&problem.a, Rect::new(Span::new(0, rows as u64), terms), None)?;
+        spread::<T>(&tile, problem.a.layout() == Layout::ColMajor, rows, &mut a);
         let mut sums = Sums::new(rows * cols)?;
-        for row in 0..rows {
-            spread::<T, 1>(&tile, problem.a.layout() == Layout::ColMajor, row..row + 1, &mut a);
-            let mut line = [[T::X::ZERO; EDGE]; 3];
-            let (a, b, line_of) = (&a, &b, &mut line);
+        for first in (0..rows).step_by(ROWS_AT_ONCE) {
+            let mut lines = [[[T::X::ZERO; EDGE]; 3]; ROWS_AT_ONCE];
+            let (a, b, lines_of) = (&a, &b, &mut lines);
             with_widest_vectors(
                 #[inline(always)]
-                || outer::<T>(a, b, line_of),
+                || outer::<T>(a, b, first, lines_of),
             );
-            let at = row * cols..(row + 1) * cols;
-            let [hi, lo, mag] = &line;
-            sums.hi[at.clone()].copy_from_slice(&hi[..cols]);
-            sums.lo[at.clone()].copy_from_slice(&lo[..cols]);
-            sums.mag[at].copy_from_slice(&mag[..cols]);
+            for (row, [hi, lo, mag]) in (first..rows).zip(&lines) {
+                let at = row * cols..(row + 1) * cols;
+                sums.hi[at.clone()].copy_from_slice(&hi[..cols]);
+                sums.lo[at.clone()].copy_from_slice(&lo[..cols]);
+                sums.mag[at].copy_from_slice(&mag[..cols]);
+            }
         }
         Ok(sums)
     })?;
@@ -190,33 +193,45 @@ fn small<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixError> {
     Ok(all)
 }
 
-/// Some elements of each step of the depth. `is_across`: a line of the tile is a step.
-fn spread<T: Scalar, const N: usize>(
-    tile: &Tile<'_>,
-    is_across: bool,
-    some: std::ops::Range<usize>,
-    out: &mut [[T::X; N]],
-) {
-    if is_across {
-        for (i, out) in out.iter_mut().enumerate() {
-            let line = &tile.line::<T>(i)[some.clone()];
-            out.iter_mut().zip(line).for_each(|(to, from)| *to = from.widen());
+/// The elements of each step of the depth, `count` of them. `is_across`: a line of the tile is a step.
+fn spread<T: Scalar>(tile: &Tile<'_>, is_across: bool, count: usize, out: &mut [[T::X; EDGE]]) {
+    if !is_across {
+        for i in 0..count {
+            out.iter_mut().zip(tile.line::<T>(i)).for_each(|(to, from)| to[i] = from.widen());
         }
-    } else {
-        for (i, line) in some.enumerate() {
-            out.iter_mut().zip(tile.line::<T>(line)).for_each(|(to, from)| to[i] = from.widen());
+        return;
+    }
+    match tile.whole::<T>(out.len() * count) {
+        Some(whole) if count == EDGE => {
+            let (steps, _) = whole.as_chunks::<EDGE>();
+            out.iter_mut().zip(steps).for_each(|(to, from)| *to = from.map(Scalar::widen));
         }
+        Some(whole) => out.iter_mut().zip(whole.chunks_exact(count)).for_each(|(to, from)| fill(to, from)),
+        None => out.iter_mut().enumerate().for_each(|(i, to)| fill(to, tile.line::<T>(i))),
     }
 }
 
-/// Adds the products of one row with all columns at each step.
+fn fill<T: Scalar>(to: &mut [T::X; EDGE], from: &[T]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = from.widen());
+}
+
+/// Adds the products of some rows, from `first` on, with all columns at each step. The rows are independent, so that no addition waits
+/// for the one before.
 #[inline(always)]
-fn outer<T: Scalar>(a: &[[T::X; 1]], b: &[[T::X; EDGE]], line: &mut [[T::X; EDGE]; 3]) {
-    let [mut hi, mut lo, mut mag] = *line;
-    for ([a], b) in a.iter().zip(b) {
-        for i in 0..EDGE {
-            T::term(*a, b[i], &mut hi[i], &mut lo[i], &mut mag[i]);
+fn outer<T: Scalar>(
+    a: &[[T::X; EDGE]],
+    b: &[[T::X; EDGE]],
+    first: usize,
+    lines: &mut [[[T::X; EDGE]; 3]; ROWS_AT_ONCE],
+) {
+    let mut sums = *lines;
+    for (a, b) in a.iter().zip(b) {
+        for (row, [hi, lo, mag]) in sums.iter_mut().enumerate() {
+            let a = a[first + row];
+            for i in 0..EDGE {
+                T::term(a, b[i], &mut hi[i], &mut lo[i], &mut mag[i]);
+            }
         }
     }
-    *line = [hi, lo, mag];
+    *lines = sums;
 }

@@ -49,7 +49,13 @@ fn any_what() -> impl Strategy<Value = LogEventKind> {
     let stands = (any::<[u64; 2]>(), any::<[u32; 2]>(), 0..WaitsFor::ALL.len()).prop_map(
         |([credit_left_bytes, in_link_bytes], [jobs_given, tiles_back], next)| {
             let next = WaitsFor::ALL[next];
-            LogEventKind::Stands(PeerStatus { credit_left_bytes, in_link_bytes, jobs_given, tiles_back, next })
+            LogEventKind::Stands(PeerStatus {
+                credit_left_bytes,
+                in_link_bytes,
+                jobs_given,
+                tiles_back,
+                next,
+            })
         },
     );
     prop_oneof![

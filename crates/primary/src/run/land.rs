@@ -55,7 +55,12 @@ impl Core {
     }
 
     /// The staging buffer of a result that may not land in C yet.
-    fn staging_buffer(&mut self, peer: usize, head: &ResultHead, to: &ResultDestination) -> Result<Buffer, String> {
+    fn staging_buffer(
+        &mut self,
+        peer: usize,
+        head: &ResultHead,
+        to: &ResultDestination,
+    ) -> Result<Buffer, String> {
         let bytes = bytes_of(to.rect, self.output.dtype()).ok_or("a tile that is larger than memory")?;
         let is_staged = to.place == ResultPlace::Staged;
         self.partial_sums.take((peer, head.c), bytes, is_staged).map_err(|e| e.to_string())

@@ -11,7 +11,7 @@ use crate::journal_writer::{JournalEnding, JournalFile, JournalOptions, JournalS
 use crate::stop::Stop;
 use bramble_plan::Plan;
 use bramble_schedule::journal::Journal;
-use bramble_schedule::primary::{PrimaryEvent, Operands, PeerInfo, Primary};
+use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryEvent};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;

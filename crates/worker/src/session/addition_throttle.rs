@@ -13,7 +13,7 @@
 //! sums start when the sums are done, and the others have no sums to wait for.
 
 use crate::pool::{TaskLength, UNREPORTED_MAX};
-use bramble_schedule::worker::{RunnableJob, Priority, PriorityQueue};
+use bramble_schedule::worker::{Priority, PriorityQueue, RunnableJob};
 
 /// Brief additions in the pool for each compute thread: as many as a thread does between reports, and as many again while
 /// the event loop is busy.

@@ -222,7 +222,11 @@ fn measured<T: AtomicElement>(
 
 /// Checks the owner's block against exact sums, as one product: the A of all jobs side by side, times their B
 /// stacked.
-fn checked<T: AtomicElement>(case: AccumulateCase, jobs: &[AccumulateJob<T>], right: &[T]) -> Result<(), Failure> {
+fn checked<T: AtomicElement>(
+    case: AccumulateCase,
+    jobs: &[AccumulateJob<T>],
+    right: &[T],
+) -> Result<(), Failure> {
     let BenchSize { m, k, n } = case.size;
     let rows = (0..m).flat_map(|i| jobs.iter().flat_map(move |job| &job.a[i * k..(i + 1) * k]));
     let (a, b): (Vec<T>, Vec<T>) =
