@@ -13,14 +13,12 @@ use super::scalar::{Scalar, with_widest_vectors};
 use super::tile::{Cut, Loader, Tile, parallel, zeros};
 use crate::{Element, Layout, Matrix, MatrixError, Rect, Span};
 
-/// Longest side of a C that is no vector; as many columns fill one or two vector registers.
+/// Longest side of a C that is not a vector and is recomputed.
 const EDGE: usize = 8;
 /// Below this depth other checks cost as little.
 const DEPTH_MIN: u64 = 64;
-/// Terms of each element between two looks at memory, where C is no vector.
-const STEP: u64 = 2048;
-/// Rows of a small C whose sums a thread has in registers. A divisor of `EDGE`.
-const ROWS_AT_ONCE: usize = 4;
+/// Terms of each element that a thread adds at a time, where C is no vector: its part of A and B fits a cache.
+const STEP: u64 = 1024;
 /// Independent sums of an inner product.
 const LANES: usize = 16;
 
@@ -129,20 +127,38 @@ fn line<T: Scalar>(
 /// Adds the terms of a piece of one row.
 #[inline(always)]
 fn inner<T: Scalar>(line: &[T], x: &[T::X], sums: &mut Sums<T::X>, row: usize) {
+    lanes::<T, T>(line, x, T::widen, sums, row);
+}
+
+/// The same of elements that are sums' type already.
+#[inline(always)]
+fn inner_of_sums<T: Scalar>(a: &[T::X], b: &[T::X], sums: &mut Sums<T::X>, at: usize) {
+    lanes::<T, T::X>(a, b, |a| a, sums, at);
+}
+
+/// Adds an inner product to the sums at `at`, in lanes that do not wait for each other.
+#[inline(always)]
+fn lanes<T: Scalar, Y: Copy>(
+    a: &[Y],
+    b: &[T::X],
+    widen: impl Fn(Y) -> T::X,
+    sums: &mut Sums<T::X>,
+    at: usize,
+) {
     let (mut hi, mut lo, mut mag) = ([T::X::ZERO; LANES], [T::X::ZERO; LANES], [T::X::ZERO; LANES]);
-    let ((a, a_rest), (x, x_rest)) = (line.as_chunks::<LANES>(), x.as_chunks::<LANES>());
-    for (a, x) in a.iter().zip(x) {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (a, b) in a.iter().zip(b) {
         for i in 0..LANES {
-            T::term(a[i].widen(), x[i], &mut hi[i], &mut lo[i], &mut mag[i]);
+            T::term(widen(a[i]), b[i], &mut hi[i], &mut lo[i], &mut mag[i]);
         }
     }
-    for (i, (a, x)) in a_rest.iter().zip(x_rest).enumerate() {
-        T::term(a.widen(), *x, &mut hi[i], &mut lo[i], &mut mag[i]);
+    for (i, (a, b)) in a_rest.iter().zip(b_rest).enumerate() {
+        T::term(widen(*a), *b, &mut hi[i], &mut lo[i], &mut mag[i]);
     }
     for i in 0..LANES {
-        T::step(&mut sums.hi[row], &mut sums.lo[row], hi[i], T::X::ONE);
-        sums.lo[row] = sums.lo[row].plus(lo[i]);
-        sums.mag[row] = sums.mag[row].plus(mag[i]);
+        T::step(&mut sums.hi[at], &mut sums.lo[at], hi[i], T::X::ONE);
+        sums.lo[at] = sums.lo[at].plus(lo[i]);
+        sums.mag[at] = sums.mag[at].plus(mag[i]);
     }
 }
 
@@ -164,28 +180,24 @@ fn small<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixError> {
         let start = step as u64 * STEP;
         let terms = Span::new(start, (start + STEP).min(problem.depth));
         let len = terms.len() as usize;
-        // Both are filled up with zeros, so that every step has the same number of elements.
-        let mut b: Vec<[T::X; EDGE]> = zeros(len)?;
         let tile = loader.load::<T>(&problem.b, Rect::new(terms, Span::new(0, cols as u64)), None)?;
-        spread::<T>(&tile, problem.b.layout() == Layout::RowMajor, cols, &mut b);
-        let mut a: Vec<[T::X; EDGE]> = zeros(len)?;
+        let mut b: Vec<T::X> = zeros(cols * len)?;
+        along_depth::<T>(&tile, problem.b.layout() == Layout::RowMajor, len, &mut b);
         let tile = loader.load::<T>(&problem.a, Rect::new(Span::new(0, rows as u64), terms), None)?;
-        spread::<T>(&tile, problem.a.layout() == Layout::ColMajor, rows, &mut a);
+        let mut a: Vec<T::X> = zeros(rows * len)?;
+        along_depth::<T>(&tile, problem.a.layout() == Layout::ColMajor, len, &mut a);
         let mut sums = Sums::new(rows * cols)?;
-        for first in (0..rows).step_by(ROWS_AT_ONCE) {
-            let mut lines = [[[T::X::ZERO; EDGE]; 3]; ROWS_AT_ONCE];
-            let (a, b, lines_of) = (&a, &b, &mut lines);
-            with_widest_vectors(
-                #[inline(always)]
-                || outer::<T>(a, b, first, lines_of),
-            );
-            for (row, [hi, lo, mag]) in (first..rows).zip(&lines) {
-                let at = row * cols..(row + 1) * cols;
-                sums.hi[at.clone()].copy_from_slice(&hi[..cols]);
-                sums.lo[at.clone()].copy_from_slice(&lo[..cols]);
-                sums.mag[at].copy_from_slice(&mag[..cols]);
-            }
-        }
+        let (a, b, sums_of) = (&a, &b, &mut sums);
+        with_widest_vectors(
+            #[inline(always)]
+            || {
+                for (row, a) in a.chunks_exact(len).enumerate() {
+                    for (col, b) in b.chunks_exact(len).enumerate() {
+                        inner_of_sums::<T>(a, b, sums_of, row * cols + col);
+                    }
+                }
+            },
+        );
         Ok(sums)
     })?;
     let mut all = Sums::new(rows * cols)?;
@@ -193,45 +205,20 @@ fn small<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixError> {
     Ok(all)
 }
 
-/// The elements of each step of the depth, `count` of them. `is_across`: a line of the tile is a step.
-fn spread<T: Scalar>(tile: &Tile<'_>, is_across: bool, count: usize, out: &mut [[T::X; EDGE]]) {
+/// The elements of a tile, those of each row of C or column of C one after another: `out` has `len` of each. `is_across`: a line
+/// of the tile is a step of the depth.
+fn along_depth<T: Scalar>(tile: &Tile<'_>, is_across: bool, len: usize, out: &mut [T::X]) {
+    let count = out.len() / len;
     if !is_across {
-        for i in 0..count {
-            out.iter_mut().zip(tile.line::<T>(i)).for_each(|(to, from)| to[i] = from.widen());
+        for (i, out) in out.chunks_exact_mut(len).enumerate() {
+            out.iter_mut().zip(tile.line::<T>(i)).for_each(|(to, from)| *to = from.widen());
         }
         return;
     }
-    match tile.whole::<T>(out.len() * count) {
-        Some(whole) if count == EDGE => {
-            let (steps, _) = whole.as_chunks::<EDGE>();
-            out.iter_mut().zip(steps).for_each(|(to, from)| *to = from.map(Scalar::widen));
-        }
-        Some(whole) => out.iter_mut().zip(whole.chunks_exact(count)).for_each(|(to, from)| fill(to, from)),
-        None => out.iter_mut().enumerate().for_each(|(i, to)| fill(to, tile.line::<T>(i))),
+    let whole = tile.whole::<T>(len * count);
+    for step in 0..len {
+        let line =
+            whole.map_or_else(|| tile.line::<T>(step), |whole| &whole[step * count..(step + 1) * count]);
+        line.iter().enumerate().for_each(|(i, from)| out[i * len + step] = from.widen());
     }
-}
-
-fn fill<T: Scalar>(to: &mut [T::X; EDGE], from: &[T]) {
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = from.widen());
-}
-
-/// Adds the products of some rows, from `first` on, with all columns at each step. The rows are independent, so that no addition waits
-/// for the one before.
-#[inline(always)]
-fn outer<T: Scalar>(
-    a: &[[T::X; EDGE]],
-    b: &[[T::X; EDGE]],
-    first: usize,
-    lines: &mut [[[T::X; EDGE]; 3]; ROWS_AT_ONCE],
-) {
-    let mut sums = *lines;
-    for (a, b) in a.iter().zip(b) {
-        for (row, [hi, lo, mag]) in sums.iter_mut().enumerate() {
-            let a = a[first + row];
-            for i in 0..EDGE {
-                T::term(a, b[i], &mut hi[i], &mut lo[i], &mut mag[i]);
-            }
-        }
-    }
-    *lines = sums;
 }
