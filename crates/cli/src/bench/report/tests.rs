@@ -98,7 +98,7 @@ fn what_is_not_read_is_named_with_its_lines() {
     for said in [
         "lines 2, 3: no JSON",
         "line 5: the schema other/1",
-        "line 6: no schema",
+        "line 6: it has no schema",
         "line 7: version '2' of bramble.bench.kernel",
         "line 8: bramble.bench.kernel/1: 'gflops'",
         "line 9: bramble.bench.kernel/1: 'threads'",
