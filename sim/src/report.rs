@@ -1,7 +1,7 @@
 //! Results of a simulated product.
 
 use bramble_plan::Prediction;
-use bramble_schedule::primary::MovedWork;
+use bramble_schedule::primary::WorkMoves;
 
 /// One session: the plan's members in their order, then the reserve if there is one, then machines that joined.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -68,7 +68,7 @@ pub struct SimReport {
     /// All sessions: a machine that joined again has two.
     pub machines: Vec<SimMachineReport>,
     /// Stolen work.
-    pub moved: Vec<MovedWork>,
+    pub moved: Vec<WorkMoves>,
     /// Seconds that the primary's event loop was busy moving bytes.
     pub loop_busy_s: f64,
     /// Peak bytes of partial sums that waited for earlier ones.

@@ -321,7 +321,7 @@ impl Report {
 /// Stolen work, with the machines' names.
 pub(crate) fn moved(state: &Primary, machines: &[MachineReport]) -> Vec<MovedWork> {
     let name = |at: usize| machines.get(at).map_or_else(String::new, |m| m.name.clone());
-    let named = |m: bramble_schedule::primary::MovedWork| MovedWork {
+    let named = |m: bramble_schedule::primary::WorkMoves| MovedWork {
         from: name(m.from),
         to: name(m.to),
         times: m.times,

@@ -35,6 +35,15 @@ pub(crate) struct ConnectedPeers {
     pub(crate) report: RelayReport,
 }
 
+impl ConnectedPeers {
+    /// Adds sessions without work in the plan, which have no links to other workers.
+    pub(crate) fn add_reserve(&mut self, reserve: Option<Session>) {
+        self.sessions.extend(reserve);
+        self.neighbours.resize(self.sessions.len(), Vec::new());
+        self.dead.resize(self.sessions.len(), None);
+    }
+}
+
 /// Two workers that are to link with each other.
 struct Pair {
     dialler: PairSide,

@@ -192,9 +192,7 @@ pub async fn multiply(
         recorder.phase(Phase::Introducing);
     }
     let mut connected = connect_members(&decision.plan, sessions, request.random, watch).await?;
-    connected.sessions.extend(reserve);
-    connected.neighbours.resize(connected.sessions.len(), Vec::new());
-    connected.dead.resize(connected.sessions.len(), None);
+    connected.add_reserve(reserve);
     let tiles = levels::tile_levels(&rules, decision.plan.regions.first().map(|region| &region.grid));
     let inspector = Inspector::of(&request, decision.plan.strategy.levels, tiles);
     let operands = operand_layouts(&request, &problem);
@@ -206,9 +204,8 @@ pub async fn multiply(
     let subject = || JournalSubject::of(&request, &problem, kernel, &plan);
     let subject = request.journal.is_some().then(subject);
     let journal = request.journal.take().zip(subject);
-    let instead = request.instead;
-    let (steals, account, stop) = (request.steals, request.account, request.stop);
-    let credits = request.credits;
+    let (instead, stop) = (request.instead, request.stop);
+    let (steals, account, credits) = (request.steals, request.account, request.credits);
     let options =
         RunOptions { steals, account, credits, join_source, recorder, journal, before, stop, inspector };
     let outcome = run(plan, operands, bodies, request.output, connected, watch, options).await?;

@@ -11,6 +11,7 @@ mod loss;
 mod options;
 mod relay;
 mod resume_point;
+mod setup;
 mod spot_check;
 mod supervise;
 
@@ -30,12 +31,13 @@ use bramble_matrix::{Output, Rect, TileLease};
 use bramble_schedule::ProtocolError;
 use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
 use bramble_schedule::message::{Bye, Kind, Pong, ResultHead, decode_error, decode_number, encode_number};
-use bramble_schedule::primary::{Operands, PeerInfo, Primary, PrimaryAction, PrimaryEvent};
+use bramble_schedule::primary::{Operands, Primary, PrimaryAction, PrimaryEvent};
 pub(crate) use inspection::InspectionResult;
 pub(crate) use joins::{AllowedKernels, JoinSource};
 use joins::{Tasks, admit};
 pub(crate) use options::RunOptions;
 pub(crate) use resume_point::ResumePoint;
+use setup::{peer_infos, tiles_by_row};
 use spot_check::{ROWS_MIN, SpotCheck, SpotChecker};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -150,6 +152,18 @@ pub(crate) struct RunOutcome {
     pub(crate) joined: Vec<JoinedMachine>,
 }
 
+/// Closes all links, waits until no task holds the state any more, and gives it back.
+async fn closed(core: Rc<RefCell<Core>>, tasks: Tasks) -> Result<Core, PrimaryError> {
+    // A writer with an empty queue closes its link, which tells the worker that the session is over.
+    core.borrow_mut().peers.iter_mut().for_each(|p| p.to = None);
+    let Tasks { mut writers, mut readers } = tasks;
+    let _ = tokio::time::timeout(CLOSING, async { while writers.join_next().await.is_some() {} }).await;
+    writers.shutdown().await;
+    readers.shutdown().await;
+    let core = Rc::into_inner(core).map(RefCell::into_inner);
+    core.ok_or_else(|| PrimaryError::Failed("a task outlived its product".to_owned()))
+}
+
 /// Executes a plan on its members' sessions, in the order of the members.
 pub(crate) async fn run(
     plan: bramble_plan::Plan,
@@ -167,25 +181,7 @@ pub(crate) async fn run(
     let working = before.as_ref().map_or(members.len(), |before| before.working);
     let machines = report_stubs(&plan, members.len(), &sessions);
     options.recorder.peers(&sessions, working);
-    let infos = sessions
-        .iter()
-        .zip(neighbours)
-        .enumerate()
-        .map(|(at, (s, neighbours))| PeerInfo {
-            name: s.name.clone(),
-            // The plan's bound on this member's memory; the worker granted at least that much.
-            credit_bytes: members
-                .get(at)
-                .map_or_else(|| options.credits.unwrap_or(u64::MAX), |member| member.memory_bytes)
-                .min(s.welcome.memory_bytes),
-            shares_memory: s.link.shares_memory,
-            referred: bodies.referred(&s.link),
-            neighbours,
-            work_per_s: s.welcome.gflops * 1e9 / 2.0,
-            link_bytes_per_s: s.rate.map(|rate| rate.bytes_per_s),
-            is_reserve: at >= working,
-        })
-        .collect();
+    let infos = peer_infos(&sessions, neighbours, &bodies, members, (working, options.credits));
     let changed = Rc::new(Notify::new());
     // A resumed product gets no write-back hints: its journal syncs C anyway.
     let tiles_left_in_row = if before.is_some() { Vec::new() } else { tiles_by_row(&plan)? };
@@ -246,17 +242,7 @@ pub(crate) async fn run(
     supervise(&core, &mut supervisor).await;
     let (inspected, journal) = finish(&core, &mut supervisor, &options.inspector).await?;
     admission.iter().for_each(JoinHandle::abort);
-    let Supervisor { tasks, .. } = supervisor;
-    // A writer with an empty queue closes its link, which tells the worker that the session is over.
-    core.borrow_mut().peers.iter_mut().for_each(|p| p.to = None);
-    let Tasks { mut writers, mut readers } = tasks;
-    let _ = tokio::time::timeout(CLOSING, async { while writers.join_next().await.is_some() {} }).await;
-    writers.shutdown().await;
-    readers.shutdown().await;
-    let core = Rc::into_inner(core).map(RefCell::into_inner);
-    let Some(mut core) = core else {
-        return Err(PrimaryError::Failed("a task outlived its product".to_owned()));
-    };
+    let mut core = closed(core, supervisor.tasks).await?;
     while core.hints.join_next().await.is_some() {}
     core.into_outcome(inspected, journal?)
 }
@@ -485,20 +471,4 @@ impl Core {
             joined,
         })
     }
-}
-
-/// The number of tiles in each row of tiles, where C is one grid of tiles.
-fn tiles_by_row(plan: &bramble_plan::Plan) -> Result<Vec<u64>, PrimaryError> {
-    let [region] = plan.regions[..] else { return Ok(Vec::new()) };
-    if region.levels > 0 {
-        return Ok(Vec::new());
-    }
-    let grid = region.grid;
-    let too_many =
-        || PrimaryError::Failed(format!("{} rows of tiles are too many for this machine", grid.rows()));
-    let rows = usize::try_from(grid.rows()).map_err(|_| too_many())?;
-    let mut left = Vec::new();
-    left.try_reserve_exact(rows).map_err(|_| too_many())?;
-    left.resize(rows, grid.cols());
-    Ok(left)
 }

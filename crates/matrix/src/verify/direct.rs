@@ -22,8 +22,8 @@ const STEP: u64 = 1024;
 /// Independent sums of an inner product.
 const LANES: usize = 16;
 
-/// Sums of all elements of C, row after row.
-pub(super) struct Sums<X> {
+/// RecomputedSums of all elements of C, row after row.
+pub(super) struct RecomputedSums<X> {
     /// Σ a b as `hi + lo`.
     pub(super) hi: Vec<X>,
     /// See `hi`.
@@ -41,7 +41,7 @@ pub(super) fn is_cheap(problem: &Problem) -> bool {
 }
 
 /// All sums. Only where `is_cheap`.
-pub(super) fn sums<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixError> {
+pub(super) fn sums<T: Scalar>(problem: &Problem) -> Result<RecomputedSums<T::X>, MatrixError> {
     let shape = problem.c.shape();
     if shape.cols == 1 {
         times_vector::<T>(&problem.a, &problem.b, problem.threads)
@@ -53,7 +53,7 @@ pub(super) fn sums<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixErr
     }
 }
 
-impl<X: Element> Sums<X> {
+impl<X: Element> RecomputedSums<X> {
     fn new(len: usize) -> Result<Self, MatrixError> {
         Ok(Self { hi: zeros(len)?, lo: zeros(len)?, mag: zeros(len)? })
     }
@@ -69,11 +69,15 @@ impl<X: Element> Sums<X> {
 }
 
 /// A matrix times a matrix of one column.
-fn times_vector<T: Scalar>(a: &Matrix, x: &Matrix, threads: usize) -> Result<Sums<T::X>, MatrixError> {
+fn times_vector<T: Scalar>(
+    a: &Matrix,
+    x: &Matrix,
+    threads: usize,
+) -> Result<RecomputedSums<T::X>, MatrixError> {
     let cut = Cut::of(a);
     let blocks = parallel(cut.blocks(), threads, |loader, block| {
         let rows = cut.rows(block).len() as usize;
-        let mut sums = Sums::new(rows)?;
+        let mut sums = RecomputedSums::new(rows)?;
         let (mut beside, mut factors) = (Loader::default(), Vec::new());
         for rect in cut.tiles(block) {
             line::<T>(&mut beside, x, Rect::new(rect.cols, Span::new(0, 1)), &mut factors)?;
@@ -99,7 +103,7 @@ fn times_vector<T: Scalar>(a: &Matrix, x: &Matrix, threads: usize) -> Result<Sum
         }
         Ok(sums)
     })?;
-    let mut all = Sums::new(a.shape().rows as usize)?;
+    let mut all = RecomputedSums::new(a.shape().rows as usize)?;
     // The blocks of a band are added from left to right, whoever made them.
     for (block, sums) in blocks.iter().enumerate() {
         all.add::<T>(cut.rows(block).start as usize, sums);
@@ -126,13 +130,13 @@ fn line<T: Scalar>(
 
 /// Adds the terms of a piece of one row.
 #[inline(always)]
-fn inner<T: Scalar>(line: &[T], x: &[T::X], sums: &mut Sums<T::X>, row: usize) {
+fn inner<T: Scalar>(line: &[T], x: &[T::X], sums: &mut RecomputedSums<T::X>, row: usize) {
     lanes::<T, T>(line, x, T::widen, sums, row);
 }
 
 /// The same of elements that are sums' type already.
 #[inline(always)]
-fn inner_of_sums<T: Scalar>(a: &[T::X], b: &[T::X], sums: &mut Sums<T::X>, at: usize) {
+fn inner_of_sums<T: Scalar>(a: &[T::X], b: &[T::X], sums: &mut RecomputedSums<T::X>, at: usize) {
     lanes::<T, T::X>(a, b, |a| a, sums, at);
 }
 
@@ -142,7 +146,7 @@ fn lanes<T: Scalar, Y: Copy>(
     a: &[Y],
     b: &[T::X],
     widen: impl Fn(Y) -> T::X,
-    sums: &mut Sums<T::X>,
+    sums: &mut RecomputedSums<T::X>,
     at: usize,
 ) {
     let (mut hi, mut lo, mut mag) = ([T::X::ZERO; LANES], [T::X::ZERO; LANES], [T::X::ZERO; LANES]);
@@ -164,7 +168,7 @@ fn lanes<T: Scalar, Y: Copy>(
 
 /// Adds one term of each row.
 #[inline(always)]
-fn column<T: Scalar>(line: &[T], x: T::X, sums: &mut Sums<T::X>) {
+fn column<T: Scalar>(line: &[T], x: T::X, sums: &mut RecomputedSums<T::X>) {
     let (hi, lo, mag) = (&mut sums.hi[..line.len()], &mut sums.lo[..line.len()], &mut sums.mag[..line.len()]);
     for (((a, hi), lo), mag) in line.iter().zip(hi).zip(lo).zip(mag) {
         T::term(a.widen(), x, hi, lo, mag);
@@ -172,7 +176,7 @@ fn column<T: Scalar>(line: &[T], x: T::X, sums: &mut Sums<T::X>) {
 }
 
 /// A C with short sides: each thread takes steps of the depth.
-fn small<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixError> {
+fn small<T: Scalar>(problem: &Problem) -> Result<RecomputedSums<T::X>, MatrixError> {
     let shape = problem.c.shape();
     let (rows, cols) = (shape.rows as usize, shape.cols as usize);
     let steps = problem.depth.div_ceil(STEP) as usize;
@@ -186,7 +190,7 @@ fn small<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixError> {
         let tile = loader.load::<T>(&problem.a, Rect::new(Span::new(0, rows as u64), terms), None)?;
         let mut a: Vec<T::X> = zeros(rows * len)?;
         along_depth::<T>(&tile, problem.a.layout() == Layout::ColMajor, len, &mut a);
-        let mut sums = Sums::new(rows * cols)?;
+        let mut sums = RecomputedSums::new(rows * cols)?;
         let (a, b, sums_of) = (&a, &b, &mut sums);
         with_widest_vectors(
             #[inline(always)]
@@ -200,7 +204,7 @@ fn small<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixError> {
         );
         Ok(sums)
     })?;
-    let mut all = Sums::new(rows * cols)?;
+    let mut all = RecomputedSums::new(rows * cols)?;
     blocks.iter().for_each(|sums| all.add::<T>(0, sums));
     Ok(all)
 }

@@ -11,13 +11,13 @@
 const MOMENTS_MAX: usize = 24;
 
 /// The bytes of each machine, at the moments when some of them have received everything.
-pub(super) struct LinkFlow {
+pub(super) struct SharedFlow {
     bytes: Vec<f64>,
     /// Time, and the bytes that each machine has received by then.
     moments: Vec<(f64, Vec<f64>)>,
 }
 
-impl LinkFlow {
+impl SharedFlow {
     /// `bytes` per machine, over links with the given rates (`None`: no link), behind the primary's link.
     pub(super) fn new(links: &[Option<f64>], bytes: &[f64], primary: f64) -> Self {
         let mut order: Vec<usize> = (0..bytes.len()).filter(|i| links[*i].is_some()).collect();
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn who_wants_more_gets_it_late() {
-        let flow = LinkFlow::new(&[Some(10.0), None, Some(10.0)], &[10.0, 99.0, 30.0], 10.0);
+        let flow = SharedFlow::new(&[Some(10.0), None, Some(10.0)], &[10.0, 99.0, 30.0], 10.0);
         near(flow.end_s(0), 2.0);
         near(flow.end_s(1), 0.0);
         near(flow.end_s(2), 4.0);
@@ -114,16 +114,16 @@ mod tests {
         near(flow.done_s(2, 6.0), 6.0);
         near(flow.done_s(2, 3.0), 4.0);
         near(flow.done_s(1, 5.0), 5.0);
-        let late = LinkFlow::new(&[Some(10.0), Some(10.0)], &[90.0, 10.0], 10.0);
+        let late = SharedFlow::new(&[Some(10.0), Some(10.0)], &[90.0, 10.0], 10.0);
         near(late.done_s(0, 9.0), 2.0 + 8.0);
     }
 
     #[test]
     fn slow_links_are_filled_and_many_machines_are_done_together() {
-        let flow = LinkFlow::new(&[Some(1.0), Some(10.0), Some(10.0)], &[10.0, 45.0, 45.0], 10.0);
+        let flow = SharedFlow::new(&[Some(1.0), Some(10.0), Some(10.0)], &[10.0, 45.0, 45.0], 10.0);
         (0..3).for_each(|i| near(flow.end_s(i), 10.0));
         let bytes: Vec<f64> = (0..500).map(|i| 100.0 + f64::from(i)).collect();
-        let flow = LinkFlow::new(&vec![Some(10.0); 500], &bytes, 100.0);
+        let flow = SharedFlow::new(&vec![Some(10.0); 500], &bytes, 100.0);
         assert!(flow.moments.len() <= 60, "{}", flow.moments.len());
         let all: f64 = bytes.iter().sum();
         assert!((flow.end_s(499) / (all / 100.0) - 1.0).abs() < 0.1, "{} {}", flow.end_s(499), all / 100.0);

@@ -2,7 +2,7 @@
 //!
 //! Place in the flow: after the bytes. The page docs/cost-model.md has the same formulas in the same order.
 
-use super::flow::{LinkFlow, first_rates, queue_s};
+use super::flow::{SharedFlow, first_rates, queue_s};
 use super::waits::{after_s, behind_s, cells_a_unit, lag_s, last_results, rounds};
 use super::{ADD_S_PER_BYTE, FAR_S_PER_BYTE, LOOP_S_PER_BYTE, flops_an_addition};
 use super::{Costs, Limit, Load, MachineCost, Prediction};
@@ -114,11 +114,11 @@ impl Costs<'_> {
         // Bytes received in total per byte from the primary; relayed bytes arrive as fast as they are sent.
         let times: Vec<f64> = out.iter().zip(&taken).map(|(out, taken)| 1.0 + taken / out.max(1.0)).collect();
         let caps: Vec<Option<f64>> = links.iter().zip(&times).map(|(link, t)| link.map(|l| l / t)).collect();
-        let (there, home) = (LinkFlow::new(&caps, &out, primary), LinkFlow::new(&links, &back, primary));
+        let (there, home) = (SharedFlow::new(&caps, &out, primary), SharedFlow::new(&links, &back, primary));
         let first: Vec<f64> = first_rates(&caps, primary).iter().zip(&times).map(|(r, t)| r * t).collect();
         let mut alone: Vec<Alone> = Vec::with_capacity(members.len());
         for (at, (member, loads)) in members.iter().zip(loads).enumerate() {
-            let mean = |bytes: f64, flow: &LinkFlow| match flow.end_s(at) {
+            let mean = |bytes: f64, flow: &SharedFlow| match flow.end_s(at) {
                 0.0 => first[at],
                 seconds => bytes / seconds,
             };

@@ -37,7 +37,7 @@ pub use events::{PeerInfo, PrimaryAction, PrimaryEvent, Referred, ResultDestinat
 pub use outgoing::{BodyPiece, Operands, Outgoing, Which};
 pub use peer_state::Lost;
 pub use peer_status::{PeerStatus, WaitsFor};
-pub use steal::MovedWork;
+pub use steal::WorkMoves;
 
 use crate::ProtocolError;
 use crate::limits::{FORWARDS_MAX, SILENCE_MAX};

@@ -47,7 +47,7 @@ const TRIES_MAX: usize = 8;
 
 /// Work that moved from one peer to another, by stealing or because its owner was lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MovedWork {
+pub struct WorkMoves {
     /// The peer that had the work.
     pub from: usize,
     /// The peer that did the work.
@@ -279,12 +279,12 @@ impl Primary {
         self.stealing.moves.len()
     }
 
-    /// MovedWork work, summed for each pair of peers.
-    pub fn moved(&self) -> Vec<MovedWork> {
+    /// Moved work, summed for each pair of peers.
+    pub fn moved(&self) -> Vec<WorkMoves> {
         let all = self.all_work();
-        let mut pairs: BTreeMap<(usize, usize), MovedWork> = BTreeMap::new();
+        let mut pairs: BTreeMap<(usize, usize), WorkMoves> = BTreeMap::new();
         for (from, to, item) in self.stealing.moves.iter().filter(|moved| moved.0 < RECOMPUTED) {
-            let none = MovedWork { from: *from, to: *to, times: 0, tile_steps: 0, part: 0.0 };
+            let none = WorkMoves { from: *from, to: *to, times: 0, tile_steps: 0, part: 0.0 };
             let moved = pairs.entry((*from, *to)).or_insert(none);
             moved.times += 1;
             for work in item.works(&self.plan) {
