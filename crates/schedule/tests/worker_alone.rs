@@ -412,7 +412,7 @@ mod hostile {
             ("fewer jobs", with_uses(1), vec![go_on, Job { step: 1, ..JOB }]),
             ("sent it back", with_uses(9), vec![JOB, Job { step: 1, ..JOB }]),
             ("not after", with_uses(9), vec![go_on, go_on]),
-            ("none after it", with_uses(1), vec![Job { step: u32::MAX, ..JOB }]),
+            ("greatest possible number", with_uses(1), vec![Job { step: u32::MAX, ..JOB }]),
             ("closes a tile", with_uses(1), vec![Job { then: Then::Close, ..JOB }]),
         ] {
             refused(&store(matrices, jobs), expected);
@@ -427,12 +427,12 @@ mod hostile {
         assert!(feed(&mut Worker::new(20_000), &store(three(), vec![close])).is_ok());
         for (expected, jobs) in [
             ("sends back an operand", vec![Job { then: Then::Return, ..close }]),
-            ("reads what it writes", vec![Job { a: 3, ..close }]),
-            ("reads what it writes", vec![Job { b: 3, operation: Operation::Multiply, ..close }]),
+            ("reads its target", vec![Job { a: 3, ..close }]),
+            ("reads its target", vec![Job { b: 3, operation: Operation::Multiply, ..close }]),
             ("or closed it", vec![close, Job { step: 1, ..go_on }]),
             ("or closed it", vec![close, Job { step: 1, ..close }]),
             ("not after", vec![go_on, close]),
-            ("none after it", vec![Job { step: u32::MAX, ..close }]),
+            ("greatest possible number", vec![Job { step: u32::MAX, ..close }]),
         ] {
             refused(&store(three(), jobs), expected);
         }

@@ -222,7 +222,7 @@ impl Trial {
             self.seen.too_slow += 1;
             self.checks.too_slow(peer);
         }
-        if why.contains("looked at") {
+        if why.contains("spot-checked") {
             self.seen.left_out += 1;
             self.check_exclusion(peer);
         }

@@ -193,7 +193,7 @@ fn an_operand_that_jobs_make_is_made_once_and_only_read_after() {
     });
     refused(&worker, "it sends back an operand", |c| send_made(c, &[last_job(1, 2, 3, 0)]));
     refused(&worker, "it closes a tile", |c| send_made(c, &[closing_sum(1, 2, 4, 0)]));
-    refused(&worker, "or reads what it writes", |c| send_made(c, &[closing_sum(3, 2, 3, 0)]));
+    refused(&worker, "or reads its target", |c| send_made(c, &[closing_sum(3, 2, 3, 0)]));
     refused(&worker, "was announced for fewer jobs", |c| {
         send_made(c, &[job(1, 3, 4, 0), last_job(2, 3, 4, 1)]);
     });
