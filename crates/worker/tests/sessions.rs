@@ -353,7 +353,7 @@ fn a_step_without_a_next_ends_the_session_and_not_the_worker() {
         ];
         let body = [times(1.0), times(1.0)].concat();
         client.store(both, vec![Job { step: u32::MAX, ..JOB }], body).await;
-        assert!(client.error().await.contains("none after it"));
+        assert!(client.error().await.contains("the greatest possible number"));
         assert!(matches!(client.session.await.unwrap(), Err(WorkerError::Protocol(_))));
     });
 }

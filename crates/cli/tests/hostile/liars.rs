@@ -316,7 +316,7 @@ fn unrequested_job_reports() {
     let record = WorkRecord { work, returns: true, thread: 0, matrix: 1, step: 0, start_ns: 5, took_ns: 5 };
     let log = LogHead { dropped: 0, records: vec![record] }.encode();
     let unasked = after_first_tile(move |client, _, _, _| client.send(Kind::Log.code(), &log, &[]));
-    assert_ends(&unasked, 3, "nobody asked");
+    assert_ends(&unasked, 3, "no log was asked for");
 }
 
 #[test]

@@ -155,6 +155,6 @@ fn files_that_are_no_journal_are_recognized() {
     assert!(matches!(find_journal(&path).unwrap(), FoundJournal::NoTiles));
     fs::write(&path, "a letter, not a journal").unwrap();
     assert!(
-        matches!(find_journal(&path).unwrap(), FoundJournal::Unreadable(why) if why.contains("no journal"))
+        matches!(find_journal(&path).unwrap(), FoundJournal::Unreadable(why) if why.contains("not a journal"))
     );
 }
