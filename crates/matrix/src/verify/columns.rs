@@ -11,7 +11,7 @@
 
 use super::mixing::{Mixing, Side};
 use super::random::sample;
-use super::recompute::Problem;
+use super::recompute::VerifyProblem;
 use super::scalar::{Real, with_widest_vectors};
 use super::tile::{Cut, Loader, Tile, parallel, zeros};
 use super::{Effort, MatrixError, SAMPLE_STREAM};
@@ -33,7 +33,7 @@ const SAMPLED_MIN: u64 = 8;
 /// What each column of C is multiplied by, so that all weigh alike: one over the largest |c_ij| that the operands may
 /// make, each in units of its row.
 pub(super) fn weights<T: Real>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     effort: Effort,
     seed: u64,
 ) -> Result<Vec<f64>, MatrixError> {
@@ -65,7 +65,11 @@ fn sampled_bands(matrix: &Matrix, seed: u64) -> Option<Vec<Span>> {
 }
 
 /// Measures the columns of C. Of A only these bands are read, if there are any.
-fn measure<T: Real>(problem: &Problem, bands: Option<&[Span]>, sizes: &mut [f64]) -> Result<(), MatrixError> {
+fn measure<T: Real>(
+    problem: &VerifyProblem,
+    bands: Option<&[Span]>,
+    sizes: &mut [f64],
+) -> Result<(), MatrixError> {
     let threads = problem.threads;
     let mut rows: Vec<f64> = zeros(problem.c.shape().rows as usize)?;
     let (alpha, beta) = (problem.alpha.abs(), problem.beta.abs());
@@ -110,7 +114,7 @@ fn measure<T: Real>(problem: &Problem, bands: Option<&[Span]>, sizes: &mut [f64]
 }
 
 /// Turns sizes into weights. Columns of zeros weigh as much as the heaviest.
-fn as_weights(problem: &Problem, mut sizes: Vec<f64>) -> Vec<f64> {
+fn as_weights(problem: &VerifyProblem, mut sizes: Vec<f64>) -> Vec<f64> {
     Mixing::of(problem, Side::Cols).spread(&mut sizes, 1.0);
     let largest = sizes.iter().copied().filter(|x| x.is_finite()).fold(0.0, f64::max);
     let smallest = sizes.iter().copied().filter(|x| *x > 0.0).fold(largest, f64::min);

@@ -10,7 +10,7 @@ use super::float::Alarm;
 use super::judge::{Conviction, Judged, judge_all, judge_rows};
 use super::pass::Wild;
 use super::random::sample;
-use super::recompute::Problem;
+use super::recompute::VerifyProblem;
 use super::scalar::Real;
 use super::tile::{Loader, parallel};
 use super::{Effort, Unverified, Verdict};
@@ -18,7 +18,7 @@ use crate::{Matrix, Rect, Shape, Span};
 
 /// Alarmed rows that are recomputed whatever their residual, and the least that full effort recomputes.
 const ARBITRATED: usize = 32;
-/// What may be recomputed where there is reason to recompute everything: `Problem::terms_max`, and one in so many rows. A
+/// What may be recomputed where there is reason to recompute everything: `VerifyProblem::terms_max`, and one in so many rows. A
 /// term takes about as long as 32 of a good kernel.
 const SHARE: u64 = 32;
 /// The least number of rows or columns that are recomputed.
@@ -82,7 +82,7 @@ impl Record {
 
 /// Judges suspects and keeps the record.
 pub(super) struct Court<'a> {
-    pub(super) problem: &'a Problem,
+    pub(super) problem: &'a VerifyProblem,
     pub(super) seed: u64,
     pub(super) effort: Effort,
     pub(super) record: &'a mut Record,
@@ -112,7 +112,7 @@ impl Court<'_> {
     /// Rows that hold a NaN have to be NaN all over; the others are recomputed, or sampled where that takes too long.
     fn wild_rows<T: Real>(
         &mut self,
-        problem: &Problem,
+        problem: &VerifyProblem,
         rows: &Wild,
         stream: u64,
         is_turned: bool,
@@ -135,7 +135,7 @@ impl Court<'_> {
     }
 
     /// How many rows may be recomputed.
-    fn lines_max(&self, problem: &Problem) -> u64 {
+    fn lines_max(&self, problem: &VerifyProblem) -> u64 {
         let shape = problem.c.shape();
         let row = problem.depth.max(1).saturating_mul(shape.cols.max(1));
         (problem.terms_max / row).max(shape.rows / SHARE).max(LINES_MIN)

@@ -8,7 +8,7 @@
 //!
 //! It judges nothing, and knows no levels of Strassen–Winograd.
 
-use super::recompute::Problem;
+use super::recompute::VerifyProblem;
 use super::scalar::{Scalar, with_widest_vectors};
 use super::tile::{Cut, Loader, Tile, parallel, zeros};
 use crate::{Element, Layout, Matrix, MatrixError, Rect, Span};
@@ -24,8 +24,8 @@ const ROWS_AT_ONCE: usize = 4;
 /// Independent sums of an inner product.
 const LANES: usize = 16;
 
-/// Sums of all elements of C, row after row.
-pub(super) struct Sums<X> {
+/// RecomputedSums of all elements of C, row after row.
+pub(super) struct RecomputedSums<X> {
     /// Σ a b as `hi + lo`.
     pub(super) hi: Vec<X>,
     /// See `hi`.
@@ -35,7 +35,7 @@ pub(super) struct Sums<X> {
 }
 
 /// Whether recomputing everything costs no more than random vectors.
-pub(super) fn is_cheap(problem: &Problem) -> bool {
+pub(super) fn is_cheap(problem: &VerifyProblem) -> bool {
     let shape = problem.c.shape();
     let is_vector = shape.rows == 1 || shape.cols == 1;
     let is_small = shape.rows.max(shape.cols) <= EDGE as u64;
@@ -43,7 +43,7 @@ pub(super) fn is_cheap(problem: &Problem) -> bool {
 }
 
 /// All sums. Only where `is_cheap`.
-pub(super) fn sums<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixError> {
+pub(super) fn sums<T: Scalar>(problem: &VerifyProblem) -> Result<RecomputedSums<T::X>, MatrixError> {
     let shape = problem.c.shape();
     if shape.cols == 1 {
         times_vector::<T>(&problem.a, &problem.b, problem.threads)
@@ -55,7 +55,7 @@ pub(super) fn sums<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixErr
     }
 }
 
-impl<X: Element> Sums<X> {
+impl<X: Element> RecomputedSums<X> {
     fn new(len: usize) -> Result<Self, MatrixError> {
         Ok(Self { hi: zeros(len)?, lo: zeros(len)?, mag: zeros(len)? })
     }
@@ -71,11 +71,15 @@ impl<X: Element> Sums<X> {
 }
 
 /// A matrix times a matrix of one column.
-fn times_vector<T: Scalar>(a: &Matrix, x: &Matrix, threads: usize) -> Result<Sums<T::X>, MatrixError> {
+fn times_vector<T: Scalar>(
+    a: &Matrix,
+    x: &Matrix,
+    threads: usize,
+) -> Result<RecomputedSums<T::X>, MatrixError> {
     let cut = Cut::of(a);
     let blocks = parallel(cut.blocks(), threads, |loader, block| {
         let rows = cut.rows(block).len() as usize;
-        let mut sums = Sums::new(rows)?;
+        let mut sums = RecomputedSums::new(rows)?;
         let (mut beside, mut factors) = (Loader::default(), Vec::new());
         for rect in cut.tiles(block) {
             line::<T>(&mut beside, x, Rect::new(rect.cols, Span::new(0, 1)), &mut factors)?;
@@ -101,7 +105,7 @@ fn times_vector<T: Scalar>(a: &Matrix, x: &Matrix, threads: usize) -> Result<Sum
         }
         Ok(sums)
     })?;
-    let mut all = Sums::new(a.shape().rows as usize)?;
+    let mut all = RecomputedSums::new(a.shape().rows as usize)?;
     // The blocks of a band are added from left to right, whoever made them.
     for (block, sums) in blocks.iter().enumerate() {
         all.add::<T>(cut.rows(block).start as usize, sums);
@@ -128,7 +132,7 @@ fn line<T: Scalar>(
 
 /// Adds the terms of a piece of one row.
 #[inline(always)]
-fn inner<T: Scalar>(line: &[T], x: &[T::X], sums: &mut Sums<T::X>, row: usize) {
+fn inner<T: Scalar>(line: &[T], x: &[T::X], sums: &mut RecomputedSums<T::X>, row: usize) {
     let (mut hi, mut lo, mut mag) = ([T::X::ZERO; LANES], [T::X::ZERO; LANES], [T::X::ZERO; LANES]);
     let ((a, a_rest), (x, x_rest)) = (line.as_chunks::<LANES>(), x.as_chunks::<LANES>());
     for (a, x) in a.iter().zip(x) {
@@ -148,7 +152,7 @@ fn inner<T: Scalar>(line: &[T], x: &[T::X], sums: &mut Sums<T::X>, row: usize) {
 
 /// Adds one term of each row.
 #[inline(always)]
-fn column<T: Scalar>(line: &[T], x: T::X, sums: &mut Sums<T::X>) {
+fn column<T: Scalar>(line: &[T], x: T::X, sums: &mut RecomputedSums<T::X>) {
     let (hi, lo, mag) = (&mut sums.hi[..line.len()], &mut sums.lo[..line.len()], &mut sums.mag[..line.len()]);
     for (((a, hi), lo), mag) in line.iter().zip(hi).zip(lo).zip(mag) {
         T::term(a.widen(), x, hi, lo, mag);
@@ -156,7 +160,7 @@ fn column<T: Scalar>(line: &[T], x: T::X, sums: &mut Sums<T::X>) {
 }
 
 /// A C with short sides: each thread takes steps of the depth.
-fn small<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixError> {
+fn small<T: Scalar>(problem: &VerifyProblem) -> Result<RecomputedSums<T::X>, MatrixError> {
     let shape = problem.c.shape();
     let (rows, cols) = (shape.rows as usize, shape.cols as usize);
     let steps = problem.depth.div_ceil(STEP) as usize;
@@ -171,7 +175,7 @@ fn small<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixError> {
         let mut a: Vec<[T::X; EDGE]> = zeros(len)?;
         let tile = loader.load::<T>(&problem.a, Rect::new(Span::new(0, rows as u64), terms), None)?;
         spread::<T>(&tile, problem.a.layout() == Layout::ColMajor, rows, &mut a);
-        let mut sums = Sums::new(rows * cols)?;
+        let mut sums = RecomputedSums::new(rows * cols)?;
         for first in (0..rows).step_by(ROWS_AT_ONCE) {
             let mut lines = [[[T::X::ZERO; EDGE]; 3]; ROWS_AT_ONCE];
             let (a, b, lines_of) = (&a, &b, &mut lines);
@@ -188,7 +192,7 @@ fn small<T: Scalar>(problem: &Problem) -> Result<Sums<T::X>, MatrixError> {
         }
         Ok(sums)
     })?;
-    let mut all = Sums::new(rows * cols)?;
+    let mut all = RecomputedSums::new(rows * cols)?;
     blocks.iter().for_each(|sums| all.add::<T>(0, sums));
     Ok(all)
 }

@@ -8,7 +8,7 @@
 use super::direct::{is_cheap, sums};
 use super::pass::{Pass, Rows, Size};
 use super::random::{integers, sample};
-use super::recompute::{Problem, recompute};
+use super::recompute::{VerifyProblem, recompute};
 use super::scalar::Scalar;
 use super::tile::{Loader, zeros};
 use super::{Effort, FULL_ROWS, Fault, MatrixError, SAMPLE_STREAM, Unverified, Verdict};
@@ -26,7 +26,7 @@ fn integer(name: &str, x: f64) -> Result<i64, MatrixError> {
 
 /// Checks the product; the first wrong element in reading order of the first wrong row is named.
 pub(super) fn verify<T: Scalar<X = i64>>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     effort: Effort,
     seed: u64,
 ) -> Result<Verdict, MatrixError> {
@@ -68,7 +68,7 @@ fn verdict(method: String, arbitrated_rows: u64, fault: Option<Fault>) -> Verdic
 
 /// The first wrong element of a C for which recomputing everything is cheap.
 fn judge_all<T: Scalar<X = i64>>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     (alpha, beta): (i64, i64),
 ) -> Result<Option<Fault>, MatrixError> {
     let sums = sums::<T>(problem)?;
@@ -95,7 +95,7 @@ fn fault<T: Scalar>((row, col): (u64, u64), got: i64, expected: i64) -> Fault {
 
 /// The rows whose products with some vector differ.
 fn freivalds<T: Scalar<X = i64>>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     (alpha, beta): (i64, i64),
     vectors: u64,
     seed: u64,
@@ -138,7 +138,7 @@ fn same<T: Scalar>(a: i64, b: i64) -> bool {
 
 /// The first wrong element of the first wrong row of a batch.
 fn first_fault<T: Scalar<X = i64>>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     (alpha, beta): (i64, i64),
     rows: &[u64],
 ) -> Result<Option<Fault>, MatrixError> {

@@ -13,7 +13,7 @@ use super::direct::is_cheap;
 use super::mixing::{Mixing, Side};
 use super::pass::{Pass, Rows, Size, Wild, wild};
 use super::random::{LARGEST_REAL, reals, sample};
-use super::recompute::Problem;
+use super::recompute::VerifyProblem;
 use super::scalar::{Real, add_scaled, within};
 use super::tile::zeros;
 use super::{Effort, FULL_ROWS, MatrixError, SAMPLE_STREAM, Verdict};
@@ -71,7 +71,11 @@ struct Look<'a> {
 }
 
 /// Checks the product.
-pub(super) fn verify<T: Real>(problem: &Problem, effort: Effort, seed: u64) -> Result<Verdict, MatrixError> {
+pub(super) fn verify<T: Real>(
+    problem: &VerifyProblem,
+    effort: Effort,
+    seed: u64,
+) -> Result<Verdict, MatrixError> {
     let mut record = Record::default();
     let shape = problem.c.shape();
     if is_cheap(problem) && (Court { problem, seed, effort, record: &mut record }).judge_cheaply::<T>()? {
@@ -124,14 +128,14 @@ pub(super) fn verify<T: Real>(problem: &Problem, effort: Effort, seed: u64) -> R
 }
 
 /// Whether full effort recomputes everything.
-fn is_recomputed(problem: &Problem) -> bool {
+fn is_recomputed(problem: &VerifyProblem) -> bool {
     let shape = problem.c.shape();
     let terms = shape.rows.saturating_mul(shape.cols).saturating_mul(problem.depth);
     problem.depth <= DEPTH_RECOMPUTED || terms <= problem.recomputed_max
 }
 
 /// The columns that are looked at together.
-fn slabs(problem: &Problem, effort: Effort) -> Vec<Span> {
+fn slabs(problem: &VerifyProblem, effort: Effort) -> Vec<Span> {
     let cols = problem.c.shape().cols;
     let width = if effort == Effort::Full && problem.levels_most() == 0 {
         (problem.depth / DEPTH_PER_COLUMN).max(COLUMNS_MIN)
@@ -143,7 +147,7 @@ fn slabs(problem: &Problem, effort: Effort) -> Vec<Span> {
 }
 
 /// The test of all rows, and what follows from it.
-fn look_at<T: Real>(problem: &Problem, look: Look<'_>, record: &mut Record) -> Result<(), MatrixError> {
+fn look_at<T: Real>(problem: &VerifyProblem, look: Look<'_>, record: &mut Record) -> Result<(), MatrixError> {
     let (sums, exempt) = passes::<T>(problem, look)?;
     let alarms = Test::of::<T>(problem, look.weights).alarms(&sums, &exempt.rows.lines);
     drop(sums);
@@ -157,7 +161,7 @@ fn look_at<T: Real>(problem: &Problem, look: Look<'_>, record: &mut Record) -> R
 }
 
 /// Makes the passes over B, C0, A and C; those over B and C0 twice where they hold NaN or infinities.
-fn passes<T: Real>(problem: &Problem, look: Look<'_>) -> Result<(Sums, Exempt), MatrixError> {
+fn passes<T: Real>(problem: &VerifyProblem, look: Look<'_>) -> Result<(Sums, Exempt), MatrixError> {
     let threads = problem.threads;
     let mut r = Vec::new();
     for v in 0..look.vectors {
@@ -228,7 +232,7 @@ fn passes<T: Real>(problem: &Problem, look: Look<'_>) -> Result<(Sums, Exempt), 
 }
 
 /// What an element of A weighs: the norm of the row of B that it meets, or with levels of all rows that its sums meet.
-fn spread(problem: &Problem, mut sizes: Vec<f64>) -> Vec<f64> {
+fn spread(problem: &VerifyProblem, mut sizes: Vec<f64>) -> Vec<f64> {
     Mixing::of(problem, Side::Depth).spread(&mut sizes, 1.0);
     sizes
 }
@@ -296,7 +300,7 @@ struct Test {
 }
 
 impl Test {
-    fn of<T: Real>(problem: &Problem, weights: &[f64]) -> Self {
+    fn of<T: Real>(problem: &VerifyProblem, weights: &[f64]) -> Self {
         // Without columns all residuals are 0, and the tolerance must not be.
         let (depth, cols) = (problem.depth as f64, problem.c.shape().cols.max(1) as f64);
         let levels = problem.levels_most();

@@ -8,7 +8,7 @@
 //! Comparisons are written so that NaN convicts.
 
 use super::direct;
-use super::recompute::{Chunk, Problem, recompute};
+use super::recompute::{Chunk, VerifyProblem, recompute};
 use super::scalar::{Real, add_scaled, two_sum, within};
 use super::strassen::appeal;
 use super::tile::{Loader, parallel, zeros};
@@ -93,7 +93,7 @@ struct Found {
 }
 
 /// Recomputes whole rows and judges every element. Stops after the first batch that has a wrong one.
-pub(super) fn judge_rows<T: Real>(problem: &Problem, rows: &[u64]) -> Result<Judged, MatrixError> {
+pub(super) fn judge_rows<T: Real>(problem: &VerifyProblem, rows: &[u64]) -> Result<Judged, MatrixError> {
     let mut judged = Judged::default();
     for batch in problem.batches(rows) {
         let found =
@@ -121,7 +121,7 @@ pub(super) fn judge_rows<T: Real>(problem: &Problem, rows: &[u64]) -> Result<Jud
 const LINES: u64 = 1 << 14;
 
 /// Judges every element of a C for which that is cheap. `None` where a sum is not finite, or near the largest number.
-pub(super) fn judge_all<T: Real>(problem: &Problem) -> Result<Option<Judged>, MatrixError> {
+pub(super) fn judge_all<T: Real>(problem: &VerifyProblem) -> Result<Option<Judged>, MatrixError> {
     let sums = direct::sums::<T>(problem)?;
     let law = Law::of::<T>(problem);
     if !sums.mag.iter().all(|mag| within(mag * law.alpha.abs().max(1.0), law.largest / 4.0)) {
@@ -182,7 +182,7 @@ struct Classes {
 impl Classes {
     /// Reads B's part once more; needed only where some magnitude is not finite.
     fn of<T: Real>(
-        problem: &Problem,
+        problem: &VerifyProblem,
         loader: &mut Loader,
         chunk: &Chunk<'_, f64>,
     ) -> Result<Self, MatrixError> {
@@ -236,7 +236,7 @@ struct Exact {
 
 /// The elements of a chunk that break the bound for classical products: the worst one, or with levels the foremost.
 fn judge_chunk<T: Real>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     loader: &mut Loader,
     chunk: &Chunk<'_, f64>,
 ) -> Result<Found, MatrixError> {
@@ -306,7 +306,7 @@ struct Law {
 }
 
 impl Law {
-    fn of<T: Real>(problem: &Problem) -> Self {
+    fn of<T: Real>(problem: &VerifyProblem) -> Self {
         let depth = problem.depth as f64;
         Self {
             alpha: problem.alpha,

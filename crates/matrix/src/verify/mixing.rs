@@ -7,7 +7,7 @@
 //! at the same place in equal parts of the whole side; a kernel's do so inside the pieces of a tile.
 
 use super::TileLevels;
-use super::recompute::Problem;
+use super::recompute::VerifyProblem;
 use crate::{Shape, Span, Winograd};
 
 /// Equal parts of a stretch of a side.
@@ -103,7 +103,7 @@ pub(super) struct Mixing {
 }
 
 impl Mixing {
-    pub(super) fn of(problem: &Problem, side: Side) -> Self {
+    pub(super) fn of(problem: &VerifyProblem, side: Side) -> Self {
         let shape = problem.c.shape();
         let len = match side {
             Side::Rows => shape.rows,

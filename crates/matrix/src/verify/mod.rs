@@ -39,7 +39,7 @@ pub use locate::{part_is_wrong, wrong_tiles};
 pub use scaling::{Scaling, largest_element, scaling};
 
 use crate::{DType, Matrix, MatrixError, Shape, Winograd};
-use recompute::Problem;
+use recompute::VerifyProblem;
 
 /// Most levels of Strassen–Winograd that can be checked: 343 products.
 const LEVELS_MAX: u32 = 3;
@@ -244,7 +244,7 @@ pub fn verify(check: &Check<'_>) -> Result<Verdict, MatrixError> {
 }
 
 /// The check with everything in it known to fit together.
-fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
+fn problem(check: &Check<'_>) -> Result<VerifyProblem, MatrixError> {
     let (a, b, c) = (check.a, check.b, check.c);
     // A kernel rounds factors to f32 where that holds them.
     let is_rounded = |x: f64| c.dtype() == DType::F32 && c.dtype().holds_factor(x);
@@ -277,7 +277,7 @@ fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
     let depth = if alpha == 0.0 { 0 } else { a.shape().cols };
     // What is too small to be cut was multiplied classically.
     let smallest = c.shape().rows.min(c.shape().cols).min(depth);
-    Ok(Problem {
+    Ok(VerifyProblem {
         a: a.clone(),
         b: b.clone(),
         c: c.clone(),

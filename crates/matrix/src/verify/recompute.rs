@@ -24,7 +24,7 @@ const HELD: u64 = 1 << 23;
 
 /// A product to be checked: C should be `alpha` A B + `beta` C0.
 #[derive(Clone)]
-pub(super) struct Problem {
+pub(super) struct VerifyProblem {
     pub(super) a: Matrix,
     pub(super) b: Matrix,
     pub(super) c: Matrix,
@@ -45,7 +45,7 @@ pub(super) struct Problem {
     pub(super) recomputed_max: u64,
 }
 
-impl Problem {
+impl VerifyProblem {
     /// Most levels that any element went through.
     pub(super) fn levels_most(&self) -> u32 {
         let inside = self.tiles.iter().map(|t| t.most(self.c.shape(), self.depth));
@@ -120,7 +120,7 @@ impl<X: Element> Chunk<'_, X> {
     /// Σ a b as `hi`, `lo`, and Σ |a b|, over finite factors and with every a times `scale`: where sums leave f64's range.
     pub(super) fn smaller<T: Scalar<X = X>>(
         &self,
-        problem: &Problem,
+        problem: &VerifyProblem,
         loader: &mut Loader,
         scale: X,
     ) -> Result<[Vec<X>; 3], MatrixError> {
@@ -142,7 +142,7 @@ impl<X: Element> Chunk<'_, X> {
     /// Calls `term` with (row of the chunk, a_il, part of row l of B) for every l, in order.
     pub(super) fn for_each_term<T: Scalar<X = X>>(
         &self,
-        problem: &Problem,
+        problem: &VerifyProblem,
         loader: &mut Loader,
         mut term: impl FnMut(usize, X, &[X]),
     ) -> Result<(), MatrixError> {
@@ -168,7 +168,7 @@ impl<X: Element> Chunk<'_, X> {
 /// Recomputes `rows` (one batch) and hands every chunk of columns to `judge`; its answers from left to
 /// right.
 pub(super) fn recompute<T: Scalar, R: Send>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     rows: &[u64],
     judge: impl Fn(&mut Loader, &Chunk<'_, T::X>) -> Result<R, MatrixError> + Sync,
 ) -> Result<Vec<R>, MatrixError> {

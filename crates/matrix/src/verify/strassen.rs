@@ -14,7 +14,7 @@
 use super::MatrixError;
 use super::judge::Conviction;
 use super::mixing::Parts;
-use super::recompute::Problem;
+use super::recompute::VerifyProblem;
 use super::scalar::{Real, within};
 use super::tile::{Loader, parallel, zeros};
 use crate::{Matrix, Rect, Span};
@@ -27,7 +27,7 @@ const ADDITIONS: u32 = 3;
 /// Of elements that break the bound for classical products, those that break Strassen's too; of the others the error in
 /// units of what is allowed, infinite where there is no bound.
 pub(super) fn appeal<T: Real>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     suspects: &[Conviction],
 ) -> Result<Vec<Result<Conviction, f64>>, MatrixError> {
     parallel(suspects.len(), problem.threads, |loader, i| {
@@ -45,7 +45,7 @@ pub(super) fn appeal<T: Real>(
 }
 
 /// For each way in which the element may have been made, the products that it is the sum of.
-fn cells<'a>(problem: &'a Problem, suspect: &Conviction) -> Vec<Vec<Cell<'a>>> {
+fn cells<'a>(problem: &'a VerifyProblem, suspect: &Conviction) -> Vec<Vec<Cell<'a>>> {
     let (shape, whole) = (problem.c.shape(), |side: u64| Span::new(0, side));
     if problem.levels > 0 {
         let spans = [whole(shape.rows), whole(shape.cols), whole(problem.depth)];
@@ -68,7 +68,7 @@ fn cells<'a>(problem: &'a Problem, suspect: &Conviction) -> Vec<Vec<Cell<'a>>> {
 
 /// How far an element may be off that is a sum of such products; `None` where anything may be right.
 fn allowed<T: Real>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     cells: &[Cell<'_>],
     loader: &mut Loader,
     suspect: &Conviction,
@@ -103,7 +103,7 @@ fn allowed<T: Real>(
 
 /// The elements of C that are made from the same products as one of them, for a span of the depth.
 struct Cell<'a> {
-    problem: &'a Problem,
+    problem: &'a VerifyProblem,
     levels: u32,
     rows: Parts,
     cols: Parts,
@@ -120,7 +120,7 @@ impl<'a> Cell<'a> {
     /// The cell of an element of these rows and columns, over this span of the depth. What is beyond the parts has no
     /// levels.
     fn of(
-        problem: &'a Problem,
+        problem: &'a VerifyProblem,
         suspect: &Conviction,
         [rows, cols, span]: [Span; 3],
         levels: u32,

@@ -131,7 +131,7 @@ impl<T: Element> Case<T> {
         self.verify_with(effort, seed, |problem| problem.recomputed_max = 0)
     }
 
-    fn verify_with(&self, effort: Effort, seed: u64, change: impl Fn(&mut Problem)) -> Verdict
+    fn verify_with(&self, effort: Effort, seed: u64, change: impl Fn(&mut VerifyProblem)) -> Verdict
     where
         T: Real,
     {
