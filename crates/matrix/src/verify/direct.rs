@@ -24,7 +24,7 @@ const ROWS_AT_ONCE: usize = 4;
 /// Independent sums of an inner product.
 const LANES: usize = 16;
 
-/// RecomputedSums of all elements of C, row after row.
+/// Sums of all elements of C, row after row.
 pub(super) struct RecomputedSums<X> {
     /// Σ a b as `hi + lo`.
     pub(super) hi: Vec<X>,
