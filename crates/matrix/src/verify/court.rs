@@ -16,7 +16,8 @@ use super::tile::{Loader, parallel};
 use super::{Effort, Unverified, Verdict};
 use crate::{Matrix, Rect, Shape, Span};
 
-/// The number of alarmed rows that fast effort recomputes whatever their residual, worst first.
+/// The number of alarmed rows that fast effort recomputes whatever their residual, worst first; also the most rows that
+/// are recomputed because C lacks a NaN in them.
 const ARBITRATED: usize = 32;
 /// The budget where everything is suspect: `VerifyProblem::terms_max` terms, or one row in `SHARE` if that is more. One
 /// recomputed term takes about as long as 32 terms of a good kernel.
