@@ -29,13 +29,13 @@ const ROWS_FOR_MEDIAN: usize = 16;
 const LOWEST_LIMIT: f64 = 1.0 / 64.0;
 
 /// The factor by which a level of Strassen–Winograd raises the modelled residual, beyond the root of the sum of squares
-/// over the mixed rows and columns (which itself doubles it twice for even data). For random data it is √18 / 4.
+/// over each class of mixed lines (which itself doubles it for even data). For random data it is √18 / 4.
 const GROWTH: f64 = 1.5;
 /// The factor for each level in the rigorous bound, in the same units: 8 / `GROWTH`.
 const GROWTH_MAX: f64 = 16.0 / 3.0;
 
-/// Full effort checks at most this part of the depth in columns at a time, but at least `COLUMNS_MIN`: a fault of one
-/// element must stand out from the rounding errors of all columns in the same sum.
+/// The most columns that full effort checks together: the depth divided by this, or `COLUMNS_MIN` if that is more. A fault
+/// of one element must stand out from the rounding errors of all columns in the same sum.
 const DEPTH_PER_COLUMN: u64 = 8;
 const COLUMNS_MIN: u64 = 32;
 /// Full effort recomputes everything up to this depth: rounding errors are then so small a part of an element that faults
