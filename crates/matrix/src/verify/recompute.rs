@@ -55,7 +55,7 @@ impl VerifyProblem {
     /// The same product as Cᵀ = Bᵀ Aᵀ; copies no element. For classical products only: the transposed recipe of
     /// Strassen–Winograd is a different recipe.
     pub(super) fn transposed(&self) -> Self {
-        assert_eq!(self.levels_most(), 0, "only classical products are looked at by columns");
+        assert_eq!(self.levels_most(), 0, "only classical products can be checked by columns");
         Self {
             tiles: Vec::new(),
             a: self.b.clone().transposed(),
@@ -69,7 +69,7 @@ impl VerifyProblem {
     /// The same product restricted to some columns of B. For classical products only: levels of Strassen–Winograd mix
     /// columns that are far apart.
     pub(super) fn columns(&self, cols: Span) -> Self {
-        assert_eq!(self.levels_most(), 0, "only classical products are cut by columns");
+        assert_eq!(self.levels_most(), 0, "only classical products can be cut by columns");
         let side = |rows: u64| Rect::new(Span::new(0, rows), cols);
         Self {
             a: self.a.clone(),
