@@ -15,8 +15,8 @@ use super::tile::{Loader, parallel, zeros};
 use super::{Fault, MatrixError};
 use crate::{DType, Rect, Span};
 
-/// The number of elements of a row that are compared with Strassen's bound for each reason: so many with the largest
-/// excess over the classical bound, and so many others with the largest error.
+/// The number of elements of a row that are compared with Strassen's bound, by two criteria: `APPEALS` with the largest
+/// excess over the classical bound, and `APPEALS` of the rest with the largest error.
 const APPEALS: usize = 4;
 
 /// An element that is certainly wrong.

@@ -153,7 +153,7 @@ pub struct TileLevels {
 /// The result of the check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// The steps of the check in words, including what was only sampled.
+    /// The steps of the check in words, including sampling.
     pub method: String,
     /// Whether no fault was found. Elements that could not be checked are counted in `unverified`.
     pub passed: bool,

@@ -83,7 +83,7 @@ fn lost_repeated_and_exchanged_work_is_found() {
     spoiled(swap, "exchanged tiles");
 }
 
-/// The number of seeds, of those below `seeds`, with which one vector finds the case wrong.
+/// The number of seeds below `seeds` for which a check with one vector fails the case.
 fn found_by<T: Element>(case: &Case<T>, seeds: u64) -> usize {
     (0..seeds).filter(|seed| !case.verify(Effort::Fast, *seed).passed).count()
 }
