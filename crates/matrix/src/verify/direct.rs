@@ -8,7 +8,7 @@
 //!
 //! It judges nothing, and knows no levels of Strassen–Winograd.
 
-use super::recompute::Problem;
+use super::recompute::VerifyProblem;
 use super::scalar::{Scalar, with_widest_vectors};
 use super::tile::{Cut, Loader, Tile, parallel, zeros};
 use crate::{Element, Layout, Matrix, MatrixError, Rect, Span};
@@ -33,7 +33,7 @@ pub(super) struct RecomputedSums<X> {
 }
 
 /// Whether recomputing everything costs no more than random vectors.
-pub(super) fn is_cheap(problem: &Problem) -> bool {
+pub(super) fn is_cheap(problem: &VerifyProblem) -> bool {
     let shape = problem.c.shape();
     let is_vector = shape.rows == 1 || shape.cols == 1;
     let is_small = shape.rows.max(shape.cols) <= EDGE as u64;
@@ -41,7 +41,7 @@ pub(super) fn is_cheap(problem: &Problem) -> bool {
 }
 
 /// All sums. Only where `is_cheap`.
-pub(super) fn sums<T: Scalar>(problem: &Problem) -> Result<RecomputedSums<T::X>, MatrixError> {
+pub(super) fn sums<T: Scalar>(problem: &VerifyProblem) -> Result<RecomputedSums<T::X>, MatrixError> {
     let shape = problem.c.shape();
     if shape.cols == 1 {
         times_vector::<T>(&problem.a, &problem.b, problem.threads)
@@ -176,7 +176,7 @@ fn column<T: Scalar>(line: &[T], x: T::X, sums: &mut RecomputedSums<T::X>) {
 }
 
 /// A C with short sides: each thread takes steps of the depth.
-fn small<T: Scalar>(problem: &Problem) -> Result<RecomputedSums<T::X>, MatrixError> {
+fn small<T: Scalar>(problem: &VerifyProblem) -> Result<RecomputedSums<T::X>, MatrixError> {
     let shape = problem.c.shape();
     let (rows, cols) = (shape.rows as usize, shape.cols as usize);
     let steps = problem.depth.div_ceil(STEP) as usize;

@@ -1,20 +1,20 @@
 //! The check of integer products: exact, mod 2^w.
 //!
-//! Place: what `verify` does for i32 and i64.
+//! Place: `verify` for i32 and i64.
 //!
-//! Invariants: all arithmetic is done mod 2^64 and compared mod 2^w, which is what wrapping kernels
-//! compute in any order; a difference is therefore always a fault, and there is no tolerance.
+//! Invariants: all arithmetic is done mod 2^64 and compared mod 2^w (w = 32 or 64). Kernels wrap mod 2^w, so
+//! their result does not depend on the order of summation: any difference is a fault, and no tolerance is needed.
 
 use super::direct::{is_cheap, sums};
 use super::pass::{Pass, Rows, Size};
 use super::random::{integers, sample};
-use super::recompute::{Problem, recompute};
+use super::recompute::{VerifyProblem, recompute};
 use super::scalar::Scalar;
 use super::tile::{Loader, zeros};
 use super::{Effort, FULL_ROWS, Fault, MatrixError, SAMPLE_STREAM, Unverified, Verdict};
 use crate::{Matrix, Rect, Span};
 
-/// A factor as an integer; an error where it is none.
+/// A factor as an integer; an error if it is not a 64-bit integer.
 fn integer(name: &str, x: f64) -> Result<i64, MatrixError> {
     let limit = 2f64.powi(63);
     if x.fract() == 0.0 && x >= -limit && x < limit {
@@ -24,9 +24,9 @@ fn integer(name: &str, x: f64) -> Result<i64, MatrixError> {
     Err(MatrixError::format(name, what))
 }
 
-/// Checks the product; the first wrong element in reading order of the first wrong row is named.
+/// Checks the product; names the first wrong element of the first wrong row.
 pub(super) fn verify<T: Scalar<X = i64>>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     effort: Effort,
     seed: u64,
 ) -> Result<Verdict, MatrixError> {
@@ -53,7 +53,7 @@ pub(super) fn verify<T: Scalar<X = i64>>(
         fault = fault.or(first_fault::<T>(problem, factors, batch)?);
     }
     if fault.is_none() && arbitrated > 0 {
-        // The sums differ and the elements do not: the checking machine itself computed wrongly.
+        // The sums differ but no element does: the checking machine itself computed wrongly.
         let what = "the check contradicts itself; this machine's memory or processor is unreliable";
         return Err(MatrixError::format(problem.c.name(), what));
     }
@@ -68,7 +68,7 @@ fn verdict(method: String, arbitrated_rows: u64, fault: Option<Fault>) -> Verdic
 
 /// The first wrong element of a C for which recomputing everything is cheap.
 fn judge_all<T: Scalar<X = i64>>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     (alpha, beta): (i64, i64),
 ) -> Result<Option<Fault>, MatrixError> {
     let sums = sums::<T>(problem)?;
@@ -93,9 +93,9 @@ fn fault<T: Scalar>((row, col): (u64, u64), got: i64, expected: i64) -> Fault {
     Fault { row, col, got: got as f64, expected: expected.to_f64(), text }
 }
 
-/// The rows whose products with some vector differ.
+/// The rows in which, for some vector, C r differs from alpha A (B r) + beta C0 r.
 fn freivalds<T: Scalar<X = i64>>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     (alpha, beta): (i64, i64),
     vectors: u64,
     seed: u64,
@@ -138,7 +138,7 @@ fn same<T: Scalar>(a: i64, b: i64) -> bool {
 
 /// The first wrong element of the first wrong row of a batch.
 fn first_fault<T: Scalar<X = i64>>(
-    problem: &Problem,
+    problem: &VerifyProblem,
     (alpha, beta): (i64, i64),
     rows: &[u64],
 ) -> Result<Option<Fault>, MatrixError> {

@@ -42,7 +42,7 @@ fn flips_of_high_f64_bits_are_found() {
     assert!(share >= 0.99, "{share}");
 }
 
-/// Applies `spoil` to right products of each float type and wants every one found.
+/// Applies `spoil` to correct products of each float type; every fault must be found.
 fn spoiled(spoil: impl Fn(&mut Case<f32>), name: &str) {
     for seed in 0..10 {
         for effort in [Effort::Fast, Effort::Full] {
@@ -83,13 +83,13 @@ fn lost_repeated_and_exchanged_work_is_found() {
     spoiled(swap, "exchanged tiles");
 }
 
-/// How many of so many seeds find the case wrong with one vector.
+/// The number of seeds below `seeds` for which a check with one vector fails the case.
 fn found_by<T: Element>(case: &Case<T>, seeds: u64) -> usize {
     (0..seeds).filter(|seed| !case.verify(Effort::Fast, *seed).passed).count()
 }
 
-/// Under signs alone two exchanged columns cancel in one case of two, in all rows at once, and an even number of equal
-/// faults in each row does in one of √(π w / 2) where w columns are wrong: one of eight at 40.
+/// With random signs alone, two exchanged columns would cancel in one case of two, in all rows at once. Equal faults in
+/// an even number w of columns would cancel in one case of √(π w / 2): one of eight for w = 40.
 #[test]
 fn faults_that_are_alike_in_all_rows_do_not_cancel() {
     let mut case = uniform::<f64>((8, 8, 64), 1).multiplied();
@@ -107,8 +107,8 @@ fn faults_that_are_alike_in_all_rows_do_not_cancel() {
     }
 }
 
-/// What the documentation promises of any pattern: an error of F tolerances somewhere is missed with a probability of at
-/// most 2 / F. Two opposite errors in each row are the hardest case known; F is 20 here.
+/// The documentation's promise for any pattern of faults: if one error is F tolerances, it is missed with a probability of
+/// at most 2 / F. Two opposite errors in each row are the hardest case known; F is 20 here.
 #[test]
 fn the_chance_to_miss_a_fault_is_bounded_by_its_size() {
     let mut case = uniform::<f64>((8, 8, 64), 1);

@@ -115,7 +115,7 @@ impl<T: Element> Case<T> {
         .unwrap()
     }
 
-    /// The check where so many terms may be recomputed.
+    /// The check with a budget of `terms_max` recomputed terms.
     fn verify_within(&self, terms_max: u64, effort: Effort) -> Verdict
     where
         T: Real,
@@ -123,7 +123,7 @@ impl<T: Element> Case<T> {
         self.verify_with(effort, 7, |problem| problem.terms_max = terms_max)
     }
 
-    /// The check by random vectors, however small the product is.
+    /// The check by random vectors, even for small products, which full effort would recompute.
     fn verify_by_vectors(&self, effort: Effort, seed: u64) -> Verdict
     where
         T: Real,
@@ -131,7 +131,7 @@ impl<T: Element> Case<T> {
         self.verify_with(effort, seed, |problem| problem.recomputed_max = 0)
     }
 
-    fn verify_with(&self, effort: Effort, seed: u64, change: impl Fn(&mut Problem)) -> Verdict
+    fn verify_with(&self, effort: Effort, seed: u64, change: impl Fn(&mut VerifyProblem)) -> Verdict
     where
         T: Real,
     {
