@@ -4,12 +4,12 @@
 //! one encoding. A generator that decodes can also fill any part of its endless matrix.
 
 use crate::memory::within;
-use bramble_link::{HEADER_BYTES, Header, FrameLimits};
+use bramble_link::{FrameLimits, HEADER_BYTES, Header};
 use bramble_matrix::{DType, Generator, Layout, Rect, Span};
 use bramble_schedule::message::{
-    Bye, Forward, Generated, Hello, IoReport, Job, Join, Kind, LogHead, MatrixHeader, Missing, Neighbour,
-    Operation, PieceHead, Pong, Reached, ResultHead, MatrixSource, StoreHead, Then, ThreadReport, Wants, Welcome,
-    Work, WorkRecord, decode_error, decode_forwards, decode_number, encode_error, encode_forwards,
+    Bye, Forward, Generated, Hello, IoReport, Job, Join, Kind, LogHead, MatrixHeader, MatrixSource, Missing,
+    Neighbour, Operation, PieceHead, Pong, Reached, ResultHead, StoreHead, Then, ThreadReport, Wants,
+    Welcome, Work, WorkRecord, decode_error, decode_forwards, decode_number, encode_error, encode_forwards,
     encode_number,
 };
 

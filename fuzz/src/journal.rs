@@ -5,8 +5,10 @@
 
 use crate::memory::within;
 use bramble_matrix::{DType, Digest128};
-use bramble_plan::{TileSize, LinkRate, Machine, Plan, Problem, PlanOptions, decide};
-use bramble_schedule::journal::{JournalAction, JournalEvent, Head, Journal, JournalLog, RECORD_BYTES, read, seal};
+use bramble_plan::{LinkRate, Machine, Plan, PlanOptions, Problem, TileSize, decide};
+use bramble_schedule::journal::{
+    Head, Journal, JournalAction, JournalEvent, JournalLog, RECORD_BYTES, read, seal,
+};
 use std::time::Duration;
 
 /// Tables of a plan and of tiles take a few times the memory of their bytes.

@@ -130,7 +130,13 @@ impl CBook {
     }
 
     /// Lines have arrived. True where they were the last of this tile from this peer.
-    pub(super) fn landed(&mut self, peer: usize, head: &ResultHead, to: ResultDestination, steps: Span) -> bool {
+    pub(super) fn landed(
+        &mut self,
+        peer: usize,
+        head: &ResultHead,
+        to: ResultDestination,
+        steps: Span,
+    ) -> bool {
         let (rect, key) = (to.rect, (peer, head.c));
         let whole = u64::from(head.first_line) + u64::from(head.lines) == rect.rows.len();
         if to.place == ResultPlace::InC {

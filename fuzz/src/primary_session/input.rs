@@ -3,7 +3,9 @@
 use crate::bytes::Bytes;
 use crate::files::check_message;
 use bramble_matrix::{DType, Layout};
-use bramble_plan::{Base, TileSize, LinkRate, Machine, Plan, Preference, Problem, Relay, Strategy, PlanOptions, decide};
+use bramble_plan::{
+    Base, LinkRate, Machine, Plan, PlanOptions, Preference, Problem, Relay, Strategy, TileSize, decide,
+};
 use bramble_schedule::primary::Operands;
 
 /// Plans with more results would take long, and show nothing new.

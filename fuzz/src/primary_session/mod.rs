@@ -18,7 +18,7 @@ use crate::files::check_message;
 use crate::memory::within;
 use bramble_plan::Region;
 use bramble_schedule::message::ResultHead;
-use bramble_schedule::primary::{PrimaryAction, PrimaryEvent, Outgoing, PeerInfo, Primary, Referred, Which};
+use bramble_schedule::primary::{Outgoing, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred, Which};
 use c_book::CBook;
 use input::Setting;
 use peer_book::PeerBook;
@@ -267,7 +267,9 @@ impl World {
                 PrimaryAction::Parted { peer, other } => assert!(peer < self.peers.len() && peer != other),
                 PrimaryAction::Merge { peer, tile, rect } => self.c.merge(peer, tile, rect),
                 PrimaryAction::Committed(rect) => self.c.commit(rect),
-                action @ (PrimaryAction::Disconnect { .. } | PrimaryAction::Put { .. } | PrimaryAction::SpotCheck(_)) => {
+                action @ (PrimaryAction::Disconnect { .. }
+                | PrimaryAction::Put { .. }
+                | PrimaryAction::SpotCheck(_)) => {
                     panic!("{action:?} without recovering")
                 }
                 PrimaryAction::Ping(peer, nonce) => {

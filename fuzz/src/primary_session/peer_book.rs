@@ -4,7 +4,7 @@
 //! precedes the jobs that name it, and is used exactly as often as its header says.
 
 use bramble_schedule::limits::{CHUNK_BYTES_MAX, LINK_WINDOW_BYTES};
-use bramble_schedule::message::{Job, MatrixHeader, Operation, ResultHead, MatrixSource, StoreHead, Then};
+use bramble_schedule::message::{Job, MatrixHeader, MatrixSource, Operation, ResultHead, StoreHead, Then};
 use bramble_schedule::primary::Outgoing;
 use std::collections::{BTreeMap, VecDeque};
 

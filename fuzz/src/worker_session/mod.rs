@@ -15,7 +15,7 @@ mod relay;
 use crate::bytes::Bytes;
 use crate::memory::within;
 use bramble_schedule::message::{Forward, Job, MatrixHeader, MatrixSource, StoreHead, Then};
-use bramble_schedule::worker::{WorkerAction, WorkerEvent, RunnableJob, Worker};
+use bramble_schedule::worker::{RunnableJob, Worker, WorkerAction, WorkerEvent};
 use input::{any_store, product, sums};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -46,7 +46,9 @@ impl Stored {
         match self.header.source {
             MatrixSource::Vacant => true,
             MatrixSource::Generated => self.filled,
-            MatrixSource::Data | MatrixSource::Partial | MatrixSource::Relayed => self.landed == self.header.lines_total().0,
+            MatrixSource::Data | MatrixSource::Partial | MatrixSource::Relayed => {
+                self.landed == self.header.lines_total().0
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::Session;
 use crate::bytes::Bytes;
-use bramble_schedule::message::{Forward, Missing, PieceHead, MatrixSource};
+use bramble_schedule::message::{Forward, MatrixSource, Missing, PieceHead};
 use bramble_schedule::worker::WorkerEvent;
 
 impl Session {
@@ -51,7 +51,10 @@ impl Session {
         let Ok(Some(_)) = self.worker.expects(from, &piece) else { return true };
         assert!(!self.lost.contains(&from), "lines are expected of worker {from}, which is lost");
         let stored = self.book(piece.id);
-        assert!(stored.header.source == MatrixSource::Relayed && stored.header.first_line == from, "{piece:?}");
+        assert!(
+            stored.header.source == MatrixSource::Relayed && stored.header.first_line == from,
+            "{piece:?}"
+        );
         assert!(piece.lines > 0 && stored.landed == piece.first_line, "{piece:?} is out of order");
         stored.landed += piece.lines;
         assert!(stored.landed <= stored.header.lines_total().0, "{piece:?} is too long");

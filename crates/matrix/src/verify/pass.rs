@@ -174,13 +174,31 @@ impl<X: Element> Pass<'_, X> {
             let mut col = rect.cols.start as usize;
             for piece in tile.line::<T>(row).chunks(PIECE) {
                 let span = col..col + piece.len();
-                for (v, x) in self.vectors.iter().enumerate() {
+                let size = sums.size.get_mut(row * LANES..).unwrap_or_default();
+                // One loop for the first product and the size, where both are needed: each element is read and converted once.
+                let is_joint = scale == 1.0 && !self.vectors.is_empty() && !matches!(self.size, Size::None);
+                for (v, x) in self.vectors.iter().enumerate().skip(usize::from(is_joint)) {
                     let at = (v * rows + row) * LANES;
                     dot(piece, &x[span.clone()], &mut sums.hi[at..], &mut sums.lo[at..]);
                 }
-                let size = sums.size.get_mut(row * LANES..).unwrap_or_default();
+                let at = row * LANES;
                 match self.size {
                     Size::None => {}
+                    Size::Norm(w) if is_joint => dot_and_size(
+                        (piece, &self.vectors[0][span.clone()], &w[span]),
+                        (&mut sums.hi[at..], &mut sums.lo[at..], size),
+                        #[inline(always)]
+                        |m, w| {
+                            let m = m.to_f64() * w;
+                            m * m
+                        },
+                    ),
+                    Size::Weighted(w) if is_joint => dot_and_size(
+                        (piece, &self.vectors[0][span.clone()], &w[span]),
+                        (&mut sums.hi[at..], &mut sums.lo[at..], size),
+                        #[inline(always)]
+                        |m, w| m.to_f64().abs() * w,
+                    ),
                     Size::Norm(w) => lanes(
                         piece,
                         &w[span],
@@ -295,6 +313,34 @@ fn dot<T: Scalar>(m: &[T], x: &[T::X], hi: &mut [T::X], lo: &mut [T::X]) {
     }
     hi[..LANES].copy_from_slice(&s);
     lo[..LANES].copy_from_slice(&c);
+}
+
+/// `dot` and `lanes` in one loop: adds `Σ m x` to the first `LANES` pairs of `hi + lo`, and `Σ term(m, z)` to those of `sizes`.
+#[inline(always)]
+fn dot_and_size<T: Scalar>(
+    (m, x, z): (&[T], &[T::X], &[f64]),
+    (hi, lo, sizes): (&mut [T::X], &mut [T::X], &mut [f64]),
+    term: impl Fn(T, f64) -> f64,
+) {
+    let (mut s, mut c, mut size) = ([T::X::ZERO; LANES], [T::X::ZERO; LANES], [0.0; LANES]);
+    s.copy_from_slice(&hi[..LANES]);
+    c.copy_from_slice(&lo[..LANES]);
+    size.copy_from_slice(&sizes[..LANES]);
+    let ((m, m_rest), (x, x_rest), (z, z_rest)) =
+        (m.as_chunks::<LANES>(), x.as_chunks::<LANES>(), z.as_chunks::<LANES>());
+    for ((m, x), z) in m.iter().zip(x).zip(z) {
+        for i in 0..LANES {
+            T::step(&mut s[i], &mut c[i], m[i].widen(), x[i]);
+            size[i] += term(m[i], z[i]);
+        }
+    }
+    for (i, ((m, x), z)) in m_rest.iter().zip(x_rest).zip(z_rest).enumerate() {
+        T::step(&mut s[i], &mut c[i], m.widen(), *x);
+        size[i] += term(*m, *z);
+    }
+    hi[..LANES].copy_from_slice(&s);
+    lo[..LANES].copy_from_slice(&c);
+    sizes[..LANES].copy_from_slice(&size);
 }
 
 /// Adds `Σ term(m, z)` to the first `LANES` elements of `sums`.
