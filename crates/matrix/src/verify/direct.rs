@@ -104,7 +104,7 @@ fn times_vector<T: Scalar>(
         Ok(sums)
     })?;
     let mut all = RecomputedSums::new(a.shape().rows as usize)?;
-    // The blocks of a band are added from left to right, whoever made them.
+    // The blocks of a band are added from left to right, whichever threads computed them.
     for (block, sums) in blocks.iter().enumerate() {
         all.add::<T>(cut.rows(block).start as usize, sums);
     }

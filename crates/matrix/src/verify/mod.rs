@@ -45,7 +45,7 @@ use recompute::VerifyProblem;
 const LEVELS_MAX: u32 = 3;
 /// The most terms that are recomputed where everything is suspect: about one second of work.
 const TERMS_MAX: u64 = 1 << 31;
-/// Full effort recomputes everything up to this many terms: some tenths of a second on one thread.
+/// Full effort recomputes everything up to this many terms: about 0.1 s on two threads of a server.
 const RECOMPUTED_MAX: u64 = 1 << 27;
 /// Random rows that full effort recomputes in larger products.
 const FULL_ROWS: u64 = 16;
