@@ -1,4 +1,4 @@
-//! Decisions from an input's bytes. At its end every decision is 0, so every input is complete.
+//! Decisions from an input's bytes. At its end every decision is 0, so each input is a whole story.
 
 /// Takes decisions from the front of an input.
 pub(crate) struct Bytes<'a> {

@@ -1,24 +1,23 @@
-//! A failure as JSON: the object `bramble.error/1` on stdout (docs/json.md), in addition to the line on stderr.
+//! A failure for programs: the object `bramble.error/1` on stdout, beside the line on stderr (docs/json.md).
 //!
-//! Place in the flow: the last output of a failed run with `--json`. A verb that has already printed its own object
-//! reports the failure there instead.
+//! Place in the flow: the last thing that a run with `--json` prints where it fails. A run that has printed its own object on
+//! stdout says there what failed, and this is not printed.
 //!
-//! Invariant: `what` and `next` are substrings of `message`, found by its form `WHAT: why; next step`; they are
-//! `null` if a message lacks that part. For command-line errors, the parser provides `what`.
+//! Invariant: `what` and `next` are parts of `message`. Messages have the form `WHAT: why; next step`, so they are found by
+//! that form, and are `null` where a message has no such part. The parser of the command line says itself what it is about.
 
 use crate::exit::{Exit, Failure};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 
-/// First words of a clause that tells the user the next step.
-const ADVICE: [&str; 35] = [
+/// Beginnings of a clause that tells the user what to do.
+const ADVICE: [&str; 34] = [
     "add ",
     "ask ",
     "begin ",
     "check ",
     "choose ",
     "compare ",
-    "continue ",
     "convert ",
     "copy ",
     "describe ",
@@ -48,22 +47,21 @@ const ADVICE: [&str; 35] = [
     "use ",
     "write ",
 ];
-/// Text before the first colon that is longer than this is a sentence, and not a name.
+/// A longer beginning of a message is a sentence, and not the name of what it is about.
 const WHAT_CHARS_MAX: usize = 200;
 
-/// Whether the command line has `--json`. This searches the raw words, since an invalid command line may have it,
-/// too. Words after `--` belong to another program.
+/// Whether the command line asks for JSON. It is looked for among the words themselves, since a command line that cannot be
+/// read asks for it too. Words after `--` are another program's.
 pub(crate) fn is_wanted(words: impl Iterator<Item = OsString>) -> bool {
     words.skip(1).take_while(|word| word != "--").any(|word| word == "--json")
 }
 
-/// Prints the object of a failure, if the command line has `--json`. If stdout cannot be written, stderr still has
-/// the message.
+/// Prints the object of a failure, if JSON is wanted. Where stdout cannot be written, stderr has the message.
 pub(crate) fn print(failure: &Failure) {
     print_about(None, failure);
 }
 
-/// The same with a known `what`.
+/// The same where it is known what the failure is about.
 pub(crate) fn print_about(what: Option<&str>, failure: &Failure) {
     if is_wanted(std::env::args_os()) {
         let _ = crate::out(format!("{}\n", object(what, failure)).as_bytes());
@@ -87,7 +85,7 @@ fn object(known: Option<&str>, failure: &Failure) -> Value {
     })
 }
 
-/// The names of exit codes, which are a contract with scripts.
+/// The names of exit codes; scripts rely on them.
 fn code(exit: Exit) -> &'static str {
     match exit {
         Exit::Done => "done",
@@ -103,12 +101,12 @@ fn code(exit: Exit) -> &'static str {
     }
 }
 
-/// The `what` and `next` of a message.
+/// What a message is about, and the next step that it names.
 fn parts(message: &str) -> (Option<&str>, Option<&str>) {
     let head = message.split_once(": ").map(|(head, _)| head);
     let what = head.filter(|head| !head.contains("; ") && head.chars().count() <= WHAT_CHARS_MAX);
     let is_advice = |clause: &str| ADVICE.iter().any(|word| clause.starts_with(word));
-    // `next` extends from the first clause of advice to the end.
+    // Several clauses may be advice: all of them from the first on.
     let clauses = message.match_indices("; ").map(|(at, separator)| &message[at + separator.len()..]);
     (what, clauses.into_iter().find(|rest| is_advice(rest)))
 }
@@ -141,7 +139,7 @@ mod tests {
             ),
             ("C is wrong: row 3; C.npy was not written", Some("C is wrong"), None),
             ("x: y; z; use a; or b", Some("x"), Some("use a; or b")),
-            ("stopped by a signal", None, None),
+            ("ended as was asked", None, None),
             ("no room; use less: much less", None, Some("use less: much less")),
         ];
         for (message, what, next) in cases {

@@ -1,19 +1,19 @@
-//! Reads lists of workers from options and hostfiles, with errors that name the option.
+//! Machines as the command line names them: reads hostfiles, and says in an option's words what is wrong.
 
 use crate::exit::Failure;
 use crate::hosts::{HOSTS_MAX, Host, parse_file, parse_workers};
 use crate::text_file;
 use std::path::Path;
 
-/// Enough for ten thousand workers.
+/// No list of ten thousand workers is longer.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// The workers of a list from an option or a variable; `given_by` names it in errors.
+/// The machines of a list that an option or a variable gave, which errors name.
 pub(crate) fn from_list(given_by: &str, text: &str) -> Result<Vec<Host>, Failure> {
     parse_workers(text, HOSTS_MAX).map_err(|why| Failure::usage(format!("{given_by} {why}")))
 }
 
-/// The workers of `--hostfile`.
+/// The machines of `--hostfile`.
 pub(crate) fn from_file(path: &Path) -> Result<Vec<Host>, Failure> {
     let name = path.display();
     let text = text_file::read(path, FILE_BYTES_MAX, "a list of workers")

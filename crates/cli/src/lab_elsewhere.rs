@@ -1,10 +1,10 @@
-//! `bramble lab` on systems without network namespaces: an error.
+//! `bramble lab` where there are no network namespaces: it says so.
 //!
-//! Place in the flow: replaces `lab` where the system is not Linux.
+//! Place in the flow: in place of `lab`, on systems other than Linux.
 //!
-//! Invariant: nothing is created.
+//! Invariant: nothing is made.
 //!
-//! Deliberately absent: a lab of virtual machines.
+//! Deliberately absent: a lab by virtual machines.
 
 use crate::args::LabCommand;
 use crate::exit::{Exit, Failure};
@@ -15,7 +15,7 @@ pub(crate) fn run(_: &LabCommand) -> Result<Exit, Failure> {
     Err(Failure::failed(format!("lab: {why}; use a Linux machine, or a virtual one")))
 }
 
-/// Parses `--cores`.
+/// Processor time as `--cores` takes it.
 pub(crate) fn cores(text: &str) -> Result<f64, String> {
     text.parse().map_err(|_| "use a number".to_owned())
 }

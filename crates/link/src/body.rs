@@ -1,6 +1,6 @@
-//! Bodies of frames: memory to read from, and memory to receive into.
+//! Bodies of frames: memory that is read where it lies, and memory that is written where it will be used.
 //!
-//! A region is runs of bytes at a fixed pitch, the shape of a rectangle within a larger matrix.
+//! A region is runs of bytes at a fixed pitch: what a rectangle of a larger matrix is, without knowing so.
 
 use crate::checksum;
 use std::any::Any;
@@ -8,14 +8,14 @@ use std::fs::File;
 use std::io::IoSliceMut;
 use std::sync::{Arc, OnceLock};
 
-/// The owner of shared bytes.
-pub type BodyOwner = Arc<dyn AsRef<[u8]> + Send + Sync>;
+/// Bytes that several holders may read.
+pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// `runs` runs of `run_bytes` bytes each, `pitch_bytes` apart, the first at `start`.
 #[derive(Clone)]
-pub struct SharedRegion {
-    /// The owner of the bytes.
-    pub owner: BodyOwner,
+pub struct Region {
+    /// Whose bytes they are.
+    pub owner: SharedBytes,
     /// Offset of the first run.
     pub start: usize,
     /// Length of a run.
@@ -24,38 +24,37 @@ pub struct SharedRegion {
     pub pitch_bytes: usize,
     /// Number of runs.
     pub runs: usize,
-    /// The file that all of the owner's bytes are a map of, if a link may pass the file by reference instead of
-    /// sending the bytes.
+    /// The file that the owner's bytes are a map of, all of it, where a link may hand that over instead of the bytes.
     pub file: Option<Arc<File>>,
-    /// CRC-32C of the bytes once it was computed. Clones share it, so a body that goes to several receivers is read
-    /// for it once.
+    /// CRC-32C of the bytes once somebody has needed it; clones share it, so that a body that goes to
+    /// several receivers is read for it once.
     checksum: Arc<OnceLock<u32>>,
 }
 
-impl SharedRegion {
+impl Region {
     /// `runs` runs of `run_bytes` bytes each, `pitch_bytes` apart, the first at `start`.
-    pub fn new(owner: BodyOwner, start: usize, run_bytes: usize, pitch_bytes: usize, runs: usize) -> Self {
+    pub fn new(owner: SharedBytes, start: usize, run_bytes: usize, pitch_bytes: usize, runs: usize) -> Self {
         Self { owner, start, run_bytes, pitch_bytes, runs, file: None, checksum: Arc::default() }
     }
 
-    /// All bytes of an owner.
-    pub fn whole(owner: BodyOwner) -> Self {
+    /// All of some bytes.
+    pub fn whole(owner: SharedBytes) -> Self {
         let run_bytes = (*owner).as_ref().len();
         Self::new(owner, 0, run_bytes, run_bytes, 1)
     }
 
-    /// The same bytes with the file whose map, from the file's start, is their owner. A receiver may read the file
-    /// instead, so its bytes must not change.
+    /// The same bytes, of which it is said that their owner is a map of that file from its beginning on. Whoever reads them may
+    /// read the file: its bytes have to stay as they are.
     pub fn of_file(self, file: Arc<File>) -> Self {
         Self { file: Some(file), ..self }
     }
 
-    /// CRC-32C of the bytes, computed by the first call.
+    /// CRC-32C of the bytes, computed at the first call.
     pub fn checksum(&self) -> u32 {
         *self.checksum.get_or_init(|| (0..self.runs).fold(0, |sum, i| checksum::append(sum, self.run(i))))
     }
 
-    /// Whether the checksum has been computed.
+    /// Whether somebody has computed it.
     pub(crate) fn is_summed(&self) -> bool {
         self.checksum.get().is_some()
     }
@@ -65,12 +64,12 @@ impl SharedRegion {
         self.run_bytes * self.runs
     }
 
-    /// Whether the region has no bytes.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The same bytes in as few runs as possible: runs without gaps are merged.
+    /// The same bytes in as few runs as possible: runs without gaps between them are one.
     pub fn merged(self) -> Self {
         if self.pitch_bytes == self.run_bytes && self.runs > 1 {
             let run_bytes = self.run_bytes * self.runs;
@@ -86,13 +85,13 @@ impl SharedRegion {
     }
 }
 
-impl std::fmt::Debug for SharedRegion {
+impl std::fmt::Debug for Region {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SharedRegion({} x {} bytes)", self.runs, self.run_bytes)
+        write!(f, "Region({} x {} bytes)", self.runs, self.run_bytes)
     }
 }
 
-/// Exclusive memory that receives a body.
+/// Exclusive memory that a body is written to.
 pub trait Landing: Send + Any {
     /// Its size in bytes.
     fn len(&self) -> usize;
@@ -102,12 +101,12 @@ pub trait Landing: Send + Any {
     }
     /// Appends the writable runs from byte `offset` on, at most `max` of them.
     fn runs_mut<'a>(&'a mut self, offset: usize, max: usize, out: &mut Vec<IoSliceMut<'a>>);
-    /// Whether a library that cannot be told to stop writing may hold this memory after the receiver has ended.
-    /// True for memory of its own; false for a part of a larger object, which must be free for other uses by then.
+    /// Whether it may be held after its reader has ended, by a library that cannot be told to stop writing to it: memory of its
+    /// own. A place in something larger has to be free for others by then.
     fn may_outlive_its_reader(&self) -> bool {
         false
     }
-    /// The concrete type behind the trait, for the code that created it.
+    /// For the holder, who knows what it really is.
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
 }
 
@@ -134,21 +133,21 @@ impl Landing for Vec<u8> {
     }
 }
 
-/// A landing that discards the bytes (for a probe of the link's speed).
+/// A landing for bytes that nobody keeps (a probe of the link's speed).
 #[derive(Debug)]
-pub struct DiscardedBody {
+pub struct Vacant {
     len: usize,
     scratch: Vec<u8>,
 }
 
-impl DiscardedBody {
-    /// Receives `len` bytes and discards them.
+impl Vacant {
+    /// Takes `len` bytes and forgets them.
     pub fn new(len: usize) -> Self {
         Self { len, scratch: vec![0; len.min(64 * 1024)] }
     }
 }
 
-impl Landing for DiscardedBody {
+impl Landing for Vacant {
     fn len(&self) -> usize {
         self.len
     }
@@ -163,36 +162,36 @@ impl Landing for DiscardedBody {
     }
 }
 
-/// The body of a frame that is sent.
+/// What a frame carries beside its head.
 pub enum Body {
-    /// No body.
+    /// Nothing.
     Empty,
-    /// Bytes that the sender reads from this memory.
-    Shared(SharedRegion),
-    /// Memory that the peer may write and then returns; only on links that share memory.
-    Leased(Box<dyn Landing>),
+    /// Bytes to be read where they lie.
+    Shared(Region),
+    /// Memory that the other end may write and gives back; only on links that share memory.
+    Lent(Box<dyn Landing>),
 }
 
 impl Body {
-    /// Length in bytes.
+    /// Bytes.
     pub fn len(&self) -> usize {
         match self {
             Self::Empty => 0,
             Self::Shared(region) => region.len(),
-            Self::Leased(landing) => landing.len(),
+            Self::Lent(landing) => landing.len(),
         }
     }
 
-    /// Whether the body is empty.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Number of runs of memory.
+    /// Pieces of memory.
     pub(crate) fn runs(&self) -> usize {
         match self {
             Self::Shared(region) => region.runs,
-            Self::Empty | Self::Leased(_) => 0,
+            Self::Empty | Self::Lent(_) => 0,
         }
     }
 }
@@ -216,7 +215,7 @@ mod tests {
                 (0u32..).take(len).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
             let lines = (0..runs).flat_map(|i| &bytes[start + i * pitch_bytes..][..run_bytes]);
             let want = crc32c::crc32c(&lines.copied().collect::<Vec<u8>>());
-            let region = SharedRegion::new(Arc::new(bytes.clone()), start, run_bytes, pitch_bytes, runs);
+            let region = Region::new(Arc::new(bytes.clone()), start, run_bytes, pitch_bytes, runs);
             prop_assert_eq!(region.checksum(), want);
         }
     }

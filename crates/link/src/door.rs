@@ -1,17 +1,17 @@
-//! The door: incoming connections until the peer has proven its key.
+//! The door: connections that strangers make, until they have proven who they are.
 //!
-//! Place in the flow: between a listening socket and the code that serves links: a worker, or a primary that waits
+//! Place in the flow: between a listening socket and whoever serves links: a worker, or a primary that waits
 //! for workers to dial in.
 //!
-//! Invariants: at most `connections` unproven connections at a time, and at most `per_address` from one address. A
-//! new connection beyond a limit displaces the oldest (the oldest of that address, if the address is at its limit),
-//! so strangers that hold connections open do not lock out members. A stranger never displaces a peer that has
-//! proven a key; only more than `connections` proven peers displace the oldest proven one. One deadline covers
-//! everything up to the end of the proof, and another the time while the `Slot` exists. The door accepts
-//! connections at a limited rate, and it closes those of an address that exceeds the address's rate at once, before
-//! the cost of TLS. So a flood leaves the CPU to running sessions and the door to other addresses.
+//! Invariants: at most `connections` strangers at a time and `per_address` of one address. When one more
+//! comes, the oldest goes, of the same address if that has too many: so strangers who hold connections
+//! open keep nobody out. Who has proven a key is pushed out by no stranger, only by more than `connections`
+//! others who have, too. Each has one deadline for everything up to the end of the proof, and for as long as
+//! its `Slot` lives. Connections are taken at a bounded pace, and those of an address that makes them too fast
+//! are closed at once, before TLS has cost anything: so a flood leaves the machine to those inside, and the
+//! door to other addresses.
 //!
-//! Deliberately absent: frames and messages, and any record of strangers after their connections are closed.
+//! Deliberately absent: what is said over a link, and any memory of strangers once they are gone.
 
 use crate::{Link, LinkError, Proven, Security};
 use std::cell::{Cell, RefCell};
@@ -24,28 +24,27 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// Pause before the next accept when the process has no free file descriptors.
+/// How long to wait when the system has no descriptors left.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
 
-/// Limits for connections that are not yet served.
+/// How many strangers, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct DoorLimits {
-    /// Unproven connections at a time.
+    /// Strangers at a time.
     pub connections: usize,
-    /// Unproven connections at a time from one address (from one /64 of IPv6).
+    /// Strangers at a time of one address (of one /64 of IPv6).
     pub per_address: usize,
-    /// Connections accepted per second.
+    /// Connections taken in a second.
     pub per_second: u32,
-    /// Connections per second that one address may make without being closed at once, after a burst of
-    /// `connections`.
+    /// Connections of one address in a second that are more than closed at once; a burst of `connections` is.
     pub per_address_per_second: u32,
-    /// Deadline for the proof of the key.
+    /// A stranger must have become known by then.
     pub deadline: Duration,
-    /// Deadline after the proof: the peer must have sent its request and been served by then.
+    /// Who has proven a key must have said what it wants by then, and got it.
     pub proven_deadline: Duration,
 }
 
-/// A listening socket with the connections that are not yet served.
+/// A listening socket and the strangers at it.
 pub struct Door {
     listener: TcpListener,
     security: Security,
@@ -57,36 +56,36 @@ pub struct Door {
     next_accept: Instant,
 }
 
-/// A link whose peer has proven what `Security` requires.
+/// A link with somebody who has proven what `Security` asks for.
 pub struct Arrival {
     /// The link.
     pub link: Link,
-    /// The link's slot at the door; drop it once the peer has sent a valid request.
+    /// Its place among the strangers; to be dropped once it has said something that makes sense.
     pub slot: Slot,
 }
 
 struct Stranger {
     id: u64,
     address: IpAddr,
-    /// The peer has proven a key, and has not sent its request yet.
+    /// It has proven a key, and not said yet what it wants.
     proven: bool,
     leave: Rc<Notify>,
 }
 
-/// A slot for one connection that is not yet served.
+/// A place among the strangers.
 pub struct Slot {
     strangers: Rc<RefCell<Vec<Stranger>>>,
     id: u64,
     leave: Rc<Notify>,
     deadline: Cell<Instant>,
-    /// The time that the peer has after its proof.
+    /// How long it has once it is known.
     patience: Duration,
     most: usize,
 }
 
 impl Slot {
-    /// Marks the peer as proven (or no proof is required): strangers no longer displace it, and it gets the longer
-    /// deadline.
+    /// It has proven a key, or asked for nothing that has to be proven: strangers do not push it out any more, and it
+    /// has longer.
     pub fn known(&self) {
         self.deadline.set(Instant::now() + self.patience);
         let mut strangers = self.strangers.borrow_mut();
@@ -98,7 +97,7 @@ impl Slot {
         }
     }
 
-    /// The result of `work`, unless the deadline passes or newer connections displace this one first.
+    /// What `work` gives, if it is done before the deadline and before newer strangers push this one out.
     pub async fn guard<T, E>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E>
     where
         E: From<LinkError>,
@@ -106,9 +105,9 @@ impl Slot {
         let why = tokio::select! {
             done = timeout_at(self.deadline.get(), work) => match done {
                 Ok(result) => return result,
-                Err(_) => "it did not prove its key in time",
+                Err(_) => "it did not make itself known in time",
             },
-            () = self.leave.notified() => "newer connections displaced it before it proved its key",
+            () = self.leave.notified() => "newer connections pushed it out before it made itself known",
         };
         Err(LinkError::Untrusted(why.to_owned()).into())
     }
@@ -129,8 +128,8 @@ impl Door {
         Self { listener, security, limits, strangers, handshakes, calm, next_id: 0, next_accept }
     }
 
-    /// Waits for the next connection whose proof has ended: its address, and the link or the reason of the failure.
-    /// Must run inside a `tokio::task::LocalSet`. Cancel-safe.
+    /// Waits for the next who has made itself known, or has failed to: who, and the link or why not. Has to
+    /// run inside a `tokio::task::LocalSet`. Nothing is lost if the future is dropped.
     pub async fn next(&mut self) -> (SocketAddr, Result<Arrival, LinkError>) {
         loop {
             tokio::select! {
@@ -145,17 +144,17 @@ impl Door {
                             return (address, Err(e));
                         }
                     }
-                    // Out of descriptors, or the peer has already gone: wait until other connections have ended.
+                    // Out of descriptors, or the caller is already gone: let others end, then go on.
                     Err(_) => self.next_accept = Instant::now() + OUT_OF_DESCRIPTORS,
                 },
             }
         }
     }
 
-    /// Starts the handshake of a new connection. An error if its address exceeds its rate.
+    /// A stranger has come. An error where it comes too fast.
     fn begin(&mut self, stream: TcpStream, address: SocketAddr) -> Option<LinkError> {
         let now = Instant::now();
-        // A burst of up to `connections` is accepted without a pause.
+        // A burst of as many as may be here at once is taken without a pause.
         let burst = u32::try_from(self.limits.connections).unwrap_or(u32::MAX);
         let gap = Duration::from_secs(1) / self.limits.per_second.max(1);
         let earliest = now.checked_sub(gap * burst).unwrap_or(self.next_accept);
@@ -177,7 +176,7 @@ impl Door {
         None
     }
 
-    /// A slot for a new connection; the connection that is displaced for it, if any, is notified.
+    /// A place for one more; whoever has to go for it is told.
     fn slot(&mut self, address: IpAddr) -> Slot {
         let mut strangers = self.strangers.borrow_mut();
         let of_address = |s: &Stranger| !s.proven && s.address == address;
@@ -201,23 +200,22 @@ impl Door {
     }
 }
 
-/// Displaces the oldest matching connection. The list is in order of arrival.
+/// The oldest of some goes. They stand in the order in which they came.
 fn push_out(strangers: &mut Vec<Stranger>, some: impl Fn(&Stranger) -> bool) {
     if let Some(oldest) = strangers.iter().position(some) {
         strangers.remove(oldest).leave.notify_one();
     }
 }
 
-/// When each recent address will have been quiet for long enough to be forgotten.
+/// When each address that has come lately will have been calm for long enough to be forgotten.
 #[derive(Default)]
 struct Calm(BTreeMap<IpAddr, Instant>);
 
 impl Calm {
-    /// Addresses that are tracked separately; further new addresses share one entry.
+    /// Addresses that are told apart; beyond them, new ones count as one.
     const ADDRESSES_MAX: usize = 1024;
 
-    /// Whether one more connection from that address is within its rate: one per `gap` in the long run, `burst` at
-    /// once.
+    /// Whether one more of that address may come: one in each `gap` in the long run, `burst` at once.
     fn takes(&mut self, address: IpAddr, now: Instant, gap: Duration, burst: u32) -> bool {
         if self.0.len() >= Self::ADDRESSES_MAX {
             self.0.retain(|_, calm| *calm > now);
@@ -238,7 +236,7 @@ async fn paced(listener: &TcpListener, at: Instant) -> std::io::Result<(TcpStrea
     listener.accept().await
 }
 
-/// The unit that a rate limit applies to. A host with IPv6 usually has 2^64 addresses, so a /64 counts as one.
+/// What counts as one address: somebody who has one of IPv6 has 2^64 of them.
 fn neighbourhood(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
@@ -259,12 +257,12 @@ mod tests {
         per_address: 4,
         per_second: 10_000,
         per_address_per_second: 10_000,
-        // Enough time to prove the key in an unoptimised build on a busy machine.
+        // Whoever dials proves the key in that time, in a program that is not optimised, on a machine that is busy.
         deadline: Duration::from_secs(3),
         proven_deadline: Duration::from_secs(5),
     };
 
-    /// Runs a check against a door on loopback, with its address.
+    /// Runs a check against a door on loopback, with the address of it.
     fn at_door<F: AsyncFnOnce(Door, SocketAddr)>(security: Security, check: F) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         tokio::task::LocalSet::new().block_on(&runtime, async {
@@ -286,7 +284,7 @@ mod tests {
             let text = result.err().unwrap().to_string();
             assert!(text.contains("in time"), "{text}");
             assert!(door.strangers.borrow().is_empty());
-            // The listener sends its 32 random bytes and closes, without a reason.
+            // The 32 random bytes, and then the end: no word about why.
             let mut got = Vec::new();
             stream.read_to_end(&mut got).await.unwrap();
             assert_eq!(got.len(), 32);
@@ -346,12 +344,12 @@ mod tests {
             };
             arrival.slot.guard(coming).await.unwrap();
             assert!(door.strangers.borrow().len() <= LIMITS.per_address + 1);
-            // More members than the limit displace the oldest member.
+            // More members than there is room for push out the oldest of them.
             let of = |last: usize| IpAddr::from([10, 0, 0, last as u8]);
             let more: Vec<Slot> = (0..LIMITS.connections).map(|n| door.slot(of(n))).collect();
             more.iter().for_each(Slot::known);
-            let displaced = arrival.slot.guard(std::future::pending::<Result<(), LinkError>>()).await;
-            assert!(displaced.unwrap_err().to_string().contains("displaced"));
+            let pushed_out = arrival.slot.guard(std::future::pending::<Result<(), LinkError>>()).await;
+            assert!(pushed_out.unwrap_err().to_string().contains("pushed"));
         });
     }
 
@@ -363,8 +361,8 @@ mod tests {
                 slots.push(door.slot(IpAddr::from([10, 0, 0, last])));
                 assert!(door.strangers.borrow().len() <= LIMITS.connections);
             }
-            let displaced = slots[3].guard(std::future::pending::<Result<(), LinkError>>()).await;
-            assert!(displaced.unwrap_err().to_string().contains("displaced"));
+            let pushed_out = slots[3].guard(std::future::pending::<Result<(), LinkError>>()).await;
+            assert!(pushed_out.unwrap_err().to_string().contains("pushed"));
             drop(slots.pop());
             assert_eq!(door.strangers.borrow().len(), LIMITS.connections - 1);
         });
@@ -379,7 +377,7 @@ mod tests {
         assert!(calm.takes(of(2), now, gap, 64));
         let later = now + gap * 10;
         assert_eq!((0..1000).filter(|_| calm.takes(of(1), later, gap, 64)).count(), 10);
-        // The number of tracked addresses is bounded.
+        // However many addresses there are, what is remembered is bounded.
         assert_eq!((10..10_000).filter(|n| calm.takes(of(*n), later, gap, 64)).count(), 1023 + 64);
         assert!(calm.0.len() <= Calm::ADDRESSES_MAX + 1);
         assert!(calm.takes(of(20_000), later + gap * 64, gap, 64) && calm.0.len() == 1);

@@ -1,22 +1,22 @@
-//! Names of the links within one machine, also on systems without them (`unsupported`).
+//! What the links within one machine are called, also where there are none (`elsewhere`).
 //!
-//! Invariant: the name on the command line is the name in reports.
+//! Invariant: a name is what the command line takes and reports say.
 //!
-//! Deliberately absent: the links themselves.
+//! Deliberately absent: the links.
 
 use std::fmt;
 
-/// How bytes move between two processes.
+/// How the bytes go from one process to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalKind {
-    /// Through the kernel: one pipe in each direction.
+    /// Through the system: one pipe each way.
     Pipe,
-    /// Through memory that both processes map: one ring in each direction.
+    /// Through memory that both have mapped: one ring each way.
     Shm,
 }
 
 impl LocalKind {
-    /// The name on the command line and in reports.
+    /// As on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pipe => "pipe",

@@ -1,13 +1,13 @@
-//! Errors of matrices, their files and the machine's memory. Each message names the file or option, and the next
-//! step.
+//! What can go wrong with matrices, their files and the machine's memory. Each message names the file
+//! or the option and the way out.
 
 use crate::{DType, Shape};
 use std::path::PathBuf;
 
-/// Most characters of a file's text in a message.
+/// Characters of a file's text that a message shows at most.
 const SHOWN_CHARS: usize = 120;
 
-/// Text from a file for a message: shortened, and without control characters, which would control the terminal.
+/// A text of a file for a message: short, and without control characters, which would steer the terminal.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown: String =
         text.chars().take(SHOWN_CHARS).map(|c| if c.is_control() { '?' } else { c }).collect();
@@ -18,7 +18,7 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
-/// An error of this crate.
+/// An error of this room.
 #[derive(Debug, thiserror::Error)]
 pub enum MatrixError {
     /// The machine refused memory.
@@ -42,9 +42,9 @@ pub enum MatrixError {
     Io {
         /// The file.
         path: PathBuf,
-        /// The attempted action, as in "cannot open".
+        /// What was being done, as in "cannot open".
         action: &'static str,
-        /// The system's error.
+        /// What the system said.
         source: std::io::Error,
     },
     /// The disk has no room for the result.
@@ -53,25 +53,25 @@ pub enum MatrixError {
     NoSpace {
         /// The file.
         path: PathBuf,
-        /// Bytes of the result.
+        /// Bytes that it needs.
         bytes: u64,
-        /// Free bytes, if the system reports them.
+        /// Bytes that are free, where the system says so.
         free: Option<u64>,
     },
-    /// An invalid description of a generated matrix.
+    /// A text that describes a generated matrix does not.
     #[error("{name}: {what}")]
     Description {
         /// The text.
         name: String,
-        /// The error, with the next step.
+        /// What is wrong and the way out.
         what: String,
     },
-    /// A file that does not have the format of its name, or contains elements that cannot be multiplied.
+    /// A file is not what its name says, or holds something that cannot be multiplied.
     #[error("{name}: {what}")]
     Format {
-        /// The file, with the position in it if that helps.
+        /// The file, with the place in it where that helps.
         name: String,
-        /// The error, with the next step.
+        /// What is wrong and the way out.
         what: String,
     },
 }

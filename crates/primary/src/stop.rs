@@ -1,8 +1,8 @@
-//! A user's wish to end a run: complete tiles are recorded first, if there is a journal.
+//! A user who wants to end: what is complete is kept first, where that can be.
 
 use std::cell::Cell;
 
-/// Connects the signal handler with the running product; both are on one event loop.
+/// Between who hears the signal and who carries out the product, both on one event loop.
 #[derive(Debug, Default)]
 pub struct Stop {
     is_armed: Cell<bool>,
@@ -10,13 +10,13 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Asks the run to end. False if it has nothing to record: then the caller just drops it.
+    /// Asks the product to end. False where there is nothing that it could keep: then it is just dropped.
     pub fn ask(&self) -> bool {
         self.is_asked.set(true);
         self.is_armed.get()
     }
 
-    /// Sets whether the running product could record complete tiles.
+    /// Says whether a product is running that can keep what is complete.
     pub fn arm(&self, is_armed: bool) {
         self.is_armed.set(is_armed);
     }

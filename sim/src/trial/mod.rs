@@ -1,197 +1,197 @@
-//! A trial: one product with real elements, under a virtual clock, with faults.
+//! One product with real elements, under a virtual clock, in which things go wrong.
 //!
-//! Place in the flow: replaces both shells, the machines and the network between them. The state machines are
-//! the real ones, and their messages are encoded and decoded. `swarm` runs thousands of trials.
+//! Place in the flow: takes the place of both shells, of the machines and of the network between them. The state machines are
+//! the real ones, and what they say to each other is encoded and decoded. `swarm` runs trials by the thousand.
 //!
-//! Invariants: after every event those of `check.rs`. The same scenario gives the same trial, event by event.
+//! Invariants: after every event those of `check.rs`. The same scenario gives the same trial, to the event.
 //!
-//! Deliberately absent: real time, network cards that links share, the cost of the primary's event loop: the timing mode predicts
-//! how long a product takes.
+//! Deliberately absent: real time, cards that links share, the cost of the primary's event loop: how long a product takes is what
+//! the timing mode tells.
 
+mod carry;
 mod check;
 mod disk;
-mod end_clock;
 mod faults;
-mod inspection;
 mod joins;
-mod journal_writer;
-mod lane_ends;
-mod lanes;
+mod keeper;
+mod links;
+mod lives;
+mod looks;
+mod matter;
 mod model;
 mod neighbours;
 mod node;
-mod primary_death;
 mod scenario;
 mod shell;
-mod ticks;
-mod trial_data;
+mod time;
+mod watch;
 
 pub use scenario::{Scenario, Values};
 
-use self::end_clock::EndClock;
 use self::faults::Struck;
-use self::journal_writer::TrialJournalWriter;
-use self::lanes::{Lane, LaneSignal};
-use self::node::{Node, TrialTask};
-use self::primary_death::SurvivingState;
-use self::shell::TrialShell;
-use self::trial_data::TrialData;
-use crate::clock::{EventQueue, VirtualTime};
-use crate::fault::SimFault;
-use crate::random::{SeededRandom, mixed};
+use self::keeper::Keeper;
+use self::links::{Lane, Signal};
+use self::lives::Left;
+use self::matter::Matter;
+use self::node::{Node, Task};
+use self::shell::Shell;
+use self::watch::Watch;
+use crate::clock::{Agenda, Time};
+use crate::fault::Fault;
+use crate::random::{Random, mixed};
 use bramble_matrix::Layout;
 use bramble_plan::Machine;
-use bramble_schedule::clock::{PRIMARY_STEP, StepClock};
-use bramble_schedule::primary::{Operands, Primary, PrimaryEvent};
+use bramble_schedule::clock::{Clock, PRIMARY_STEP};
+use bramble_schedule::primary::{Event, Operands, Primary};
 
-/// Interval between ticks of all ends, seconds.
+/// How often ends look at the time.
 const TICK_S: f64 = 0.1;
 
-/// Events.
+/// What can happen.
 #[derive(Clone, Copy, Debug)]
-enum TrialEvent {
-    Link(usize, LaneSignal),
-    /// A thread of a machine has finished its task.
-    Done(usize, TrialTask),
+enum Happening {
+    Link(usize, Signal),
+    /// A thread of a machine is done with its task.
+    Done(usize, Task),
     /// The primary's reader of a link ends.
     Reader(usize),
-    /// The receiver of a lane notices that the link is broken.
+    /// One end of a link sees that it is broken: a lane's receiver.
     Broken(usize),
-    /// A fault begins, or ends.
+    /// A fault begins, or is over.
     Fault(usize),
     Over(usize),
     Tick,
-    /// The inspection of C has ended.
+    /// C has been looked at.
     Looked,
-    /// The journal writer has ended a step.
+    /// The keeper of the journal is done with a step.
     Kept,
-    /// A spot check has ended: whether the tile is wrong.
+    /// A tile has been looked at, and is wrong or not.
     Spotted(bool),
 }
 
-impl From<(usize, LaneSignal)> for TrialEvent {
-    fn from((lane, signal): (usize, LaneSignal)) -> Self {
+impl From<(usize, Signal)> for Happening {
+    fn from((lane, signal): (usize, Signal)) -> Self {
         Self::Link(lane, signal)
     }
 }
 
-/// Result of a trial.
+/// What came of a trial.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct TrialResult {
-    /// A hash of all events and their times.
+pub struct Tried {
+    /// A number of everything that happened and when.
     pub hash: u64,
     /// Virtual seconds.
     pub seconds: f64,
-    /// Number of events.
+    /// Things that happened.
     pub events: u64,
-    /// Number of lost machines.
+    /// Machines that were lost.
     pub losses: usize,
-    /// Counts of rare events.
-    pub seen: RareEvents,
-    /// How often work moved, by steals or losses.
+    /// How often what is rare came up.
+    pub seen: Seen,
+    /// How often work moved, losses or not.
     pub moves: usize,
-    /// Why the product failed, in cases where failing is right: no machine was left that could finish it.
+    /// Why there is no C, where that is as it should be: nobody was left who could make it.
     pub failed: Option<String>,
 }
 
-/// Counts of rare events.
+/// How often what is rare came up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RareEvents {
-    /// Frames with lines that workers relayed to each other.
+pub struct Seen {
+    /// Frames with lines that workers passed on to each other.
     pub relayed: u64,
-    /// Matrices that the relaying worker did not send.
+    /// Matrices that did not come from the worker that should have passed them on.
     pub missed: u64,
-    /// Tiles that continued a sum in C and were staged.
+    /// Tiles that went on from a sum in C and landed beside it.
     pub staged: u64,
-    /// Tiles that were recomputed although they were in C.
+    /// Tiles that were made again though they were in C.
     pub thrown_away: u64,
-    /// Partial sums that were added to C after the loss of the machine that made them.
+    /// Sums that were added to C after the machine that made them was lost.
     pub left_behind: u64,
-    /// Tiles that were partly received when their machine was lost.
+    /// Tiles of which some lines had landed when their machine was lost.
     pub broken_off: u64,
-    /// Machines that were lost because they were silent.
+    /// Machines that were given up because they were silent.
     pub silent: u64,
     /// Machines whose links were too slow.
     pub too_slow: u64,
-    /// Machines that were excluded for wrong results, before C was complete.
+    /// Machines that were left out since what they sent was wrong, before all of C was there.
     pub left_out: u64,
-    /// Links between workers that one of them gave up because of silence.
+    /// Links between workers that one of them gave up because nothing came over it.
     pub parted: u64,
-    /// Machines that joined, and those of them that returned work.
+    /// Machines that came in, and those of them that gave work back.
     pub joined: u64,
     /// See `joined`.
     pub comers_worked: u64,
-    /// Wrong tiles that were recomputed.
+    /// Tiles that were wrong and were made again.
     pub mended: u64,
-    /// Deaths of the primary, those with an unsynced journal, and tiles that the next life did not have to compute.
+    /// Deaths of the primary, those with a journal that was not synced, and tiles that the next one did not have to make.
     pub deaths: u64,
     /// See `deaths`.
     pub died_torn: u64,
     /// See `deaths`.
     pub tiles_kept: u64,
-    /// How often the primary was suspended, or a clock jumped or stopped.
+    /// How often the primary was suspended, or a clock leapt or stood still.
     pub odd_clocks: u64,
 }
 
 struct Trial {
-    event_queue: EventQueue<TrialEvent>,
+    agenda: Agenda<Happening>,
     primary: Primary,
-    shell: TrialShell,
+    shell: Shell,
     nodes: Vec<Node>,
-    /// Number of peers so far; nodes, lanes and sessions beyond it are for machines that may join.
+    /// How many peers there are by now; after them nodes, lanes and sessions for those who come in.
     count: usize,
-    /// Number of peers at the start.
+    /// How many there were when it began.
     first_count: usize,
     cluster: Vec<Machine>,
-    /// Machine of each peer, and the memory that it grants.
+    /// Machine of each peer, and the memory that it may be given.
     machines: Vec<usize>,
     rooms: Vec<u64>,
-    /// For n peers, future ones included: n lanes from the primary, n to it, then n by n between peers.
+    /// Of n peers, also of those to come: n from the primary, n to it, then n by n from peer to peer.
     lanes: Vec<Lane>,
-    data: TrialData,
-    /// The value that C must have.
+    matter: Matter,
+    /// What C has to be.
     expected: Vec<f64>,
     is_digits: bool,
     lines_per_frame: u32,
-    faults: Vec<SimFault>,
+    faults: Vec<Fault>,
     struck: Vec<Struck>,
-    random: SeededRandom,
+    random: Random,
     hash: u64,
     events: u64,
-    /// Number of ticks.
+    /// How often ends have looked at the time.
     ticks: u64,
-    seen: RareEvents,
-    /// When the product last made progress.
-    moved_last: VirtualTime,
-    /// The product is over, and frames in flight still arrive.
+    seen: Seen,
+    /// When something happened last that gets the product on.
+    moved_last: Time,
+    /// The product is over, and what is on its way arrives.
     drains: bool,
     checks: check::Checks,
-    inspection: inspection::InspectionState,
-    /// By peer: multiplications that were sent and done, and steps of tiles that came back complete.
+    looks: looks::Looks,
+    /// By peer: products that it was asked for, that it made, and steps of tiles that came back whole.
     jobs_sent: Vec<u64>,
     jobs: Vec<u64>,
     steps_back: Vec<u64>,
-    /// Steps of tiles that were complete before this life of the primary.
+    /// Steps of tiles that were there before this life of the primary.
     steps_there: u64,
-    /// The primary's clock as its process sees it, and as the schedule corrects it.
-    watch: EndClock,
-    clock: StepClock,
-    /// How many faults suspend the primary, and events that wait until it resumes.
+    /// The primary's clock, and what the schedule makes of it.
+    watch: Watch,
+    clock: Clock,
+    /// How many faults have the primary stand still, and what happens when it goes on.
     stands: u32,
-    deferred: Vec<TrialEvent>,
-    /// The journal writer, if the primary will die.
-    journal_writer: Option<TrialJournalWriter>,
-    /// The state that survives the primary's death.
-    left: Option<SurvivingState>,
+    deferred: Vec<Happening>,
+    /// Keeps the journal, where the primary is to die.
+    keeper: Option<Keeper>,
+    /// What is left, when it has.
+    left: Option<Left>,
 }
 
-/// Runs a scenario.
+/// Tries a scenario.
 ///
 /// # Panics
 ///
-/// If an invariant is violated: that is the purpose of a trial.
-pub fn run_trial(scenario: &Scenario) -> TrialResult {
-    let (mut left, mut tried) = (None, TrialResult::default());
+/// Where anything is not as it has to be: that is what it is for.
+pub fn try_out(scenario: &Scenario) -> Tried {
+    let (mut left, mut tried) = (None, Tried::default());
     loop {
         let mut trial = match Trial::new(scenario, left.take()) {
             Ok(trial) => trial,
@@ -214,13 +214,13 @@ pub fn run_trial(scenario: &Scenario) -> TrialResult {
 }
 
 impl Trial {
-    /// One life of the primary, after an earlier one if `left` is given. An error if no machine has memory for the rest.
-    fn new(scenario: &Scenario, left: Option<SurvivingState>) -> Result<Self, String> {
+    /// One life of the primary, after what an earlier one left. An error where nobody has room for the rest.
+    fn new(scenario: &Scenario, left: Option<Left>) -> Result<Self, String> {
         let plan = &scenario.plan;
-        let data = TrialData::of(scenario, plan);
-        let expected = model::c_of(plan, &data);
-        let wrong = data.far_off(&expected);
-        assert_eq!(wrong, None, "the model's C is not the product");
+        let matter = Matter::of(scenario, plan);
+        let expected = model::c_of(plan, &matter);
+        let wrong = matter.far_off(&expected);
+        assert_eq!(wrong, None, "the model is no product");
         let p = plan.problem;
         let operands = Operands {
             a_layout: if scenario.col_major { Layout::ColMajor } else { Layout::RowMajor },
@@ -229,16 +229,16 @@ impl Trial {
             b_generated: !p.sends_b,
             reads_c: p.reads_c,
         };
-        let (peers, primary) = primary_death::begun(scenario, operands, left.as_ref());
+        let (peers, primary) = lives::begun(scenario, operands, left.as_ref());
         let rooms: Vec<u64> = peers.iter().map(|(_, info)| info.credit_bytes).collect();
         let primary = primary.inspect_err(|why| check::check_want(why, rooms.iter().copied().max()))?;
         let machine = |at: usize| &scenario.machines[peers.get(at).map_or(0, |peer| peer.0)];
         let rate = |at: usize| machine(at).link.map_or(f64::INFINITY, |link| link.bytes_per_s);
         let latency = |at: usize| machine(at).link.map_or(0.0, |link| link.round_trip_s / 2.0);
         let faults = left.as_ref().map_or_else(|| scenario.faults.0.clone(), |left| left.faults.clone());
-        // Lanes exist from the start for all machines that may join.
+        // Who comes in has its lanes from then on.
         let first_count = peers.len();
-        let count = first_count + primary_death::joins(&faults);
+        let count = first_count + lives::comings(&faults);
         let primary_lanes = (0..2 * count).map(|at| Lane::new(rate(at % count), latency(at % count)));
         let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
         let across = pairs.map(|(from, to)| Lane::new(rate(from).min(rate(to)), latency(from) + latency(to)));
@@ -248,9 +248,9 @@ impl Trial {
         };
         let life = left.as_ref().map_or(0, |left| mixed(left.hash));
         let mut trial = Self {
-            event_queue: EventQueue::new((scenario.seed ^ life) | 1),
+            agenda: Agenda::new((scenario.seed ^ life) | 1),
             primary: if scenario.steals { primary } else { primary.without_stealing() },
-            shell: TrialShell::new(expected.len(), count),
+            shell: Shell::new(expected.len(), count),
             nodes: (0..count).map(node).collect(),
             count: first_count,
             first_count,
@@ -258,58 +258,58 @@ impl Trial {
             machines: peers.iter().map(|(machine, _)| *machine).collect(),
             rooms,
             lanes: primary_lanes.chain(across).collect(),
-            data,
+            matter,
             expected,
             is_digits: scenario.values == Values::Digits,
             lines_per_frame: scenario.lines_per_frame,
             struck: vec![Struck::default(); faults.len()],
             faults,
-            random: SeededRandom::new(scenario.seed ^ 0x7ea1 ^ life),
+            random: Random::new(scenario.seed ^ 0x7ea1 ^ life),
             hash: mixed(scenario.seed),
             events: 0,
             ticks: 0,
-            seen: RareEvents::default(),
-            moved_last: VirtualTime::default(),
+            seen: Seen::default(),
+            moved_last: Time::default(),
             drains: false,
             checks: check::Checks::new(count),
-            inspection: inspection::InspectionState::default(),
+            looks: looks::Looks::default(),
             jobs_sent: vec![0; count],
             jobs: vec![0; count],
             steps_back: vec![0; count],
             steps_there: 0,
-            watch: EndClock::default(),
-            clock: StepClock::new(PRIMARY_STEP),
+            watch: Watch::default(),
+            clock: Clock::new(PRIMARY_STEP),
             stands: 0,
             deferred: Vec::new(),
-            journal_writer: None,
+            keeper: None,
             left: None,
         };
-        trial.begin_life(scenario, left);
+        trial.take_over(scenario, left);
         Ok(trial)
     }
 
-    /// Runs from the start until C is accepted, the product has failed, or the primary dies.
+    /// From the start until C is there, or the primary is not.
     fn live(&mut self) {
         for number in 0..self.faults.len() {
-            self.event_queue.add(self.faults[number].from.as_secs_f64(), TrialEvent::Fault(number));
+            self.agenda.add(self.faults[number].from.as_secs_f64(), Happening::Fault(number));
         }
-        self.event_queue.add(TICK_S, TrialEvent::Tick);
-        self.dispatch(PrimaryEvent::Start);
+        self.agenda.add(TICK_S, Happening::Tick);
+        self.tell(Event::Start);
         self.run();
     }
 
-    /// Checks the end of the trial.
+    /// Looks at what there is in the end.
     fn end(&mut self, scenario: &Scenario) {
         self.check_the_end(scenario);
         self.drain();
         self.check_what_is_left();
     }
 
-    /// Adds this life to the result.
-    fn account(self, tried: &mut TrialResult) {
+    /// Counts this life.
+    fn account(self, tried: &mut Tried) {
         let comers = self.first_count..self.count;
         tried.hash = self.hash;
-        tried.seconds += self.event_queue.now().seconds();
+        tried.seconds += self.agenda.now().seconds();
         tried.events += self.events;
         tried.losses += self.primary.losses().len();
         tried.moves += self.primary.moves();
@@ -318,63 +318,63 @@ impl Trial {
         tried.failed = self.shell.failed;
     }
 
-    /// After the product, frames in flight still arrive at workers; the primary sends nothing more.
+    /// What is on its way when the product is over still arrives at workers; the primary says nothing any more.
     fn drain(&mut self) {
         self.drains = true;
         self.part_where_nothing_moves();
         for lane in 0..self.lanes.len() {
             self.pump(lane);
         }
-        while let Some(event) = self.event_queue.next() {
-            match event {
-                TrialEvent::Link(lane, LaneSignal::Left) => self.left(lane),
-                TrialEvent::Link(lane, LaneSignal::There) => {
+        while let Some(happening) = self.agenda.next() {
+            match happening {
+                Happening::Link(lane, Signal::Left) => self.left(lane),
+                Happening::Link(lane, Signal::There) => {
                     self.lanes[lane].there();
                     self.pump(lane);
                 }
-                TrialEvent::Done(peer, task) => self.done(peer, task),
-                TrialEvent::Broken(lane) => self.see_broken(lane),
-                TrialEvent::Over(number) => self.end_fault(number),
-                TrialEvent::Fault(_)
-                | TrialEvent::Reader(_)
-                | TrialEvent::Tick
-                | TrialEvent::Looked
-                | TrialEvent::Kept
-                | TrialEvent::Spotted(_) => {}
+                Happening::Done(peer, task) => self.done(peer, task),
+                Happening::Broken(lane) => self.see_broken(lane),
+                Happening::Over(number) => self.end_fault(number),
+                Happening::Fault(_)
+                | Happening::Reader(_)
+                | Happening::Tick
+                | Happening::Looked
+                | Happening::Kept
+                | Happening::Spotted(_) => {}
             }
         }
     }
 
-    /// Runs until C is accepted, the product has failed, or the primary dies.
+    /// Until C is there, or it is said that it will not be.
     fn run(&mut self) {
         while !self.is_over() {
-            let Some(event) = self.event_queue.next() else {
+            let Some(happening) = self.agenda.next() else {
                 panic!("nothing can happen any more, and {} tiles are missing", self.primary.tiles_left());
             };
             self.events += 1;
-            self.remember(&event);
-            if self.is_for_later(&event) {
-                self.deferred.push(event);
+            self.remember(&happening);
+            if self.is_for_later(&happening) {
+                self.deferred.push(happening);
                 continue;
             }
-            match event {
-                TrialEvent::Link(lane, LaneSignal::Left) => self.left(lane),
-                TrialEvent::Link(lane, LaneSignal::There) => {
+            match happening {
+                Happening::Link(lane, Signal::Left) => self.left(lane),
+                Happening::Link(lane, Signal::There) => {
                     self.lanes[lane].there();
                     self.pump(lane);
                 }
-                TrialEvent::Done(peer, task) => {
-                    self.moved_last = self.event_queue.now();
+                Happening::Done(peer, task) => {
+                    self.moved_last = self.agenda.now();
                     self.done(peer, task);
                 }
-                TrialEvent::Reader(peer) => self.gone(peer, "the connection was reset"),
-                TrialEvent::Broken(lane) => self.see_broken(lane),
-                TrialEvent::Fault(number) => self.begin_fault(number),
-                TrialEvent::Over(number) => self.end_fault(number),
-                TrialEvent::Tick => self.tick(),
-                TrialEvent::Looked => self.inspect(),
-                TrialEvent::Kept => self.end_journal_step(),
-                TrialEvent::Spotted(is_wrong) => self.dispatch(PrimaryEvent::SpotChecked(Some(is_wrong))),
+                Happening::Reader(peer) => self.gone(peer, "the connection was reset"),
+                Happening::Broken(lane) => self.see_broken(lane),
+                Happening::Fault(number) => self.begin_fault(number),
+                Happening::Over(number) => self.end_fault(number),
+                Happening::Tick => self.tick(),
+                Happening::Looked => self.look(),
+                Happening::Kept => self.kept(),
+                Happening::Spotted(is_wrong) => self.tell(Event::Looked(Some(is_wrong))),
             }
         }
     }
@@ -383,23 +383,23 @@ impl Trial {
         self.shell.finished || self.shell.failed.is_some() || self.left.is_some()
     }
 
-    /// Adds an event and its time to the hash.
-    fn remember(&mut self, event: &TrialEvent) {
-        let what = match event {
-            TrialEvent::Link(lane, LaneSignal::Left) => (1, *lane),
-            TrialEvent::Link(lane, LaneSignal::There) => (2, *lane),
-            TrialEvent::Done(peer, TrialTask::Run(run)) => (3 + (u64::from(run.job.c) << 8), *peer),
-            TrialEvent::Done(peer, TrialTask::Fill(id)) => (4 + (u64::from(*id) << 8), *peer),
-            TrialEvent::Reader(peer) => (5, *peer),
-            TrialEvent::Broken(lane) => (6, *lane),
-            TrialEvent::Fault(number) => (7, *number),
-            TrialEvent::Over(number) => (8, *number),
-            TrialEvent::Tick => (9, 0),
-            TrialEvent::Looked => (10, 0),
-            TrialEvent::Kept => (11, 0),
-            TrialEvent::Spotted(is_wrong) => (12, usize::from(*is_wrong)),
+    /// What happens, and when, in one number.
+    fn remember(&mut self, happening: &Happening) {
+        let what = match happening {
+            Happening::Link(lane, Signal::Left) => (1, *lane),
+            Happening::Link(lane, Signal::There) => (2, *lane),
+            Happening::Done(peer, Task::Run(run)) => (3 + (u64::from(run.job.c) << 8), *peer),
+            Happening::Done(peer, Task::Fill(id)) => (4 + (u64::from(*id) << 8), *peer),
+            Happening::Reader(peer) => (5, *peer),
+            Happening::Broken(lane) => (6, *lane),
+            Happening::Fault(number) => (7, *number),
+            Happening::Over(number) => (8, *number),
+            Happening::Tick => (9, 0),
+            Happening::Looked => (10, 0),
+            Happening::Kept => (11, 0),
+            Happening::Spotted(is_wrong) => (12, usize::from(*is_wrong)),
         };
-        let time = self.event_queue.now().picoseconds();
+        let time = self.agenda.now().picoseconds();
         self.hash = mixed(self.hash ^ mixed(time) ^ (what.0 << 16) ^ what.1 as u64);
     }
 }

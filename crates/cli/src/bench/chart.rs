@@ -1,45 +1,45 @@
-//! Line charts with a logarithmic x axis, as SVG.
+//! Lines over a logarithmic axis, as SVG.
 //!
-//! Place in the flow: `plot` and `report` provide series of points; this file lays them out and draws them.
+//! Place in the flow: `plot` and `report` say what is drawn, this file where it goes.
 //!
-//! Invariants: the SVG is self-contained (no script, font or external file); all texts are escaped; a point is
-//! skipped if it is not a number, or not positive on a logarithmic axis.
+//! Invariants: nothing from elsewhere: no script, no font, no file; all texts are escaped; a point that is not a number,
+//! or not above zero on a logarithmic axis, is left out.
 
 use std::fmt::Write;
 
-/// Size of a panel in pixels; it grows in height if its legend has many lines.
+/// One panel, pixels; it gets higher where there are many lines to name.
 pub(crate) const WIDTH: f64 = 720.0;
 /// See `WIDTH`.
 pub(crate) const HEIGHT: f64 = 380.0;
-/// Margins of the plot area: left, top, right (at least the room for line names), bottom.
+/// Around what is drawn: left, top, right (the names of the lines, at least), bottom.
 pub(crate) const MARGIN: [f64; 4] = [70.0, 40.0, 210.0, 50.0];
-/// Maximum width of the names.
+/// Most room for names.
 const NAMES_MAX: f64 = 330.0;
-/// Approximate width of a letter.
+/// Of a letter, about.
 const LETTER: f64 = 6.5;
-/// Distance between two names in the legend.
+/// From the name of a line to the next.
 const NAME_STEP: f64 = 18.0;
-/// Least distance between two marks of the x axis.
+/// Least room between two marks of the lower axis.
 const MARK_STEP: f64 = 36.0;
-/// Colours that colour-blind readers can tell apart, too (Okabe and Ito).
+/// Colours that can be told apart, by whoever sees few of them too (Okabe and Ito).
 pub(crate) const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "currentColor", "#999933"];
 
-/// The background of a chart.
+/// What is behind a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ground {
-    /// White, for an SVG file.
+    /// White: a file of its own.
     White,
-    /// The background of the enclosing page; texts and axes have the page's text colour.
+    /// The page that it stands in, whose colour texts and axes have.
     Page,
 }
 
-/// A series of points, drawn as a line.
+/// A line through points.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
-    /// Index of the colour; series with the same number share a colour.
+    /// Lines of one number have one colour.
     pub(crate) colour: usize,
     pub(crate) is_dashed: bool,
 }
@@ -48,18 +48,18 @@ pub(crate) struct Series {
 #[derive(Clone, Debug)]
 pub(crate) struct Chart {
     pub(crate) title: String,
-    /// Label of the x axis.
+    /// What the lower axis has.
     pub(crate) below: String,
-    /// Formats a mark of the x axis.
+    /// How a place on the lower axis is written.
     pub(crate) mark: fn(f64) -> String,
     pub(crate) series: Vec<Series>,
-    /// Whether the y axis is logarithmic, too.
+    /// Whether heights are logarithmic, too.
     pub(crate) is_log: bool,
-    /// Horizontal dashed lines: name and y value.
+    /// Dashed lines across: a name and a height.
     pub(crate) levels: Vec<(String, f64)>,
 }
 
-/// The SVG of several charts, one below another.
+/// The charts below each other.
 pub(crate) fn drawing(charts: &[Chart], ground: Ground) -> String {
     let heights: Vec<f64> = charts.iter().map(Chart::height).collect();
     let height = if charts.is_empty() { HEIGHT } else { heights.iter().sum() };
@@ -68,7 +68,7 @@ pub(crate) fn drawing(charts: &[Chart], ground: Ground) -> String {
          font-size=\"12\" fill=\"currentColor\">\n"
     );
     if ground == Ground::White {
-        // Writing to a `String` cannot fail.
+        // Writing to a text cannot fail.
         let _ = writeln!(out, "<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>");
     }
     let mut top = 0.0;
@@ -81,8 +81,7 @@ pub(crate) fn drawing(charts: &[Chart], ground: Ground) -> String {
     out + "</svg>\n"
 }
 
-/// Escapes a text for HTML and SVG, between tags or in an attribute. Characters that XML does not allow become
-/// U+FFFD.
+/// A text as it stands in HTML and SVG, between tags or in an attribute. What XML cannot say becomes U+FFFD.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -100,18 +99,18 @@ pub(crate) fn escaped(text: &str) -> String {
     out
 }
 
-/// Maps values to positions in a panel.
+/// Where numbers are on a panel.
 struct Axes {
-    /// Logarithms of the smallest and the largest x value.
+    /// Logarithms of the smallest and the largest place.
     places: (f64, f64),
-    /// The largest y value.
+    /// The largest value.
     top: f64,
     is_log: bool,
-    /// Logarithm of the smallest y value, if the y axis is logarithmic.
+    /// Logarithm of the least value, where heights are logarithmic.
     bottom: f64,
-    /// Height of the panel.
+    /// Of the panel.
     height: f64,
-    /// Right end of the plot area, where the names begin.
+    /// Where what is drawn ends, and names begin.
     right: f64,
 }
 
@@ -148,7 +147,7 @@ impl Axes {
         self.height - MARGIN[3] - part * (self.height - MARGIN[1] - MARGIN[3])
     }
 
-    /// The marks of the y axis: value and text.
+    /// Heights that are marked, as they are written.
     fn heights(&self) -> Vec<(f64, String)> {
         if self.is_log {
             let [low, high] = [self.bottom / 10f64.ln(), self.top.log10()].map(|x| x.clamp(-300.0, 300.0));
@@ -164,25 +163,25 @@ impl Axes {
     }
 }
 
-/// A round step that divides a length into four to ten parts.
+/// A round step that cuts a length into four to ten.
 fn step(length: f64) -> f64 {
     let unit = 10f64.powf((length / 4.0).log10().floor());
     [5.0, 2.0].into_iter().map(|by| by * unit).find(|step| length / step >= 4.0).unwrap_or(unit)
 }
 
 impl Chart {
-    /// Height of the panel: the names of series and levels need one line each.
+    /// Names of lines and levels stand below each other.
     fn height(&self) -> f64 {
         let names = (self.series.len() + self.levels.len() + 1) as f64 * NAME_STEP;
         HEIGHT.max(MARGIN[1] + names + MARGIN[3])
     }
 
-    /// All points that are drawn.
+    /// All points that can be drawn.
     fn points(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
         self.series.iter().flat_map(|series| series.points.iter().copied()).filter(|p| self.draws(p))
     }
 
-    /// Whether a point can be drawn: both are numbers, and positive where an axis is logarithmic.
+    /// Whether both are numbers, and have a logarithm where they need one.
     fn draws(&self, (x, y): &(f64, f64)) -> bool {
         x.is_finite() && *x > 0.0 && y.is_finite() && (*y > 0.0 || !self.is_log)
     }
@@ -213,7 +212,7 @@ impl Chart {
         self.lines(out, &axes);
     }
 
-    /// The marks of the x axis, as many as fit.
+    /// The places of the lower axis, as many as have room.
     fn marks(&self, out: &mut String, axes: &Axes) {
         let mut places: Vec<f64> = self.points().map(|(x, _)| x).collect();
         places.sort_by(f64::total_cmp);
@@ -228,12 +227,12 @@ impl Chart {
         }
     }
 
-    /// Draws levels and series with their names.
+    /// The levels, the lines, and the names of both.
     fn lines(&self, out: &mut String, axes: &Axes) {
         let right = axes.right;
         let mut levels: Vec<&(String, f64)> = self.levels.iter().filter(|(_, y)| y.is_finite()).collect();
         levels.sort_by(|a, b| b.1.total_cmp(&a.1));
-        // Names of levels are at the height of their lines, or one below another; names of series are below them.
+        // Names of levels stand beside their lines, or below each other; those of lines below them.
         let mut lowest = MARGIN[1] - NAME_STEP;
         let beside: Vec<f64> = levels
             .iter()
@@ -244,7 +243,7 @@ impl Chart {
             .collect();
         let names = self.series.len() as f64 * NAME_STEP;
         let has_room = lowest + 6.0 + names <= axes.height - MARGIN[3];
-        // If both do not fit, names of levels are drawn above their lines.
+        // Where there is no room for both, those of levels stand on their lines.
         let first = if has_room { lowest + 6.0 + NAME_STEP } else { MARGIN[1] + 4.0 };
         for ((name, level), beside) in levels.into_iter().zip(beside) {
             let y = axes.y(*level);
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_escaped_and_points_that_are_not_numbers_are_skipped() {
+    fn texts_are_escaped_and_what_is_no_number_is_left_out() {
         let points = vec![(0.0, 1.0), (-1.0, 1.0), (2.0, f64::NAN), (3.0, 1.0)];
         let drawn = drawing(&[chart(points, Vec::new())], Ground::Page);
         assert!(drawn.contains("&lt;a &amp; &quot;b&quot;&gt;") && !drawn.contains("<a "), "{drawn}");

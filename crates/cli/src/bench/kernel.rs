@@ -1,10 +1,9 @@
-//! `bramble bench kernel` and `bramble bench threads`: measures kernels by size, type and threads.
+//! `bramble bench kernel` and `bramble bench threads`: rates of kernels by size, type and threads.
 //!
-//! Place in the flow: measures one point for each contestant and size; `show` prints the points, `plot` draws them.
+//! Place in the flow: arguments become contestants, contestants points; `show` and `plot` make of them what is read.
 //!
-//! Invariants: all contestants of a size multiply the same operands into the same C, in turns; the first product of
-//! each is a warm-up, is checked, and does not count. A single-threaded kernel multiplies blocks if it gets several
-//! threads.
+//! Invariants: all contestants of one size multiply the same operands into the same C, in turns; every first product warms
+//! up and is checked, and does not count. A kernel of one thread multiplies blocks where it gets several.
 
 use super::error::of_bound;
 use super::show::{self, Form};
@@ -22,41 +21,40 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A run repeats its product for about this time, in seconds, so that the cost of clocks and thread wake-ups is
-/// negligible.
+/// A run repeats its product until it takes about so long, seconds: clocks and wakings are then nothing beside it.
 const RUN_SECONDS: f64 = 0.01;
-/// Most products in a run.
+/// Most products of a run.
 const REPEATS_MAX: f64 = 10_000.0;
 
-/// A kernel and a number of threads.
+/// Who is measured: a kernel on so many threads.
 pub(crate) type Contestant = (Choice, usize);
 
-/// The measurement of one contestant at one size.
+/// One contestant at one size.
 #[derive(Clone, Debug)]
-pub(crate) struct KernelPoint {
+pub(crate) struct Point {
     pub(crate) kernel: Choice,
     pub(crate) dtype: DType,
     pub(crate) size: BenchSize,
     pub(crate) threads: usize,
-    /// Elapsed seconds per product.
+    /// Seconds of a product.
     pub(crate) wall: Times,
-    /// Processor seconds per product, all threads together.
+    /// The same of processor time, all threads together.
     pub(crate) cpu: Times,
-    /// The peak rate of this many threads.
+    /// What so many threads could do at most.
     pub(crate) peak_gflops: f64,
-    /// Largest error relative to the kernel's error bound.
+    /// Largest error in units of what the kernel promises.
     pub(crate) error: f64,
-    /// Memory that the kernel needs besides A, B and C, bytes.
+    /// Memory that the product takes beside its operands, in proportion to them.
     pub(crate) workspace_bytes: usize,
 }
 
-impl KernelPoint {
-    /// Rate by the median of elapsed times.
+impl Point {
+    /// By the median.
     pub(crate) fn gflops(&self) -> f64 {
         self.flops() / self.wall.median() / 1e9
     }
 
-    /// Rate by processor time: an estimate of the rate on an otherwise idle machine.
+    /// What its threads would do if the processor were theirs alone, as far as its time tells.
     pub(crate) fn cpu_gflops(&self) -> f64 {
         self.flops() * self.threads as f64 / self.cpu.median() / 1e9
     }
@@ -91,7 +89,7 @@ pub(crate) fn threads(args: &BenchThreadsArgs) -> Result<Exit, Failure> {
     measured(&args.bench, &args.size, contestants, show::threads)
 }
 
-/// The kernels that are compared if none are named.
+/// The kernels that are compared where none are named.
 fn present(dtype: DType) -> Vec<Choice> {
     let fast = [KernelName::Simd, KernelName::OpenBlas, KernelName::Blis];
     let plain = fast.into_iter().filter(|name| name.supports(dtype) && open(*name).is_ok());
@@ -102,12 +100,12 @@ fn present(dtype: DType) -> Vec<Choice> {
     plain.map(Choice::Named).chain(over).collect()
 }
 
-/// Measures all contestants at all sizes, and prints the results.
+/// Measures everyone at every size, and tells.
 fn measured(
     args: &BenchArgs,
     sizes: &[BenchSize],
     contestants: impl Fn(DType) -> Vec<Contestant>,
-    table: fn(&[KernelPoint]) -> Vec<String>,
+    table: fn(&[Point]) -> Vec<String>,
 ) -> Result<Exit, Failure> {
     args.form.check_plot()?;
     let form = Form::of(&args.form.runs);
@@ -136,7 +134,7 @@ fn measured(
     Ok(Exit::Done)
 }
 
-/// Refuses operands that do not fit in memory.
+/// Refuses operands that do not fit this machine.
 fn fits(dtype: DType, BenchSize { m, k, n }: BenchSize) -> Result<(), Failure> {
     let elements = [(m, k), (k, n), (m, n)].map(|(x, y)| (x as u64).saturating_mul(y as u64));
     let bytes =
@@ -152,7 +150,7 @@ fn fits(dtype: DType, BenchSize { m, k, n }: BenchSize) -> Result<(), Failure> {
     )))
 }
 
-/// The peak of this many concurrent threads, Gflop/s.
+/// The peak of so many threads at once, Gflop/s.
 fn peak_of(dtype: DType, threads: usize) -> f64 {
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(|| peak(dtype).max(peak(dtype)))).collect();
@@ -182,13 +180,13 @@ pub(super) fn numbers<T: KernelElement>(len: usize, mut state: u64) -> Vec<T> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-/// Elapsed time and processor time, since an arbitrary origin.
+/// Time of day and processor time, from any moment on.
 fn clocks() -> [Duration; 2] {
     [ClockId::Monotonic, ClockId::ProcessCPUTime]
         .map(|id| Duration::try_from(clock_gettime(id)).unwrap_or_default())
 }
 
-/// A, B and C of a measured product.
+/// What is multiplied, and the result.
 struct Operands<T> {
     size: BenchSize,
     a: Vec<T>,
@@ -202,7 +200,7 @@ impl<T: KernelElement> Operands<T> {
         Self { size, a: numbers(m * k, 1), b: numbers(k * n, 2), c: vec![T::ZERO; m * n] }
     }
 
-    /// Elapsed and processor seconds per product, as the mean of `products` products.
+    /// Seconds of a product by the wall, and of processor time, over so many of them.
     fn run(&mut self, kernel: &dyn Kernel, products: usize) -> [f64; 2] {
         let BenchSize { m, k, n } = self.size;
         let before = clocks();
@@ -215,7 +213,7 @@ impl<T: KernelElement> Operands<T> {
         [0, 1].map(|at| after[at].saturating_sub(before[at]).as_secs_f64().max(1e-9) / products as f64)
     }
 
-    /// The error of the last product relative to the kernel's bound; a failure if it exceeds the bound.
+    /// The error of the last product in units of what its kernel promises; a failure if it is more.
     fn error(&self, choice: Choice) -> Result<f64, Failure> {
         let error = of_bound(choice, self.size, &self.a, &self.b, &self.c);
         error.filter(|error| *error <= 1.0).ok_or_else(|| {
@@ -227,7 +225,7 @@ impl<T: KernelElement> Operands<T> {
     }
 }
 
-/// A contestant after its warm-up.
+/// A contestant that is warm.
 struct Warm {
     kernel: Arc<dyn Kernel>,
     /// Products of a run.
@@ -243,7 +241,7 @@ fn at_size<T: KernelElement>(
     size: BenchSize,
     rounds: u16,
     mut peak: impl FnMut(usize) -> f64,
-) -> Result<Vec<KernelPoint>, Failure> {
+) -> Result<Vec<Point>, Failure> {
     let mut operands = Operands::<T>::new(size);
     let mut all = Vec::new();
     for contestant in contestants {
@@ -261,7 +259,7 @@ fn at_size<T: KernelElement>(
         }
     }
     let sides = [size.m, size.n, size.k];
-    let point = |((kernel, threads), one): (&Contestant, Warm)| KernelPoint {
+    let point = |((kernel, threads), one): (&Contestant, Warm)| Point {
         kernel: *kernel,
         dtype: T::DTYPE,
         size,

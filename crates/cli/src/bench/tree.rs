@@ -1,49 +1,49 @@
-//! `bramble bench tree`: measures Strassen–Winograd's method by worker processes, for several levels and links.
+//! `bramble bench tree`: Strassen–Winograd's method by processes, level by level, over each link between them.
 //!
-//! Place in the flow: runs `bramble multiply --local P --link KIND --strategy strassen:L` on operands in files, and
-//! reads the time of the product from its report; starting processes and reading files do not count.
+//! Place in the flow: starts `bramble multiply --local P --link KIND --strategy strassen:L` as anyone would, on operands in
+//! files, and reads what that reports; the time is the product's own, without starting the processes and reading the files.
 //!
-//! Invariants: all levels and links of a size take turns; every product is verified, or there is no measurement;
-//! processes and files end with the verb.
+//! Invariants: all levels and links of a size take turns; every product is verified, or there is no measurement; whatever was
+//! started or written is gone with the verb.
 //!
-//! Deliberately absent: one process per node of the tree. The user chooses the number of workers, and the plan
-//! divides the 7^L products among them by speed.
+//! Deliberately absent: a process for each node of the tree. Workers are as many as are asked for, and each of them
+//! computes as many of the 7^L products as it is fast.
 
 use super::chart::{Chart, Ground, Series, drawing};
 use super::machine;
-use super::multiply::{MultiplyOutcome, Verb};
+use super::multiply::{Said, Verb};
 use super::show::{Form, values};
 use crate::args::{BenchTreeArgs, LinkKind};
 use crate::exit::{Exit, Failure};
 use crate::quantity::counted;
 use crate::table;
 use crate::times::Times;
-use crate::until::{Completion, done_or_signal};
+use crate::until::{Ended, done_or_signal};
 use serde_json::{Value, json};
 use std::path::Path;
 
 const VERB: Verb = Verb("bench tree");
 
-/// A measured case.
+/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TreeCase {
+struct Case {
     size: u32,
     workers: u16,
     levels: u8,
     link: LinkKind,
 }
 
-/// The measurement of a case.
+/// What came of it.
 #[derive(Clone, Debug)]
-struct TreePoint {
-    case: TreeCase,
+struct Point {
+    case: Case,
     dtype: String,
     wall: Times,
-    /// Bytes sent to all workers, and received from them.
+    /// To all workers, and from them.
     bytes: [u64; 2],
 }
 
-impl TreePoint {
+impl Point {
     fn gflops(&self) -> f64 {
         2.0 * f64::from(self.case.size).powi(3) / self.wall.median() / 1e9
     }
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &BenchTreeArgs) -> Result<Exit, Failure> {
     let form = Form::of(&args.form.runs);
     crate::out(machine::head(form, CSV_HEAD).as_bytes())?;
     let mut points = Vec::new();
-    if let Completion::Signal(exit) = done_or_signal(all(args, form, &mut points))? {
+    if let Ended::Signal(exit) = done_or_signal(all(args, form, &mut points))? {
         return Ok(exit);
     }
     if form == Form::Table {
@@ -70,22 +70,17 @@ pub(crate) fn run(args: &BenchTreeArgs) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-/// Measures all cases, and prints results as they come.
-async fn all(args: &BenchTreeArgs, form: Form, points: &mut Vec<TreePoint>) -> Result<(), Failure> {
+/// Measures everything, and tells as it comes.
+async fn all(args: &BenchTreeArgs, form: Form, points: &mut Vec<Point>) -> Result<(), Failure> {
     let cores = u16::try_from(bramble_worker::default_threads()).unwrap_or(u16::MAX);
     let locals = if args.local.is_empty() { vec![cores] } else { args.local.clone() };
     for size in &args.size {
         let folder = VERB.operands(*size, args.dtype).await?;
         for workers in &locals {
             let case = |levels: u8| {
-                args.link.iter().map(move |link| TreeCase {
-                    size: *size,
-                    workers: *workers,
-                    levels,
-                    link: *link,
-                })
+                args.link.iter().map(move |link| Case { size: *size, workers: *workers, levels, link: *link })
             };
-            let cases: Vec<TreeCase> = args.levels.iter().flat_map(|levels| case(*levels)).collect();
+            let cases: Vec<Case> = args.levels.iter().flat_map(|levels| case(*levels)).collect();
             let new = in_turns(args, &cases, folder.path()).await?;
             for point in &new {
                 crate::out(line(form, point).as_bytes())?;
@@ -96,12 +91,8 @@ async fn all(args: &BenchTreeArgs, form: Form, points: &mut Vec<TreePoint>) -> R
     Ok(())
 }
 
-/// Measures all cases of a size and number of workers in rounds; the first round is a warm-up.
-async fn in_turns(
-    args: &BenchTreeArgs,
-    cases: &[TreeCase],
-    folder: &Path,
-) -> Result<Vec<TreePoint>, Failure> {
+/// All cases of a size and number of workers, round by round; the first warms up.
+async fn in_turns(args: &BenchTreeArgs, cases: &[Case], folder: &Path) -> Result<Vec<Point>, Failure> {
     let mut seconds = vec![Vec::new(); cases.len()];
     let mut bytes = vec![[0; 2]; cases.len()];
     for round in 0..=args.form.runs.rounds {
@@ -116,7 +107,7 @@ async fn in_turns(
     let dtype = args.dtype.to_string();
     let measured = cases.iter().zip(seconds).zip(bytes);
     Ok(measured
-        .map(|((case, seconds), bytes)| TreePoint {
+        .map(|((case, seconds), bytes)| Point {
             case: *case,
             dtype: dtype.clone(),
             wall: Times::new(seconds),
@@ -125,8 +116,8 @@ async fn in_turns(
         .collect())
 }
 
-async fn product(args: &BenchTreeArgs, case: &TreeCase, folder: &Path) -> Result<MultiplyOutcome, Failure> {
-    // Level 0 is the plain product, by the strategy that the levels are built on.
+async fn product(args: &BenchTreeArgs, case: &Case, folder: &Path) -> Result<Said, Failure> {
+    // Without levels it is the product as it is, by the strategy that the levels are over.
     let strategy = format!("strassen:{}", case.levels);
     let mut words: Vec<std::ffi::OsString> = ["A.npy", "B.npy"].map(|name| folder.join(name).into()).to_vec();
     words.extend(["--strategy", &strategy, "--link", case.link.name()].map(Into::into));
@@ -140,11 +131,11 @@ async fn product(args: &BenchTreeArgs, case: &TreeCase, folder: &Path) -> Result
     VERB.product(words).await
 }
 
-/// The head line of the CSV.
+/// The first line of comma-separated values.
 const CSV_HEAD: &str = "link,levels,workers,dtype,m,k,n,rounds,seconds,seconds_min,seconds_max,gflops,bytes_sent,bytes_received,\
 outliers\n";
 
-fn line(form: Form, point: &TreePoint) -> String {
+fn line(form: Form, point: &Point) -> String {
     match form {
         Form::Table => String::new(),
         Form::Csv => values(CSV_HEAD, &json(point)) + "\n",
@@ -152,8 +143,8 @@ fn line(form: Form, point: &TreePoint) -> String {
     }
 }
 
-fn json(p: &TreePoint) -> Value {
-    let TreeCase { size, workers, levels, link } = p.case;
+fn json(p: &Point) -> Value {
+    let Case { size, workers, levels, link } = p.case;
     json!({
         "schema": "bramble.bench.tree/1",
         "link": link.name(), "levels": levels, "workers": workers, "dtype": p.dtype,
@@ -164,9 +155,9 @@ fn json(p: &TreePoint) -> Value {
     })
 }
 
-/// The table: one size, number of workers and level per line; for each link the time, the spread, and the speed-up
-/// over level 0, or over the first level measured.
-fn shown(points: &[TreePoint]) -> Vec<String> {
+/// The table: a size, number of workers and level on a line; for each link the time, how far runs are apart, and how many times
+/// as fast it is as level 0, or the first that was measured.
+fn shown(points: &[Point]) -> Vec<String> {
     let mut links: Vec<LinkKind> = Vec::new();
     let mut rows: Vec<(u32, u16, u8)> = Vec::new();
     for p in points {
@@ -186,8 +177,7 @@ fn shown(points: &[TreePoint]) -> Vec<String> {
         let products = 7u32.pow(u32::from(*levels));
         let mut row = vec![size.to_string(), workers.to_string(), levels.to_string(), products.to_string()];
         for link in &links {
-            let of_link =
-                |p: &&TreePoint| (p.case.size, p.case.workers, p.case.link) == (*size, *workers, *link);
+            let of_link = |p: &&Point| (p.case.size, p.case.workers, p.case.link) == (*size, *workers, *link);
             let first = points.iter().filter(of_link).min_by_key(|p| p.case.levels);
             let own = points.iter().filter(of_link).find(|p| p.case.levels == *levels);
             let Some((first, own)) = first.zip(own) else { continue };
@@ -201,8 +191,8 @@ fn shown(points: &[TreePoint]) -> Vec<String> {
     table::lines(&head, &rows.iter().map(row).collect::<Vec<_>>())
 }
 
-/// The plot: one panel per number of workers, one line per link and level, by size.
-fn svg(points: &[TreePoint]) -> String {
+/// The drawing: a panel for each number of workers, a line for each link and level over the size.
+fn svg(points: &[Point]) -> String {
     let mut workers: Vec<u16> = points.iter().map(|p| p.case.workers).collect();
     workers.dedup();
     let panel = |workers: &u16| {
@@ -234,12 +224,12 @@ fn svg(points: &[TreePoint]) -> String {
 mod tests {
     use super::*;
 
-    fn point(link: LinkKind, levels: u8, seconds: f64) -> TreePoint {
-        let case = TreeCase { size: 1000, workers: 2, levels, link };
-        TreePoint { case, dtype: "f64".to_owned(), wall: Times::new(vec![seconds]), bytes: [16, 8] }
+    fn point(link: LinkKind, levels: u8, seconds: f64) -> Point {
+        let case = Case { size: 1000, workers: 2, levels, link };
+        Point { case, dtype: "f64".to_owned(), wall: Times::new(vec![seconds]), bytes: [16, 8] }
     }
 
-    fn points() -> Vec<TreePoint> {
+    fn points() -> Vec<Point> {
         let all = [
             (LinkKind::Pipe, 0, 2.0),
             (LinkKind::Shm, 0, 1.0),

@@ -1,16 +1,16 @@
-//! A plan as JSON: the object `bramble.plan/1` of docs/json.md.
+//! A plan for programs: the object `bramble.plan/1`, which docs/json.md describes.
 
-use super::owners::{OwnedBox, parts};
-use super::view::{PlanView, limit};
+use super::owners::{Part, parts};
+use super::view::{View, limit};
 use bramble_matrix::Span;
 use bramble_plan::{Considered, Member, Plan, Prediction, Share, Sums};
 use serde_json::{Value, json};
 
-/// Most boxes that are listed for each machine.
+/// Parts of C that are listed for each machine.
 const SHARES_MAX: usize = 64;
 
 /// The object.
-pub(crate) fn json(view: &PlanView) -> Value {
+pub(crate) fn json(view: &View) -> Value {
     let (plan, decision) = (view.plan(), &view.decision);
     let problem = &plan.problem;
     let workers: Vec<Value> = (0..plan.members.len()).map(|i| worker(view, i)).collect();
@@ -40,7 +40,7 @@ pub(crate) fn json(view: &PlanView) -> Value {
     })
 }
 
-/// The prediction, as `plan` and `multiply` print it.
+/// What a plan expects, as plans and reports of products print it.
 pub(crate) fn predicted(predicted: &Prediction) -> Value {
     let (by, machine) = limit(&predicted.by);
     json!({
@@ -73,7 +73,7 @@ fn considered(c: &Considered) -> Value {
     })
 }
 
-fn worker(view: &PlanView, index: usize) -> Value {
+fn worker(view: &View, index: usize) -> Value {
     let plan = view.plan();
     let (member, cost) = (&plan.members[index], plan.predicted.machines[index]);
     let machine = &view.machines[member.machine];
@@ -99,7 +99,7 @@ fn worker(view: &PlanView, index: usize) -> Value {
     })
 }
 
-/// The boxes of C and k that a machine computes: the first `SHARES_MAX` of them, and the number of all.
+/// The parts of C and k that a machine computes, the first of them, and how many there are.
 fn shares(plan: &Plan, member: &Member) -> (Vec<Value>, usize) {
     let boxes = || {
         member.shares.iter().flat_map(|share| {
@@ -108,7 +108,7 @@ fn shares(plan: &Plan, member: &Member) -> (Vec<Value>, usize) {
         })
     };
     let pair = |s: Span| json!([s.start, s.end]);
-    let one = |(share, grid, part): (&Share, bramble_plan::Grid, OwnedBox)| {
+    let one = |(share, grid, part): (&Share, bramble_plan::Grid, Part)| {
         let rows = (share.block.rows * grid.tile_rows).min(part.rows.len());
         let cols = (share.block.cols * grid.tile_cols).min(part.cols.len());
         json!({

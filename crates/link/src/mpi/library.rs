@@ -1,20 +1,20 @@
-//! The choice of the MPI library.
+//! Which MPI library is opened.
 //!
-//! Place in the flow: once per process, before any other MPI code.
+//! Place in the flow: once a process, before anything else of MPI.
 //!
-//! Invariants: the library of the launcher that started this process is tried first, because processes with
-//! different libraries cannot find each other; a file that the user names is the only one that is tried.
+//! Invariants: the library of whoever started this process goes first, because processes of another one would not find each
+//! other; a file that the user names is the only one that is tried.
 //!
-//! Deliberately absent: a search of the file system. Names are passed to the system's loader.
+//! Deliberately absent: a search of the file system. Names go to the system's own loader.
 
 use super::table::{self, Opened};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-/// Environment variable with the file of the library.
+/// Names the file of the library.
 pub(super) const VARIABLE: &str = "BRAMBLE_MPI";
 
-/// Why MPI cannot be used.
+/// What cannot be had of MPI.
 #[derive(Debug, thiserror::Error)]
 pub enum MpiError {
     /// No library was found.
@@ -23,34 +23,34 @@ pub enum MpiError {
          mpich', or name its file in {VARIABLE}"
     )]
     Missing,
-    /// The file exists and is no usable MPI library.
+    /// A file is there, and no library of MPI that can be used.
     #[error("{file} cannot be used as an MPI library: {why}", file = .0.display(), why = .1)]
     Unfit(OsString, String),
-    /// The launcher belongs to another library.
+    /// Another library's processes were started.
     #[error(
-        "mpirun has started {told} processes, but the library that was opened ({library}) sees {seen}: this mpirun \
-         belongs to another library; start with that library's own, or name this mpirun's library in {VARIABLE}"
+        "mpirun has started {told} processes, but the library that was opened ({library}) sees {seen}: it is another one's \
+         mpirun; start with that library's own, or name the library of this one in {VARIABLE}"
     )]
     Mismatch {
-        /// Processes that the launcher started.
+        /// How many were started.
         told: usize,
-        /// Processes that the library sees.
+        /// How many the library knows of.
         seen: usize,
-        /// The library's version text.
+        /// What it calls itself.
         library: String,
     },
-    /// An MPI call failed.
+    /// A call failed.
     #[error("{0}")]
     Failed(String),
-    /// A system call failed.
+    /// The system.
     #[error("MPI: {0}")]
     System(#[from] std::io::Error),
 }
 
-/// The binary interfaces of MPI libraries.
+/// Binary interfaces of MPI libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Abi {
-    /// The standard ABI of MPI 5.
+    /// That of MPI 5.
     Standard,
     OpenMpi,
     Mpich,
@@ -66,29 +66,29 @@ impl fmt::Display for Abi {
     }
 }
 
-/// File names for the loader.
+/// Names for the loader.
 const STANDARD: [(&str, Abi); 2] = [("libmpi_abi.so.1", Abi::Standard), ("libmpi_abi.so.0", Abi::Standard)];
 const OPEN_MPI: (&str, Abi) = ("libmpi.so.40", Abi::OpenMpi);
-/// Debian's name, and the usual one.
+/// As Debian calls it, and as others do.
 const MPICH: [(&str, Abi); 2] = [("libmpich.so.12", Abi::Mpich), ("libmpi.so.12", Abi::Mpich)];
 
-/// The launcher of this process, according to its environment.
+/// Who has started this process, as far as its environment says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
-    /// Open MPI's mpirun.
+    /// Whether it was Open MPI's mpirun.
     is_open_mpi: bool,
-    /// MPICH's, or a compatible one.
+    /// Whether it was MPICH's, or one that speaks as it does.
     is_mpich: bool,
-    /// This process's rank.
+    /// Which of the processes this one is.
     pub rank: Option<usize>,
-    /// Number of processes.
+    /// How many there are.
     pub size: Option<usize>,
-    /// Whether this process is the first of its machine; also true if the environment does not say.
+    /// Whether this one is the first of its machine, or nobody says that there are others.
     pub is_first_of_machine: bool,
 }
 
 impl Launch {
-    /// Reads the environment of this process.
+    /// Of this process.
     pub fn of_environment() -> Self {
         Self::of(|name| std::env::var(name).ok())
     }
@@ -101,17 +101,17 @@ impl Launch {
             is_first_of_machine: number(&["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"])
                 .is_none_or(|rank| rank == 0),
             rank: number(&["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]),
-            // SLURM_NTASKS is that of the batch job, and a batch script is one process; so use that of the step.
+            // Slurm's own is that of the step, not of what the batch was given: a batch script is one process.
             size: number(&["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]),
         }
     }
 
-    /// Whether a launcher started this process as the only one of a job.
+    /// Whether something has started this process as the only one of a job.
     pub fn is_alone(self) -> bool {
         self.size == Some(1)
     }
 
-    /// Library names in the order in which they are tried.
+    /// Names in the order in which they are tried.
     fn candidates(self) -> Vec<(&'static str, Abi)> {
         match (self.is_open_mpi, self.is_mpich) {
             (true, _) => [&[OPEN_MPI], &STANDARD[..], &MPICH].concat(),
@@ -121,7 +121,7 @@ impl Launch {
     }
 }
 
-/// Opens the library that the user names, or the first that exists.
+/// Opens a library: the one that is named, or the first that is there.
 pub(super) fn open(launch: Launch) -> Result<Opened, MpiError> {
     if let Some(file) = std::env::var_os(VARIABLE).filter(|file| !file.is_empty()) {
         return match table::open(&file, None) {

@@ -1,18 +1,16 @@
 //! Links between the processes that an `mpirun` has started.
 //!
-//! Place in the flow: a process that mpirun has started enters MPI before anything else; then it opens links to
-//! other processes by their ranks. `table` has the library's functions, `engine` the messages in flight, `send` and
-//! `receive` the ends of a link, `drive` the task that polls the library.
+//! Place in the flow: a process that is one of such a job enters the world of MPI first of all; then it opens links to others by
+//! their numbers (ranks). `table` has the library's functions, `engine` the messages that are under way, `send` and `receive`
+//! the ends of a link, `drive` the task that asks the library.
 //!
-//! Invariants: one `World` per process, with all calls on the thread of its one event loop. MPI has neither a close
-//! of a connection nor backpressure, so both are messages here: a sender announces its end, a receiver announces
-//! that it is gone, and no more than a window is in flight to a peer that does not receive. A world that has been
-//! left has nothing in flight.
+//! Invariants: one world a process, and all calls on its one event loop's thread. MPI has neither an end of a connection nor
+//! back-pressure, so both are messages here: an end says that it has ended, a receiver that it is gone, and no more than a
+//! window is under way to somebody who does not receive. A world that is left has nothing under way.
 //!
-//! Deliberately absent: MPI at build time; collective operations, except one at the start; continuing without a
-//! rank that died: the launcher ends the whole job.
+//! Deliberately absent: MPI at build time; operations of all ranks but one at the start; going on without a rank that dies:
+//! whoever started the job ends all of it.
 
-mod deadline;
 mod drive;
 mod engine;
 mod held;
@@ -22,13 +20,13 @@ mod receive;
 mod send;
 mod table;
 mod timer;
+mod watch;
 
 use crate::{Link, LinkError, Proven};
-use deadline::DeadlineWatch;
 use engine::{Engine, Ticket};
 use held::Payload;
 pub use library::{Launch, MpiError};
-pub use plain::{Exchange, PlainMessages};
+pub use plain::{Exchange, Plain};
 use receive::MpiReceiver;
 use send::MpiSender;
 use std::cell::RefCell;
@@ -37,33 +35,33 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use table::{Message, MpiFault};
+use table::{Fault, Message};
+use watch::Watch;
 
-/// Longest first message of a frame, and so the longest frame that is a single message.
+/// Longest first message of a frame, and so the longest frame that is one message.
 const FIRST_BYTES: usize = 8 << 10;
-/// Receives for first messages that are posted at a time; the end of a sender is this many messages.
+/// First messages that a receiver waits for at a time; so many tell it of the end.
 const FIRSTS_AHEAD: usize = 8;
-/// A first message of this length announces that the sender ended in the middle of a frame. Shorter than any
-/// header.
+/// A first message of so many bytes says that the frame that was to come does not. Shorter than any header.
 const CUT_OFF_BYTES: usize = 8;
 
-/// Tag of the orders of rank 0 to all others.
+/// Tag of what the first rank tells all others.
 const ORDER_TAG: i32 = 0;
-/// Tags of the messages of `PlainMessages`, and of those without bytes.
+/// Tags of messages of a `Plain`, and of those without bytes.
 const PLAIN_TAG: i32 = 1;
 const PLAIN_SIGNAL_TAG: i32 = 2;
-/// Tag of a rank's message to rank 0 that it leaves.
+/// Tag of what each rank tells the first one when it leaves.
 const LEAVE_TAG: i32 = 3;
-/// First tag of the first link between two ranks.
+/// Tags of the first link between two ranks.
 const LINK_TAGS: i32 = 8;
-/// Tags per link: first messages, following messages, and the end of a receiver, in each direction.
+/// Tags of a link: first messages, followers and the end of a receiver, one way and the other.
 const TAGS_PER_LINK: i32 = 8;
-/// The standard guarantees tags up to this one.
+/// As every library has at least.
 const TAG_MAX: i32 = 32_767;
 
-/// All messages in flight have to be complete within this time.
+/// Everything that is under way has to be taken by then.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(5);
-/// Rank 0 has to learn within this time that all other ranks leave, too.
+/// The first rank has to hear of all others by then that they leave, too.
 const ALL_LEAVE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Every rank has announced that it leaves; `MPI_Finalize` of rank 0 has to return within this time.
@@ -73,12 +71,12 @@ const ABORT_DEADLINE: Duration = Duration::from_secs(5);
 /// Rank 0 reports a missed deadline. The other ranks wait this much longer, and report it only if rank 0 did not.
 const OTHERS_LATER: Duration = Duration::from_secs(2);
 
-/// Bytes of the processor mask that ranks exchange.
+/// Processors that are told of.
 const CPU_BYTES: usize = 128;
-/// Length of the boot id, which identifies a machine.
+/// A machine's number since it was switched on.
 const MACHINE_BYTES: usize = 36;
 
-/// The tags of one direction of a link.
+/// What one direction of a link is called.
 #[derive(Clone, Copy, Debug)]
 struct Channel {
     peer: i32,
@@ -87,18 +85,18 @@ struct Channel {
     gone: i32,
 }
 
-/// An order of rank 0 to another rank.
+/// What the first rank tells another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RankOrder {
-    /// Open a link with rank 0.
+pub enum Order {
+    /// Open a link with it.
     Serve,
-    /// Exchange messages with rank 0 by MPI's functions alone (`World::plain`).
-    Plain(PlainMessages),
-    /// Leave the job.
+    /// Exchange messages with it by MPI's functions alone (`World::plain`).
+    Plain(Plain),
+    /// It is over.
     Done,
 }
 
-impl RankOrder {
+impl Order {
     fn encode(self) -> Vec<u8> {
         match self {
             Self::Serve => vec![1],
@@ -111,23 +109,23 @@ impl RankOrder {
         match bytes {
             [1] => Some(Self::Serve),
             [2] => Some(Self::Done),
-            _ => PlainMessages::decode(bytes).map(Self::Plain),
+            _ => Plain::decode(bytes).map(Self::Plain),
         }
     }
 }
 
-/// The part of its machine that a rank has.
+/// What the ranks on this machine share of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Portion {
     /// Ranks on this machine.
     pub ranks: usize,
-    /// Ranks, including this one, that may run on a processor on which this one may.
+    /// Ranks that may run on processors on which this one may, itself among them.
     pub sharers: usize,
-    /// This rank's index among the sharers, from 0.
+    /// Which of the sharers this one is, from 0.
     pub place: usize,
 }
 
-/// A call that waits for other processes and missed its deadline.
+/// A call of the library that waits for other processes and did not come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
     /// `MPI_Init`, after this time: some process has not entered.
@@ -148,23 +146,21 @@ pub struct World {
     size: usize,
     library: String,
     portion: Portion,
-    /// Number of links that were opened with each rank.
+    /// Links that were opened so far, with each rank.
     links: RefCell<Vec<i32>>,
-    /// The pending receive of the next order.
+    /// The order that is waited for.
     order: RefCell<Option<Ticket>>,
     when_late: WhenLate,
 }
 
 impl World {
-    /// Opens a library and enters MPI; waits for all ranks, at most that long. Once per process, on the thread of
-    /// its event loop.
+    /// Opens a library and enters; waits for all ranks, for so long at most. Once a process, on the thread of its event loop.
     pub fn enter(launch: Launch, patience: Duration, when_late: WhenLate) -> Result<Self, MpiError> {
-        let failed = |fault: MpiFault| MpiError::Failed(fault.0);
+        let failed = |fault: Fault| MpiError::Failed(fault.0);
         let (abi, calls) = library::open(launch)?;
         let is_first = launch.rank.is_none_or(|rank| rank == 0);
         let more = if is_first { Duration::ZERO } else { OTHERS_LATER };
-        let watch =
-            DeadlineWatch::start(patience.saturating_add(more), move || when_late(Late::Entering(patience)));
+        let watch = Watch::start(patience.saturating_add(more), move || when_late(Late::Entering(patience)));
         calls.init().map_err(failed)?;
         let (rank, size) = calls.rank_and_size().map_err(failed)?;
         let number =
@@ -192,7 +188,7 @@ impl World {
         Ok(world)
     }
 
-    /// This process's rank, from 0.
+    /// This process's number, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -202,24 +198,24 @@ impl World {
         self.size
     }
 
-    /// The library's name and interface.
+    /// What the library calls itself, and which interface it has.
     pub fn library(&self) -> &str {
         &self.library
     }
 
-    /// The part of the machine that this process has.
+    /// What this process has of its machine.
     pub fn portion(&self) -> Portion {
         self.portion
     }
 
-    /// The task that moves messages; without it nothing moves. `has_cores`: there are at least as many cores as
-    /// processes and compute threads, so polling takes a core from no thread.
+    /// Moves messages, for as long as somebody waits for it. Nothing moves without. `has_cores`: as many as there are processes
+    /// and threads that compute, so that looking for messages takes nobody's.
     pub fn drive(&self, has_cores: bool) -> io::Result<impl Future<Output = ()> + use<>> {
         drive::drive(Rc::downgrade(&self.engine), has_cores)
     }
 
-    /// A link with another rank, which has to open its end, too: the first links that both open with each other
-    /// form a pair, and so on. It starts with the limits for strangers.
+    /// A link with another rank, which opens its end, too: the first that both open with each other is one link, and so on.
+    /// It starts with the limits for strangers.
     pub fn link(&self, rank: usize, peer: &str) -> Result<Link, LinkError> {
         self.end(rank, self.rank > rank, peer)
     }
@@ -252,36 +248,36 @@ impl World {
             shares_memory: false,
             refers_to_files: false,
             cipher: None,
-            // The user who starts processes on all machines vouches for them.
+            // Whoever starts processes on all machines has their users' word.
             proven: Proven::Member,
         })
     }
 
-    /// Sends an order to every other rank.
-    pub fn tell(&self, order: RankOrder) -> Result<(), LinkError> {
+    /// Tells every other rank.
+    pub fn tell(&self, order: Order) -> Result<(), LinkError> {
         (0..self.size).filter(|rank| *rank != self.rank).try_for_each(|rank| self.tell_one(rank, order))
     }
 
-    /// Sends an order to one rank. It is delivered without being awaited.
-    pub fn tell_one(&self, rank: usize, order: RankOrder) -> Result<(), LinkError> {
+    /// Tells one rank. The order gets there without anybody who waits for it.
+    pub fn tell_one(&self, rank: usize, order: Order) -> Result<(), LinkError> {
         let peer = i32::try_from(rank).unwrap_or(i32::MAX);
         let order = order.encode();
         let message = Message { bytes: order.len(), peer, tag: ORDER_TAG };
         self.engine.send(Payload::Buffer(order.into()), message, false, None).map(drop).map_err(failed)
     }
 
-    /// Exchanges messages with a rank that does the same, by MPI's functions alone, and blocks meanwhile; the rank
-    /// that `leads` waits until the other is ready. Returns the total time. For measurements.
-    pub fn plain(&self, rank: usize, plain: PlainMessages, leads: bool) -> Result<Duration, LinkError> {
+    /// Exchanges messages with a rank that does the same, by MPI's functions alone and without anything else meanwhile; the
+    /// one that `leads` waits until the other is ready. Gives the time of all. For measurements.
+    pub fn plain(&self, rank: usize, plain: Plain, leads: bool) -> Result<Duration, LinkError> {
         let peer = i32::try_from(rank).unwrap_or(i32::MAX);
-        // Messages of the exchange may be in flight for ever, and the engine does not know them.
+        // Messages of it may be under way for ever, of which the engine knows nothing.
         let done =
             plain.perform(self.engine.calls(), peer, leads).inspect_err(|fault| self.engine.fail(fault));
         done.map_err(failed)
     }
 
-    /// The next order from rank 0. Cancel-safe.
-    pub async fn told(&self) -> Result<RankOrder, LinkError> {
+    /// What the first rank tells this one next. May be given up and asked again.
+    pub async fn told(&self) -> Result<Order, LinkError> {
         if self.order.borrow().is_none() {
             let message = Message { bytes: plain::ORDER_BYTES, peer: 0, tag: ORDER_TAG };
             let buffer = Payload::Buffer(Box::new([0; plain::ORDER_BYTES]));
@@ -294,23 +290,22 @@ impl World {
         let Some(order) = self.order.take() else { unreachable!("one task waits for orders") };
         let (bytes, payload) = order.await.map_err(failed)?;
         let order = match payload {
-            Payload::Buffer(buffer) => buffer.get(..bytes).and_then(RankOrder::decode),
-            Payload::SharedRegion(_) | Payload::Landing(_) => None,
+            Payload::Buffer(buffer) => buffer.get(..bytes).and_then(Order::decode),
+            Payload::Region(_) | Payload::Landing(_) => None,
         };
-        order.ok_or_else(|| LinkError::Foreign("an unknown order".to_owned()))
+        order.ok_or_else(|| LinkError::Foreign("an order that nobody here knows".to_owned()))
     }
 
-    /// Ends MPI, once the messages in flight are complete; it needs no event loop, and nothing of MPI may be used
-    /// after it. All links have to be dropped before, and every rank has to leave. If a rank does not, all
-    /// processes are ended with that exit code, because `MPI_Finalize` waits for every rank, for ever for one that
-    /// is stopped.
+    /// Ends MPI, once what is under way has been taken; no event loop is needed, and nothing of MPI may be used after it.
+    /// All links have to be dropped before, and every rank has to leave. Where somebody does not take his part, all processes
+    /// are ended with that exit code: to end MPI is to wait for all, for ever for one that stands still.
     pub fn leave(&self, code: u8) -> Result<(), MpiError> {
         self.leave_within(if self.rank == 0 { ALL_LEAVE_DEADLINE } else { LEAVE_DEADLINE }, code)
     }
 
     fn leave_within(&self, patience: Duration, code: u8) -> Result<(), MpiError> {
         let deadline = Instant::now() + patience;
-        // If the library has failed, this fails too, and the engine has the error.
+        // Where the library has failed, so does this, and the engine knows.
         let _ = self.take_leave();
         let mut pause = Duration::from_micros(10);
         while !self.engine.is_quiet() && self.engine.fault().is_none() && Instant::now() < deadline {
@@ -321,21 +316,21 @@ impl World {
                 pause = (pause * 2).min(Duration::from_millis(1));
             }
         }
-        // A failed rank may wait for others from which it can no longer receive.
+        // One that has failed may wait for others that it cannot hear.
         let when_late = self.when_late;
         if self.engine.is_quiet() && self.engine.fault().is_none() {
-            // The other ranks wait for rank 0, which may still have files to save.
-            let watch = || DeadlineWatch::start(FINALIZE_DEADLINE, move || when_late(Late::Leaving(code)));
+            // The others wait for the first rank, which may have things to keep yet.
+            let watch = || Watch::start(FINALIZE_DEADLINE, move || when_late(Late::Leaving(code)));
             let _watch = (self.rank == 0).then(watch);
             return self.engine.calls().finalize().map_err(|fault| MpiError::Failed(fault.0));
         }
-        let _watch = DeadlineWatch::start(ABORT_DEADLINE, move || when_late(Late::Aborting(code)));
+        let _watch = Watch::start(ABORT_DEADLINE, move || when_late(Late::Aborting(code)));
         self.engine.calls().abort(i32::from(code));
         Err(MpiError::Failed("other processes of the job did not come to an end".to_owned()))
     }
 
-    /// Announces to rank 0 that this rank leaves; rank 0 posts the receives for these messages of all others.
-    fn take_leave(&self) -> Result<(), MpiFault> {
+    /// Tells the first rank that this one leaves; the first one begins to wait for those words of all others.
+    fn take_leave(&self) -> Result<(), Fault> {
         let word =
             |rank: usize| Message { bytes: 1, peer: i32::try_from(rank).unwrap_or(i32::MAX), tag: LEAVE_TAG };
         let paper = || Payload::Buffer(Box::new([0]));
@@ -348,7 +343,7 @@ impl World {
 
 #[cfg(test)]
 impl World {
-    /// Polls the library; whether nothing is in flight.
+    /// Asks the library; whether nothing is under way.
     pub(crate) fn is_quiet(&self) -> bool {
         self.engine.poll();
         self.engine.is_quiet()
@@ -361,12 +356,12 @@ impl std::fmt::Debug for World {
     }
 }
 
-/// The link error for an error of the library.
-fn failed(fault: MpiFault) -> LinkError {
+/// What an error of the library means for a link.
+fn failed(fault: Fault) -> LinkError {
     LinkError::Broken(io::Error::other(fault.0))
 }
 
-/// The identity of this machine, and the processors on which this process may run.
+/// Which machine this is, and on which of its processors this process may run.
 fn here() -> Vec<u8> {
     let machine = std::fs::read("/proc/sys/kernel/random/boot_id");
     let mut own = machine.unwrap_or_else(|_| rustix::system::uname().nodename().to_bytes().to_vec());
@@ -375,7 +370,7 @@ fn here() -> Vec<u8> {
     own
 }
 
-/// One bit per processor on which this process may run.
+/// A bit for each processor on which this process may run.
 #[cfg(target_os = "linux")]
 fn allowed_processors() -> [u8; CPU_BYTES] {
     use rustix::thread::{CpuSet, sched_getaffinity};
@@ -387,13 +382,13 @@ fn allowed_processors() -> [u8; CPU_BYTES] {
     processors
 }
 
-/// Without Linux: every process may run on any processor.
+/// Other systems let every process run on any.
 #[cfg(not(target_os = "linux"))]
 fn allowed_processors() -> [u8; CPU_BYTES] {
     [0xff; CPU_BYTES]
 }
 
-/// The part of the machine that a rank has, from the data of all ranks.
+/// What a rank has, from what all have said of themselves.
 fn portion(all: &[u8], each: usize, rank: usize) -> Portion {
     let ranks: Vec<_> = all.chunks_exact(each).map(|one| one.split_at(MACHINE_BYTES)).collect();
     let (machine, processors) = ranks[rank];

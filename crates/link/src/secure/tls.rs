@@ -1,12 +1,13 @@
-//! TLS 1.3 between machines that have neither certificates nor trustworthy clocks.
+//! TLS 1.3 between machines that have neither certificates nor clocks that can be trusted.
 //!
-//! Place in the flow: sets up the encrypted connection over which both ends then prove the cluster key.
+//! Place in the flow: makes the encrypted connection over which both ends then prove the cluster key.
 //!
-//! Invariants: TLS 1.3 with X25519 and nothing older or weaker; ChaCha20-Poly1305 unless both ends have AES
-//! instructions; no resumption, no tickets, no early data, so that nothing can be replayed. The listener's key is
-//! an Ed25519 key made at the start of the process, sent as a raw public key (RFC 7250): no name, no date, no
-//! authority. The proof of the cluster key authenticates it: the proof covers a number that TLS derives for this
-//! connection only (exporter), and a man in the middle has two connections with two different numbers.
+//! Invariants: TLS 1.3 with X25519 and nothing older or weaker; ChaCha20-Poly1305 unless both ends have
+//! instructions for AES; no resumption, no tickets, no early data, so that nothing can be replayed. The
+//! listener's key is an Ed25519 key made when the process starts, sent as a raw public key (RFC 7250): no
+//! name, no date, no authority. That it belongs to a machine of the cluster is what the proof shows, which
+//! covers a number that TLS gives to the two ends of this very connection: somebody in the middle has two
+//! connections and two numbers.
 //!
 //! Deliberately absent: the cluster key.
 
@@ -24,19 +25,19 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// The TLS configurations of both roles.
-pub(crate) struct TlsConfig {
+/// Handshakes of both roles.
+pub(crate) struct Tls {
     dialling: Arc<ClientConfig>,
     listening: Arc<ServerConfig>,
 }
 
-impl TlsConfig {
-    /// A configuration with a new key for this process.
+impl Tls {
+    /// With a new key of this process.
     pub(crate) fn new() -> Result<Self, LinkError> {
         Self::with_aes(has_aes())
     }
 
-    /// The same for a machine with or without AES instructions.
+    /// The same for a machine with or without instructions for AES.
     pub(crate) fn with_aes(has_aes: bool) -> Result<Self, LinkError> {
         Self::build(has_aes).map_err(|e| LinkError::Untrusted(format!("TLS cannot be set up here: {e}")))
     }
@@ -67,18 +68,18 @@ impl TlsConfig {
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(fresh_key()?)));
         listening.send_tls13_tickets = 0;
-        // The first known suite of the dialler's list is chosen: AES if both ends put it first.
+        // The first of the dialler's list that is known is taken: AES if both ends put it first.
         listening.ignore_client_order = !has_aes;
         Ok(Self { dialling: Arc::new(dialling), listening: Arc::new(listening) })
     }
 
     pub(crate) fn dial(&self) -> Result<Connection, Error> {
-        // TLS requires a name; it is neither sent nor checked.
+        // TLS wants a name; it is neither sent nor checked.
         let name = ServerName::try_from("bramble").map_err(|e| Error::General(e.to_string()))?;
         Ok(ClientConnection::new(self.dialling.clone(), name)?.into())
     }
 
-    /// For tests in the role of a stranger.
+    /// For tests that play a stranger.
     #[cfg(test)]
     pub(crate) fn dialling(&self) -> ClientConfig {
         (*self.dialling).clone()
@@ -89,7 +90,7 @@ impl TlsConfig {
     }
 }
 
-/// A new key pair.
+/// A key pair that nobody has had before.
 fn fresh_key() -> Result<Arc<CertifiedKey>, Error> {
     let random = ring::rand::SystemRandom::new();
     let pair = ring::signature::Ed25519KeyPair::generate_pkcs8(&random);
@@ -100,7 +101,7 @@ fn fresh_key() -> Result<Arc<CertifiedKey>, Error> {
     Ok(Arc::new(CertifiedKey::new(vec![public], signer)))
 }
 
-/// Whether this processor has AES instructions; without them AES is slow.
+/// Whether this processor has instructions for AES, without which it is slow.
 fn has_aes() -> bool {
     #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
     return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
@@ -111,7 +112,7 @@ fn has_aes() -> bool {
     false
 }
 
-/// Accepts any raw public key whose holder has signed this handshake.
+/// Takes any raw public key whose holder has signed this handshake.
 #[derive(Debug)]
 struct AnyRawKey(WebPkiSupportedAlgorithms);
 
@@ -133,7 +134,7 @@ impl ServerCertVerifier for AnyRawKey {
         _cert: &CertificateDer<'_>,
         _dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("TLS 1.2 is not supported".to_owned()))
+        Err(Error::General("TLS 1.2 is not spoken".to_owned()))
     }
 
     fn verify_tls13_signature(

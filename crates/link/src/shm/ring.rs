@@ -1,32 +1,29 @@
-//! One direction: a ring of bytes in shared memory, with one writing and one reading end.
+//! One direction: a ring of bytes in shared memory, with one end that writes and one that reads.
 //!
-//! Invariants: `written` and `taken` count bytes since the beginning and only grow. The writer changes `written`,
-//! the reader `taken`, and each end trusts only its own copy of its counter. The peer's counter is checked at each
-//! use: a value beyond the size of the ring ends the link. The bytes between `taken` and `written` belong to the
-//! reader, all others to the writer. An end that is about to sleep stores the amount that it waits for, then checks
-//! again; an end that advances a counter checks that amount afterwards. So at least one of the two sees the other's
-//! store, and no wake-up is lost.
+//! Invariants: `written` and `taken` count bytes since the beginning and only grow; the writer changes the first, the reader
+//! the second, and each trusts only what it remembers of its own. What the other end claims is checked each time it is
+//! looked at: more than the ring holds ends the link. Between `taken` and `written` the bytes are the reader's, all others the
+//! writer's. An end that is about to sleep says how much it waits for, then looks again; an end that moves the ring on looks
+//! at that afterwards: one of the two sees the other.
 //!
-//! Deliberately absent: sleeping and waking (the callers do it), and the meaning of the bytes.
+//! Deliberately absent: sleeping and waking (the callers do), and any meaning of the bytes.
 
-use super::map::ShmMemory;
+use super::map::Memory;
 use crate::{LinkError, to_u64};
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 
-/// Size of a ring: small enough to stay in a cache, so that its bytes need not go to memory and back, and large
-/// enough for one end to continue while the other has no core. From 128 KiB to 1 MiB, the largest gave the best
-/// throughput (1 MiB frames, two busy cores).
+/// Bytes of a ring: few enough to stay in a cache, so that they are not written to memory and read back, and enough for one end
+/// to go on while the other has no core. Of 128 KiB to 1 MiB the largest carried most (1 MiB frames, two busy cores).
 pub(super) const RING_BYTES: usize = 1 << 20;
-/// An end tells the peer after this many bytes, so that both copy at the same time.
+/// After so many bytes the other end is told of them, so that both copy at the same time.
 const PIECE_BYTES: usize = 64 << 10;
-/// No end waits for more than this at once, so the peer always has enough room or bytes for it.
+/// Nobody waits for more together, so that the other end always has room, or bytes, for as much.
 const TOGETHER_BYTES: usize = RING_BYTES / 2;
 
-// Counters and flags that both ends access, each in its own cache lines: a change of one does not disturb the
-// readers of another.
+// What both ends look at, each part in lines of its own: an end that changes one disturbs no reader of another.
 const WRITTEN: usize = 0;
 const ENDED: usize = 8;
 const TAKEN: usize = 128;
@@ -35,7 +32,7 @@ const READER_WAITS: usize = 256;
 const WRITER_WAITS: usize = 384;
 const CONTROL_BYTES: usize = 512;
 
-/// Bytes before the rings: one page.
+/// Bytes of memory before the rings: a page.
 const FRONT_BYTES: usize = 4096;
 /// Bytes of memory for both directions.
 pub(super) const MEMORY_BYTES: usize = FRONT_BYTES + 2 * RING_BYTES;
@@ -43,15 +40,15 @@ pub(super) const MEMORY_BYTES: usize = FRONT_BYTES + 2 * RING_BYTES;
 const _: () = assert!(2 * CONTROL_BYTES <= FRONT_BYTES && RING_BYTES.is_power_of_two());
 const _: () = assert!(PIECE_BYTES <= TOGETHER_BYTES);
 
-/// The position of one direction in the memory.
-struct RingPosition {
-    memory: Rc<ShmMemory>,
+/// Where a direction lies.
+struct Place {
+    memory: Rc<Memory>,
     control: usize,
     bytes: usize,
 }
 
-impl RingPosition {
-    fn new(memory: Rc<ShmMemory>, direction: usize) -> Self {
+impl Place {
+    fn new(memory: Rc<Memory>, direction: usize) -> Self {
         Self { memory, control: direction * CONTROL_BYTES, bytes: FRONT_BYTES + direction * RING_BYTES }
     }
 
@@ -63,20 +60,20 @@ impl RingPosition {
         self.memory.word(self.control + what).store(value, Ordering::Release);
     }
 
-    /// Bytes between the two counters, one of which is the peer's.
+    /// Bytes between two counts, of which one is the other end's.
     fn between(written: u64, taken: u64) -> Result<usize, LinkError> {
         usize::try_from(written.wrapping_sub(taken)).ok().filter(|bytes| *bytes <= RING_BYTES).ok_or_else(
             || LinkError::Foreign(format!("its ring says {written} bytes written and {taken} taken")),
         )
     }
 
-    /// Announces that an end is about to sleep until that many bytes are available; 0 announces that it is awake.
+    /// Says that an end is about to sleep until there is that much; 0 that it is awake.
     fn waits(&self, who: usize, bytes: usize) {
         self.memory.word(self.control + who).store(to_u64(bytes), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the peer sleeps and waits for at most that many bytes; marks it as awake.
+    /// Whether the other end sleeps and waits for no more than that; it is awake afterwards.
     fn wakes(&self, who: usize, bytes: usize) -> bool {
         fence(Ordering::SeqCst);
         let word = self.memory.word(self.control + who);
@@ -84,7 +81,7 @@ impl RingPosition {
         wanted != 0 && wanted <= to_u64(bytes) && word.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// The offset in the ring for a count, and the bytes from there to the end of the ring.
+    /// Where in the memory a count points to, and how many bytes come before the ring begins anew.
     fn at(&self, count: u64) -> (usize, usize) {
         // Both fit: the remainder is less than the ring.
         let offset = usize::try_from(count % to_u64(RING_BYTES)).unwrap_or_default();
@@ -92,15 +89,15 @@ impl RingPosition {
     }
 }
 
-/// The writing end.
-pub(super) struct RingWriter {
-    place: RingPosition,
+/// The end that writes.
+pub(super) struct Writer {
+    place: Place,
     written: Cell<u64>,
 }
 
-impl RingWriter {
-    pub(super) fn new(memory: Rc<ShmMemory>, direction: usize) -> Self {
-        Self { place: RingPosition::new(memory, direction), written: Cell::new(0) }
+impl Writer {
+    pub(super) fn new(memory: Rc<Memory>, direction: usize) -> Self {
+        Self { place: Place::new(memory, direction), written: Cell::new(0) }
     }
 
     /// Bytes written since the beginning.
@@ -108,23 +105,22 @@ impl RingWriter {
         self.written.get()
     }
 
-    /// Bytes that the reader has taken.
+    /// Those that the reader has taken.
     pub(super) fn taken(&self) -> u64 {
         self.place.read(TAKEN)
     }
 
-    /// Whether the reader has ended.
+    /// Whether the reader is no more.
     pub(super) fn is_refused(&self) -> bool {
         self.place.read(REFUSED) != 0
     }
 
-    /// Free bytes in the ring.
+    /// Bytes that there is room for.
     pub(super) fn room(&self) -> Result<usize, LinkError> {
-        RingPosition::between(self.written.get(), self.taken()).map(|used| RING_BYTES - used)
+        Place::between(self.written.get(), self.taken()).map(|used| RING_BYTES - used)
     }
 
-    /// Writes as many bytes as fit, including room that is freed meanwhile; calls `wake` if the reader waits for
-    /// them.
+    /// Writes as many bytes as there is room for, also such as comes meanwhile; calls `wake` where the reader waits for them.
     pub(super) fn write(&self, slices: &[IoSlice<'_>], wake: impl Fn()) -> Result<usize, LinkError> {
         let (mut room, mut done, mut untold) = (self.room()?, 0, 0);
         'slices: for slice in slices {
@@ -152,60 +148,58 @@ impl RingWriter {
         Ok(done)
     }
 
-    /// Publishes written bytes to the reader.
+    /// Tells the reader of bytes.
     fn tell(&self, bytes: usize, wake: &impl Fn()) {
         if bytes == 0 {
             return;
         }
         self.place.publish(WRITTEN, self.written.get());
-        let there = RingPosition::between(self.written.get(), self.taken()).unwrap_or(RING_BYTES);
+        let there = Place::between(self.written.get(), self.taken()).unwrap_or(RING_BYTES);
         if self.place.wakes(READER_WAITS, there) {
             wake();
         }
     }
 
-    /// Announces that this end is about to sleep until `bytes` bytes, or half the ring, are free; returns that
-    /// number.
+    /// Says that this end is about to sleep until so many bytes, or half the ring, have room; gives how many.
     pub(super) fn sleeps(&self, bytes: usize) -> usize {
         let wanted = bytes.clamp(1, TOGETHER_BYTES);
         self.place.waits(WRITER_WAITS, wanted);
         wanted
     }
 
-    /// Announces that this end is awake.
+    /// Says that it does not.
     pub(super) fn is_awake(&self) {
         self.place.waits(WRITER_WAITS, 0);
     }
 
-    /// Announces that no more bytes will come.
+    /// Says that nothing more will come.
     pub(super) fn end(&self) {
         self.place.publish(ENDED, 1);
     }
 }
 
-/// The reading end.
-pub(super) struct RingReader {
-    place: RingPosition,
+/// The end that reads.
+pub(super) struct Reader {
+    place: Place,
     taken: Cell<u64>,
 }
 
-impl RingReader {
-    pub(super) fn new(memory: Rc<ShmMemory>, direction: usize) -> Self {
-        Self { place: RingPosition::new(memory, direction), taken: Cell::new(0) }
+impl Reader {
+    pub(super) fn new(memory: Rc<Memory>, direction: usize) -> Self {
+        Self { place: Place::new(memory, direction), taken: Cell::new(0) }
     }
 
-    /// Bytes available to read.
+    /// Bytes that are there.
     pub(super) fn there(&self) -> Result<usize, LinkError> {
-        RingPosition::between(self.place.read(WRITTEN), self.taken.get())
+        Place::between(self.place.read(WRITTEN), self.taken.get())
     }
 
-    /// Whether the writer has ended; the available bytes are then the last ones.
+    /// Whether nothing more will come than what is there by now.
     pub(super) fn is_ended(&self) -> bool {
         self.place.read(ENDED) != 0
     }
 
-    /// Reads as many bytes as are available, including bytes that arrive meanwhile; calls `wake` if the writer
-    /// waits for the room.
+    /// Reads as many bytes as are there, also such as come meanwhile; calls `wake` where the writer waits for the room.
     pub(super) fn read(&self, runs: &mut [IoSliceMut<'_>], wake: impl Fn()) -> Result<usize, LinkError> {
         let (mut there, mut done, mut untold) = (self.there()?, 0, 0);
         'runs: for run in runs {
@@ -232,7 +226,7 @@ impl RingReader {
         Ok(done)
     }
 
-    /// Publishes freed bytes to the writer.
+    /// Tells the writer of room.
     fn tell(&self, bytes: usize, wake: &impl Fn()) -> Result<(), LinkError> {
         if bytes > 0 {
             self.place.publish(TAKEN, self.taken.get());
@@ -243,20 +237,19 @@ impl RingReader {
         Ok(())
     }
 
-    /// Announces that this end is about to sleep until `bytes` bytes, or half the ring, are available; returns that
-    /// number.
+    /// Says that this end is about to sleep until so many bytes, or half the ring, are there; gives how many.
     pub(super) fn sleeps(&self, bytes: usize) -> usize {
         let wanted = bytes.clamp(1, TOGETHER_BYTES);
         self.place.waits(READER_WAITS, wanted);
         wanted
     }
 
-    /// Announces that this end is awake.
+    /// Says that it does not.
     pub(super) fn is_awake(&self) {
         self.place.waits(READER_WAITS, 0);
     }
 
-    /// Announces that this end reads no more.
+    /// Says that nothing more will be read.
     pub(super) fn refuse(&self) {
         self.place.publish(REFUSED, 1);
     }
@@ -264,13 +257,13 @@ impl RingReader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::map::{ShmMemory, create};
+    use super::super::map::{Memory, create};
     use super::*;
     use proptest::prelude::*;
 
-    fn ends() -> (Rc<ShmMemory>, RingWriter, RingReader) {
-        let memory = Rc::new(ShmMemory::map(&create(MEMORY_BYTES).unwrap(), MEMORY_BYTES).unwrap());
-        (memory.clone(), RingWriter::new(memory.clone(), 1), RingReader::new(memory, 1))
+    fn ends() -> (Rc<Memory>, Writer, Reader) {
+        let memory = Rc::new(Memory::map(&create(MEMORY_BYTES).unwrap(), MEMORY_BYTES).unwrap());
+        (memory.clone(), Writer::new(memory.clone(), 1), Reader::new(memory, 1))
     }
 
     fn two_sizes() -> impl Strategy<Value = (usize, usize)> {

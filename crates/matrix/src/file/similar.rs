@@ -1,15 +1,15 @@
-//! The names most similar to a mistyped one.
+//! Names that are most like one that was mistyped.
 //!
-//! Place in the flow: for messages about tensors that do not exist.
+//! Place in the flow: below the messages about tensors that are not there.
 
-/// Most names in a message.
+/// How many are named at most.
 const NAMED_MAX: usize = 3;
 
-/// Longer names are not compared: users do not type them.
+/// Longer names are not compared: nobody types them.
 const CHARS_MAX: usize = 200;
 
-/// The names that the user may have meant, the most likely first; none if no name is similar. Names that differ in
-/// a few letters precede names that contain `typed`.
+/// The names that `typed` may have been meant for, the most likely first; none where nothing is like it. Those that differ in
+/// a few letters only come before those that it is a part of.
 pub(crate) fn similar(typed: &str, names: &[String]) -> Vec<String> {
     let lower = |text: &str| text.to_lowercase().chars().collect::<Vec<char>>();
     let wanted = lower(typed);
@@ -36,7 +36,7 @@ pub(crate) fn similar(typed: &str, names: &[String]) -> Vec<String> {
     found.into_iter().take(NAMED_MAX).map(|(_, name)| name.clone()).collect()
 }
 
-/// The edit distance (Levenshtein): letters to insert, delete or replace.
+/// Letters that have to be put in, left out or replaced to make one of the other (Levenshtein).
 fn changes(one: &[char], other: &[char]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.iter().enumerate() {

@@ -1,25 +1,22 @@
-//! Verification: whether C equals `alpha` A B + `beta` C0 up to rounding, at about the cost of reading each
-//! matrix once.
+//! Verification: whether C is what `alpha` A B + `beta` C0 should be, at the cost of reading each matrix
+//! once.
 //!
-//! Place in the flow: the last step before a product is reported as finished. The operands are read again
-//! from their sources, so that any fault after the first reading (a wrong tile, a bad processor, a
-//! flipped bit) is detected.
+//! Place in the flow: the last step before a product is called finished. The operands are read again
+//! from where they came from, so that whatever happened on the way (a wrong tile, a bad processor, a
+//! flipped bit) shows.
 //!
 //! Freivalds' test (1979): for a random vector r, C r must equal `alpha` A (B r) + `beta` C0 r. Exact for
-//! integers; for floats the test uses a statistical tolerance, and each alarm is arbitrated by recomputing
-//! elements more exactly, so that no correct product fails. docs/verification.md has the formulas, the
-//! faults that can go undetected, and the cost.
+//! integers; for floats within a statistical tolerance, and an alarm is arbitrated by recomputing
+//! elements more exactly, so that no correct product fails. docs/verification.md has the formulas, what
+//! can slip through, and the cost.
 //!
-//! A C that is a vector or very small is recomputed instead, which costs no more.
-//!
-//! Invariants: nothing is written; memory is a few vectors of lengths m, n and k, and a small buffer per
+//! Invariants: nothing is written; memory is a few vectors as long as m, n and k, and a small buffer per
 //! thread; the verdict does not depend on the number of threads; threads end with the call.
 //!
-//! It repairs nothing (it names wrong tiles) and draws no seed: machines that compute C must not know the seed beforehand.
+//! It repairs nothing (it says which tiles are wrong), and draws no seed: the seed must not be known to who computes C.
 
 mod columns;
 mod court;
-mod direct;
 mod exact;
 mod float;
 mod judge;
@@ -39,35 +36,32 @@ pub use locate::{part_is_wrong, wrong_tiles};
 pub use scaling::{Scaling, largest_element, scaling};
 
 use crate::{DType, Matrix, MatrixError, Shape, Winograd};
-use recompute::VerifyProblem;
+use recompute::Problem;
 
-/// The most levels of Strassen–Winograd that can be checked: 7^3 = 343 products.
+/// Most levels of Strassen–Winograd that can be checked: 343 products.
 const LEVELS_MAX: u32 = 3;
-/// The most terms that are recomputed where everything is suspect: about one second of work.
+/// How many terms are recomputed where there is reason to recompute everything: a second's worth.
 const TERMS_MAX: u64 = 1 << 31;
-/// Full effort recomputes everything up to this many terms: about 0.1 s on two threads of a server.
-const RECOMPUTED_MAX: u64 = 1 << 27;
-/// Random rows that full effort recomputes in larger products.
+/// Rows that full effort recomputes.
 const FULL_ROWS: u64 = 16;
-/// The random stream that chooses these rows.
+/// The seed's stream that chooses them.
 const SAMPLE_STREAM: u64 = 1 << 32;
 
-/// How thorough the check is.
+/// How hard to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Effort {
-    /// No check.
+    /// Not at all.
     Off,
     /// One random vector.
     #[default]
     Fast,
-    /// Small or shallow products are recomputed entirely. All other products are checked by eight random vectors for each
-    /// part of the columns, parts so narrow that a wrong element stands out from the rounding errors of its part; and 16
-    /// random rows are recomputed element by element.
+    /// Eight random vectors for each part of the columns, parts so narrow that a wrong element stands out from the
+    /// rounding of the others; and 16 random rows recomputed element by element. Little depth: everything recomputed.
     Full,
 }
 
 impl Effort {
-    /// The effort named `off`, `fast` or `full`.
+    /// The effort with that name: `off`, `fast`, `full`.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "off" => Some(Self::Off),
@@ -124,20 +118,20 @@ pub struct Check<'a> {
     pub alpha: f64,
     /// As `alpha`.
     pub beta: f64,
-    /// Levels of Strassen–Winograd in the plan that C was computed with; 0 for classical products. Integers do not need it.
+    /// Levels of Strassen–Winograd that C was made with; 0 for classical products. Integers do not need it.
     pub levels: u32,
-    /// Levels that kernels may have used inside the tiles of a classical product, one entry for each kernel that may have
-    /// taken part. Must be empty unless `levels` is 0. Integers do not need it.
+    /// Levels that kernels may have used inside the tiles of a classical product, in each of the ways that they may; not
+    /// beside `levels`. Integers do not need them.
     pub tiles: &'a [TileLevels],
-    /// How thorough the check is.
+    /// How hard to look.
     pub effort: Effort,
-    /// Seed of the random vectors. It must be unknown to the machines that compute C until C is finished.
+    /// What the random vectors come from. Unknown to who computed C until C is finished.
     pub seed: u64,
-    /// The most threads to use; 0 counts as 1.
+    /// How many threads may be used; 0 counts as 1.
     pub threads: usize,
 }
 
-/// How a kernel cuts tiles and steps when it multiplies them with levels of Strassen–Winograd.
+/// Tiles and steps whose products a kernel made with levels of Strassen–Winograd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileLevels {
     /// Rows of a tile of C.
@@ -146,48 +140,48 @@ pub struct TileLevels {
     pub tile_cols: u64,
     /// Depth of a step.
     pub depth: u64,
-    /// The rules by which the kernel cuts the product of a tile and a step.
+    /// How the kernel cuts a tile's product.
     pub rules: Winograd,
 }
 
-/// The result of the check.
+/// What the check found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// The steps of the check in words, including sampling.
+    /// What was done, in words, including what was only sampled.
     pub method: String,
-    /// Whether no fault was found. Elements that could not be checked are counted in `unverified`.
+    /// Whether nothing was found wrong. What could not be checked is in `unverified`.
     pub passed: bool,
-    /// The largest error or residual relative to its bound. For rows that raised no alarm: the residual divided by the
-    /// statistical tolerance. For recomputed elements: the error divided by the rigorous bound. For alarmed rows that were
-    /// not recomputed: the residual divided by the most that rounding in any order of summation can cause. At most 1 if
-    /// no fault was found; otherwise the ratio of the fault, above 1. 0 for correct integers.
+    /// How much of what is allowed was used at most. Of rows that raised no alarm: the residual in units of the
+    /// statistical tolerance. Of elements that were recomputed: the error in units of the rigorous bound. Of other rows
+    /// that raised an alarm: the residual in units of what any order of summation may do. At most 1 where nothing is
+    /// wrong; otherwise the fault's own excess, above 1. 0 for right integers.
     pub worst_ratio: f64,
     /// Rows recomputed because they were above the tolerance or stood out from the others.
     pub arbitrated_rows: u64,
-    /// Elements that could not be checked.
+    /// What could not be checked.
     pub unverified: Unverified,
-    /// A wrong element, if one was found.
+    /// A wrong element, where there is one.
     pub fault: Option<Fault>,
 }
 
 impl Verdict {
-    /// Whether all of C was checked and no fault was found.
+    /// Whether all of C was checked, and nothing was found wrong.
     pub fn is_complete(&self) -> bool {
         self.passed && self.unverified.elements == 0
     }
 }
 
-/// Elements that the check could neither confirm nor refute.
+/// Elements that nothing was found out about.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Unverified {
-    /// The number of such elements.
+    /// How many.
     pub elements: u64,
-    /// The reasons, each listed once.
+    /// Why, each reason once.
     pub reasons: Vec<&'static str>,
 }
 
 impl Verdict {
-    /// The verdict of a check that tests no element.
+    /// The verdict where no element was tested.
     fn without_a_test(method: &str) -> Self {
         Self {
             method: method.to_owned(),
@@ -216,9 +210,9 @@ pub struct Fault {
     pub row: u64,
     /// Its column.
     pub col: u64,
-    /// The value in C (i64 beyond 2^53 rounded).
+    /// What C holds (i64 beyond 2^53 rounded).
     pub got: f64,
-    /// The recomputed value.
+    /// What it should be.
     pub expected: f64,
     /// The same as a sentence, exact for integers.
     pub text: String,
@@ -231,7 +225,7 @@ pub fn verify(check: &Check<'_>) -> Result<Verdict, MatrixError> {
         return Ok(Verdict::without_a_test("not verified"));
     }
     let problem = problem(check)?;
-    // Return before vectors of a side's length are allocated: one side may be very long although C is empty.
+    // No vectors in the length of a side, which may be very long: there is nothing that could be wrong.
     if check.c.shape().elements() == Some(0) {
         return Ok(Verdict::without_a_test("C has no elements"));
     }
@@ -243,10 +237,10 @@ pub fn verify(check: &Check<'_>) -> Result<Verdict, MatrixError> {
     }
 }
 
-/// Validates the check: types, shapes, factors and levels.
-fn problem(check: &Check<'_>) -> Result<VerifyProblem, MatrixError> {
+/// The check with everything in it known to fit together.
+fn problem(check: &Check<'_>) -> Result<Problem, MatrixError> {
     let (a, b, c) = (check.a, check.b, check.c);
-    // For f32, a kernel rounds alpha and beta to f32 if f32 can represent them.
+    // A kernel rounds factors to f32 where that holds them.
     let is_rounded = |x: f64| c.dtype() == DType::F32 && c.dtype().holds_factor(x);
     let factor = |x: f64| if is_rounded(x) { f64::from(x as f32) } else { x };
     let (alpha, beta) = (factor(check.alpha), factor(check.beta));
@@ -275,9 +269,9 @@ fn problem(check: &Check<'_>) -> Result<VerifyProblem, MatrixError> {
         return Err(MatrixError::format(c.name(), what.to_owned()));
     }
     let depth = if alpha == 0.0 { 0 } else { a.shape().cols };
-    // A product that is too small to be cut `levels` times was multiplied classically.
+    // What is too small to be cut was multiplied classically.
     let smallest = c.shape().rows.min(c.shape().cols).min(depth);
-    Ok(VerifyProblem {
+    Ok(Problem {
         a: a.clone(),
         b: b.clone(),
         c: c.clone(),
@@ -289,11 +283,10 @@ fn problem(check: &Check<'_>) -> Result<VerifyProblem, MatrixError> {
         tiles: check.tiles.iter().copied().filter(|t| t.most(c.shape(), depth) > 0).collect(),
         threads: check.threads.max(1),
         terms_max: TERMS_MAX,
-        recomputed_max: RECOMPUTED_MAX,
     })
 }
 
-/// An error if a matrix does not have the type and shape that the product needs.
+/// Whether a matrix is what the product needs.
 fn fits(matrix: &Matrix, dtype: DType, shape: Shape) -> Result<(), MatrixError> {
     if matrix.dtype() == dtype && matrix.shape() == shape {
         return Ok(());

@@ -1,15 +1,15 @@
-//! Recomputes chosen rows of A B element by element, more exactly than any kernel.
+//! Chosen rows of A B, recomputed element by element more exactly than any kernel did.
 //!
-//! Place: used by arbitration, by full effort, and for rows with NaN or infinities. Columns are recomputed as the
-//! rows of the transposed problem.
+//! Place: what arbitration, full effort and the matter of NaN rest on. Columns are reached by handing in
+//! the transposed problem.
 //!
 //! Invariants: elements do not depend on the number of threads. Memory: the chosen rows of A, and per
 //! thread one tile of B and the sums of `WIDTH` columns.
 //!
-//! It compares nothing with C: that is the callers' part.
+//! It judges nothing.
 
 use super::TileLevels;
-use super::scalar::{Scalar, with_widest_vectors};
+use super::scalar::Scalar;
 use super::tile::{Loader, parallel, zeros};
 use crate::{Element, Matrix, MatrixError, Rect, Span};
 
@@ -17,45 +17,42 @@ use crate::{Element, Matrix, MatrixError, Rect, Span};
 const WIDTH: u64 = 128;
 /// Rows of B per tile.
 const DEPTH: u64 = 256;
-/// The most rows computed in one pass over B.
+/// Most rows computed in one pass over B.
 const BATCH: u64 = 32;
-/// The most elements of A held at once.
+/// Most elements of A held at once.
 const HELD: u64 = 1 << 23;
 
 /// A product to be checked: C should be `alpha` A B + `beta` C0.
 #[derive(Clone)]
-pub(super) struct VerifyProblem {
+pub(super) struct Problem {
     pub(super) a: Matrix,
     pub(super) b: Matrix,
     pub(super) c: Matrix,
-    /// Absent if beta is 0: C0 must not be read then.
+    /// Absent where beta is 0: then it must not be read.
     pub(super) c0: Option<Matrix>,
     pub(super) alpha: f64,
     pub(super) beta: f64,
-    /// Terms of each inner product; 0 if alpha is 0, since A and B must not be read then.
+    /// Terms of each inner product; 0 where alpha is 0, since A and B must not be read then.
     pub(super) depth: u64,
-    /// Levels of Strassen–Winograd in the plan. If above 0, every side is long enough to be halved that often.
+    /// Levels of Strassen–Winograd; above 0 every side can be cut so often.
     pub(super) levels: u32,
-    /// Levels of kernels inside tiles, at least one in each entry. Empty if `levels` is above 0.
+    /// Levels inside tiles; each has one at least, and then there are none above.
     pub(super) tiles: Vec<TileLevels>,
     pub(super) threads: usize,
-    /// The most terms that are recomputed where everything is suspect.
+    /// How many terms may be recomputed where there is reason to recompute everything.
     pub(super) terms_max: u64,
-    /// Full effort recomputes everything up to this many terms, even without an alarm.
-    pub(super) recomputed_max: u64,
 }
 
-impl VerifyProblem {
-    /// The most levels that any element may have been computed with.
+impl Problem {
+    /// Most levels that any element went through.
     pub(super) fn levels_most(&self) -> u32 {
         let inside = self.tiles.iter().map(|t| t.most(self.c.shape(), self.depth));
         inside.fold(self.levels, u32::max)
     }
 
-    /// The same product as Cᵀ = Bᵀ Aᵀ; copies no element. For classical products only: the transposed recipe of
-    /// Strassen–Winograd is a different recipe.
+    /// The same product as Cᵀ = Bᵀ Aᵀ; copies no element. Of classical products only: the recipe has another mirror image.
     pub(super) fn transposed(&self) -> Self {
-        assert_eq!(self.levels_most(), 0, "only classical products can be checked by columns");
+        assert_eq!(self.levels_most(), 0, "only classical products are looked at by columns");
         Self {
             tiles: Vec::new(),
             a: self.b.clone().transposed(),
@@ -66,10 +63,9 @@ impl VerifyProblem {
         }
     }
 
-    /// The same product restricted to some columns of B. For classical products only: levels of Strassen–Winograd mix
-    /// columns that are far apart.
+    /// The same product of some of B's columns. Of classical products only: levels mix columns that lie far apart.
     pub(super) fn columns(&self, cols: Span) -> Self {
-        assert_eq!(self.levels_most(), 0, "only classical products can be cut by columns");
+        assert_eq!(self.levels_most(), 0, "only classical products are cut by columns");
         let side = |rows: u64| Rect::new(Span::new(0, rows), cols);
         Self {
             a: self.a.clone(),
@@ -81,13 +77,13 @@ impl VerifyProblem {
         }
     }
 
-    /// Cuts a list of rows into batches, each recomputed in one pass over B.
+    /// Cuts a list of rows into what is recomputed at once.
     pub(super) fn batches<'a>(&self, rows: &'a [u64]) -> std::slice::Chunks<'a, u64> {
         rows.chunks((HELD / self.depth.max(1)).clamp(1, BATCH) as usize)
     }
 }
 
-/// The recomputed elements of the chosen rows in some columns.
+/// Some columns of the chosen rows.
 pub(super) struct Chunk<'a, X> {
     /// The chosen rows.
     pub(super) rows: &'a [u64],
@@ -119,11 +115,10 @@ impl<X: Element> Chunk<'_, X> {
         Ok(values)
     }
 
-    /// Σ a b as `hi`, `lo`, and Σ |a b|, over finite factors only and with every a multiplied by `scale`: for sums that
-    /// leave f64's range.
+    /// Σ a b as `hi`, `lo`, and Σ |a b|, over finite factors and with every a times `scale`: where sums leave f64's range.
     pub(super) fn smaller<T: Scalar<X = X>>(
         &self,
-        problem: &VerifyProblem,
+        problem: &Problem,
         loader: &mut Loader,
         scale: X,
     ) -> Result<[Vec<X>; 3], MatrixError> {
@@ -145,7 +140,7 @@ impl<X: Element> Chunk<'_, X> {
     /// Calls `term` with (row of the chunk, a_il, part of row l of B) for every l, in order.
     pub(super) fn for_each_term<T: Scalar<X = X>>(
         &self,
-        problem: &VerifyProblem,
+        problem: &Problem,
         loader: &mut Loader,
         mut term: impl FnMut(usize, X, &[X]),
     ) -> Result<(), MatrixError> {
@@ -168,10 +163,10 @@ impl<X: Element> Chunk<'_, X> {
     }
 }
 
-/// Recomputes `rows` (one batch) and passes every chunk of columns to `judge`; returns its results from left to
+/// Recomputes `rows` (one batch) and hands every chunk of columns to `judge`; its answers from left to
 /// right.
 pub(super) fn recompute<T: Scalar, R: Send>(
-    problem: &VerifyProblem,
+    problem: &Problem,
     rows: &[u64],
     judge: impl Fn(&mut Loader, &Chunk<'_, T::X>) -> Result<R, MatrixError> + Sync,
 ) -> Result<Vec<R>, MatrixError> {
@@ -196,11 +191,7 @@ pub(super) fn recompute<T: Scalar, R: Send>(
         let (mut hi, mut lo, mut mag) = (zeros(len)?, zeros(len)?, zeros(len)?);
         chunk.for_each_term::<T>(problem, loader, |row, a, b| {
             let at = row * width..(row + 1) * width;
-            let (hi, lo, mag) = (&mut hi[at.clone()], &mut lo[at.clone()], &mut mag[at]);
-            with_widest_vectors(
-                #[inline(always)]
-                || T::axpy(a, b, hi, lo, mag),
-            );
+            T::axpy(a, b, &mut hi[at.clone()], &mut lo[at.clone()], &mut mag[at]);
         })?;
         (chunk.hi, chunk.lo, chunk.mag) = (hi, lo, mag);
         judge(loader, &chunk)

@@ -1,37 +1,35 @@
-//! Relaying: the panels that several members need, and the amounts that members send to each other.
+//! What members pass on to each other: which panels several of them need, and who gets how much from whom.
 //!
-//! Place in the flow: between the bytes of the shares and the seconds. The schedule decides panel by panel which
-//! member has one; this file counts in the same way, with equal shares of the amounts that depend on the order of
-//! arrival.
+//! Place in the flow: between the shares' bytes and the seconds. The schedule decides panel by panel who has one; this file
+//! counts as it does, with equal shares of what depends on who comes first.
 //!
-//! Sharing: the *wave* of a block is its number among all blocks of its member. Relaying members whose blocks of a
-//! wave have the same region and order share each panel (side, row or column of cells, step) that both blocks
-//! cover. The primary sends it to the first of the g members that reach it, and the others receive it from each
-//! other: g − 1 transfers.
+//! What is shared: the *wave* of a block is its number among all blocks of its member. Members that relay and whose blocks of a
+//! wave are of the same region and order share each panel (side, row or column of cells, step) that both blocks cover. The
+//! primary sends it to the first of the g members that come to it, the others have it from each other: g − 1 transfers.
 //!
-//! Invariants: the bytes sent by the primary and the bytes relayed add up to the need of the members, to the byte.
-//! Waves are counted one by one as long as waves × members are at most `LOOKED_AT_MAX`; beyond that, a sample of
-//! evenly spaced waves stands for all.
+//! Invariants: what the primary sends and what is passed on add up to what the members need, to the byte. Waves are counted
+//! one by one as long as waves × members are at most `LOOKED_AT_MAX`; of more, so many are counted, evenly spaced, and
+//! taken for all.
 
 use super::bytes::{Matrices, panels};
 use crate::{Block, Member, Problem, Region};
 use bramble_matrix::Span;
 
-/// Most blocks that are counted.
+/// Most blocks that are looked at.
 const LOOKED_AT_MAX: usize = 4096;
 
-/// Panels of a member that other members need, too.
+/// Panels of a member that others need too.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Passed {
-    /// Received from other members.
+    /// What it has from other members.
     pub(crate) taken: Panels,
-    /// Sent to other members.
+    /// What it passes on.
     pub(crate) given: Panels,
     /// The most members that need one of its panels.
     pub(crate) sharers: u64,
 }
 
-/// Panels, with their matrices.
+/// Matrices, and the panels that they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Panels {
     pub(crate) matrices: Matrices,
@@ -46,7 +44,7 @@ impl Panels {
         }
     }
 
-    /// Part number `at` of `count` even parts.
+    /// The part of number `at` of `count` that share it evenly.
     fn part(self, at: u64, count: u64) -> Self {
         Self {
             matrices: self.matrices.part(at, count),
@@ -59,12 +57,12 @@ impl Panels {
     }
 
     fn times(self, factor: f64) -> Self {
-        // Estimates, far below 2^64.
+        // Estimates, and far from 2^64.
         Self { matrices: self.matrices.scaled(factor), panels: (self.panels as f64 * factor).round() as u64 }
     }
 }
 
-/// The panels that each member receives and sends, if the members of `relaying` relay.
+/// What each member takes and gives where the members of `relaying` pass panels on.
 pub(crate) fn passed(
     problem: &Problem,
     regions: &[Region],
@@ -77,7 +75,7 @@ pub(crate) fn passed(
         return all;
     }
     let blocks = |at: &usize| members[*at].shares.iter().map(|s| s.blocks()).fold(0, u64::saturating_add);
-    // A wave of only one member shares nothing.
+    // A wave that only one member has shares nothing.
     let mut counts: Vec<u64> = who.iter().map(blocks).collect();
     counts.sort_unstable();
     let waves = counts[counts.len() - 2];
@@ -90,7 +88,7 @@ pub(crate) fn passed(
             let alike = |b: &Block| b.region == first.region && b.order == first.order;
             let group: Vec<(usize, Block)> = left.iter().copied().filter(|(_, b)| alike(b)).collect();
             left.retain(|(_, b)| !alike(b));
-            for side in [PanelSide::A, PanelSide::B] {
+            for side in [Side::A, Side::B] {
                 if side.travels(problem) {
                     share(problem, &regions[first.region], side, &group, &mut all);
                 }
@@ -106,18 +104,18 @@ pub(crate) fn passed(
     all
 }
 
-/// Number `number` of `count` that are evenly spaced among `all`.
+/// Number `number` of `count` that lie evenly among `all`.
 fn spread(number: u64, count: u64, all: u64) -> u64 {
     if count == all { number } else { number * (all / count) + number * (all % count) / count }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PanelSide {
+enum Side {
     A,
     B,
 }
 
-impl PanelSide {
+impl Side {
     fn travels(self, problem: &Problem) -> bool {
         match self {
             Self::A => problem.sends_a,
@@ -125,7 +123,7 @@ impl PanelSide {
         }
     }
 
-    /// The rows or columns of cells for which a block needs panels.
+    /// The rows or columns of cells that a block needs panels for.
     fn of(self, block: &Block) -> Span {
         match self {
             Self::A => block.cells.rows,
@@ -134,8 +132,8 @@ impl PanelSide {
     }
 }
 
-/// Adds the panels that the members of a group share on one side in one wave.
-fn share(problem: &Problem, region: &Region, side: PanelSide, group: &[(usize, Block)], all: &mut [Passed]) {
+/// Adds what the members of a group share on one side in one wave.
+fn share(problem: &Problem, region: &Region, side: Side, group: &[(usize, Block)], all: &mut [Passed]) {
     for steps in pieces(group.iter().map(|(_, b)| b.steps)) {
         let here: Vec<&(usize, Block)> =
             group.iter().filter(|(_, b)| b.steps.contains(steps.start)).collect();
@@ -153,7 +151,7 @@ fn share(problem: &Problem, region: &Region, side: PanelSide, group: &[(usize, B
             if sharers < 2 {
                 continue;
             }
-            let needed = panels(problem, region, side == PanelSide::A, lines, steps);
+            let needed = panels(problem, region, side == Side::A, lines, steps);
             for (number, (at, _)) in needing.iter().enumerate() {
                 let passed = needed.minus(needed.part(number as u64, sharers));
                 let one = &mut all[*at];
@@ -172,7 +170,7 @@ fn pieces(spans: impl Iterator<Item = Span>) -> Vec<Span> {
     ends.windows(2).map(|w| Span::new(w[0], w[1])).collect()
 }
 
-/// Whether members may relay with such shares: not if chained parts of k wait for each other.
+/// Whether members may relay at all by such shares: not where the sums of parts of k wait for each other.
 pub(crate) fn may_relay(is_chained: bool, regions: &[Region], members: &[Member]) -> bool {
     members.iter().flat_map(|m| &m.shares).all(|share| {
         let all = regions[share.region].steps();

@@ -1,17 +1,16 @@
-//! The journal of a product: which tiles of C are complete, so that a later run can resume.
+//! The journal of a product: which tiles of C are complete, so that another run can go on from there.
 //!
-//! Place in the flow: the primary's journal writer reports complete tiles and carries out the actions: append
-//! to the journal and, once per interval, sync the data and then the journal (docs/journal.md). A resumed run
-//! begins with `read`.
+//! Place in the flow: the primary's keeper says which tiles are complete and does what comes out: append to the journal, and once
+//! an interval sync the data and then the journal (docs/journal.md). `read` is where a run that goes on begins.
 //!
-//! Invariants: a tile is recorded only when it is complete, with the digest of its elements. Records are
-//! appended soon after that, so nearly all tiles survive a killed process. A watermark record states how many
-//! of the first records have their data on disk; it is appended only after a sync of the data that began when
-//! these records were in the journal. So a power failure loses at most one interval, and a resumed run
-//! detects missing data by the digests. At most one interval is under way.
+//! Invariants: a tile is recorded only when it was complete, with the digest of its elements. Records are appended soon after
+//! that, so a process that is killed leaves nearly all of its tiles to the next one. A mark says how many of the first records
+//! have their data on the disk; it is appended only after a sync of the data that began when they were in the journal. So a
+//! machine that goes down loses at most an interval, and whoever goes on finds by the digests what is missing. At most one
+//! interval is under way.
 //!
-//! Deliberately absent: files, clocks, elements, and withdrawing records: a tile that is damaged later is
-//! recomputed, with the same digest.
+//! Deliberately absent: files, clocks, elements, and taking back what was said: a tile that was damaged later is made again, and
+//! then has the digest that it had.
 
 mod bytes;
 
@@ -19,89 +18,88 @@ pub use bytes::{Head, Journal, RECORD_BYTES, complete, read, seal};
 
 use bramble_matrix::number::to_u64;
 use bramble_matrix::{Digest128, Digester};
-use bytes::{TileRecord, append, mark};
+use bytes::{Record, append, mark};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Minimum length of an interval.
+/// How long an interval is at least.
 pub const INTERVAL_MIN: Duration = Duration::from_secs(2);
-/// Minimum length of an interval as a multiple of the last sync: so syncing takes at most 5 % of the time.
+/// How many times the last sync it is at least: so syncing takes 5 % of the time at most.
 pub const SYNCS: u32 = 20;
-/// How long a complete tile waits for further ones before it is recorded.
+/// How long a tile waits for others before it is recorded.
 pub const APPEND_EVERY: Duration = Duration::from_millis(50);
 
-/// Something that happened. The reporting thread carries out one action after the other.
+/// What happened. The one who says it does one action after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JournalEvent {
-    /// A tile is complete and written.
+pub enum Event {
+    /// A tile is complete, and this is the digest of what was written of it.
     Committed {
         /// Its region in the plan.
         region: usize,
-        /// Its number in the region.
+        /// Its number there.
         tile: u64,
-        /// Digest of its elements.
+        /// Of its elements.
         digest: Digest128,
     },
-    /// All data written before `SyncData` was returned are on disk.
+    /// All of the data that had been written when `SyncData` came out is on the disk.
     DataSynced,
-    /// All bytes appended to the journal are on disk.
+    /// All that was appended to the journal is on the disk.
     LogSynced,
     /// Time has passed.
     Tick,
-    /// No further tiles will come: record and sync everything as soon as possible.
+    /// There will be no more tiles: all is recorded and synced as soon as it can be.
     Stop,
 }
 
-/// Something to do; actions are carried out in order, one after the other.
+/// What has to be done, in this order, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JournalAction {
-    /// Sync the data, then report `DataSynced`.
+pub enum Action {
+    /// Bring the data to the disk; then say `DataSynced`.
     SyncData,
-    /// Append these bytes to the journal.
+    /// Write these bytes after all that is in the journal.
     Append(Vec<u8>),
-    /// Sync the journal, then report `LogSynced`.
+    /// Bring the journal to the disk; then say `LogSynced`.
     SyncLog,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// No sync is under way.
+    /// No interval is being written.
     Idle,
     SyncsData,
     SyncsLog,
 }
 
-/// State of a journal that is being written.
+/// The state of a journal that is being written.
 #[derive(Debug)]
-pub struct JournalLog {
-    /// Digest of all appended bytes.
+pub struct Log {
+    /// Of all that was appended.
     digester: Digester,
-    /// Number of appended end and watermark records, and of appended tile records.
+    /// Ends of intervals and marks, and records of tiles, that were appended.
     ends: u32,
     records: u64,
-    /// Number of leading tile records whose data are on disk.
+    /// Records whose data are on the disk.
     durable: u64,
-    /// The value of `durable` once the current sync is done.
+    /// Records whose data are being synced, with those before.
     pending: u64,
-    /// The next watermark. It does not grow while tiles are missing, because then the data of an early record
-    /// are not on disk.
+    /// What the next mark says. It does not grow while tiles are missing: one of the first records is then not true.
     marked: u64,
-    /// Recorded tiles whose data were missing at the start of this run, and that are not yet recomputed.
+    /// Tiles that are recorded, and were not found on the disk; they are made again.
     missing: BTreeSet<(usize, u64)>,
-    /// Complete tiles that are not recorded yet.
-    fresh: Vec<TileRecord>,
+    /// Tiles that are complete and not recorded yet.
+    fresh: Vec<Record>,
     phase: Phase,
-    /// When the current sync began, and the earliest time of the next one.
+    /// When this interval was begun to be written, and when the next may be.
     began: Duration,
     next: Duration,
     least: Duration,
-    /// Earliest time of the next append.
+    /// When the next records may be appended.
     appends: Duration,
     stops: bool,
 }
 
-impl JournalLog {
-    /// A new journal, and its first bytes, which must be on disk before anything is appended.
+impl Log {
+    /// A new one, and the bytes that it begins with: they have to be on the disk before anything is appended.
     pub fn new(head: &Head, now: Duration) -> (Self, Vec<u8>) {
         let bytes = head.encode();
         let mut digester = Digester::default();
@@ -109,13 +107,13 @@ impl JournalLog {
         (Self::of(digester, (0, 0, 0), now), bytes)
     }
 
-    /// Continues a journal after its valid part; the caller has truncated the file to that.
+    /// One that goes on after what was read; what comes after that in the file has been cut off.
     pub fn resumed(journal: &Journal, now: Duration) -> Self {
         let log = Self::of(journal.digester.clone(), (journal.ends, journal.records, journal.durable), now);
         Self { missing: journal.missing.clone(), ..log }
     }
 
-    /// The same with another minimum interval.
+    /// The same with intervals of another least length.
     pub fn every(mut self, least: Duration) -> Self {
         self.next = self.next.saturating_sub(self.least) + least;
         self.least = least;
@@ -141,45 +139,40 @@ impl JournalLog {
         }
     }
 
-    /// Handles one event and returns the actions. `now` never decreases.
-    pub fn handle(&mut self, event: JournalEvent, now: Duration) -> Vec<JournalAction> {
+    /// One event in, actions out. `now` only grows.
+    pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Action> {
         match event {
-            JournalEvent::Committed { region, tile, digest } => {
+            Event::Committed { region, tile, digest } => {
                 self.missing.remove(&(region, tile));
                 let Ok(region) = u8::try_from(region) else { panic!("a plan with {region} regions") };
-                self.fresh.push(TileRecord { region, tile, digest });
+                self.fresh.push(Record { region, tile, digest });
             }
-            JournalEvent::DataSynced => {
-                assert_eq!(self.phase, Phase::SyncsData, "DataSynced without a SyncData action");
+            Event::DataSynced => {
+                assert_eq!(self.phase, Phase::SyncsData, "data that nobody asked for were synced");
                 self.phase = Phase::SyncsLog;
                 let bytes = mark(&mut self.digester, self.ends, self.marked);
                 self.ends += 1;
-                return vec![JournalAction::Append(bytes), JournalAction::SyncLog];
+                return vec![Action::Append(bytes), Action::SyncLog];
             }
-            JournalEvent::LogSynced => {
-                assert_eq!(self.phase, Phase::SyncsLog, "LogSynced without a SyncLog action");
+            Event::LogSynced => {
+                assert_eq!(self.phase, Phase::SyncsLog, "a journal that nobody wrote was synced");
                 self.phase = Phase::Idle;
                 self.durable = self.pending;
                 self.next = now + self.least.max(now.saturating_sub(self.began) * SYNCS);
             }
-            JournalEvent::Tick => {}
-            JournalEvent::Stop => self.stops = true,
+            Event::Tick => {}
+            Event::Stop => self.stops = true,
         }
         if self.phase == Phase::Idle { self.written(now) } else { Vec::new() }
     }
 
-    /// Records complete tiles and begins a sync, if either is due.
-    fn written(&mut self, now: Duration) -> Vec<JournalAction> {
+    /// Records what is complete, and begins to sync, where it is time for that.
+    fn written(&mut self, now: Duration) -> Vec<Action> {
         let mut actions = Vec::new();
         let is_due = self.stops || now >= self.next;
         if !self.fresh.is_empty() && (is_due || now >= self.appends) {
             self.records += to_u64(self.fresh.len());
-            actions.push(JournalAction::Append(append(
-                &mut self.digester,
-                &self.fresh,
-                self.ends,
-                self.records,
-            )));
+            actions.push(Action::Append(append(&mut self.digester, &self.fresh, self.ends, self.records)));
             self.fresh.clear();
             self.ends += 1;
             self.appends = now + APPEND_EVERY;
@@ -188,22 +181,22 @@ impl JournalLog {
             self.phase = Phase::SyncsData;
             (self.began, self.pending) = (now, self.records);
             self.marked = if self.missing.is_empty() { self.records } else { self.marked };
-            actions.push(JournalAction::SyncData);
+            actions.push(Action::SyncData);
         }
         actions
     }
 
-    /// Number of records on disk with their data; a recomputed tile has several.
+    /// Records of tiles that are on the disk with their data; more than tiles where some were made again.
     pub fn durable(&self) -> u64 {
         self.durable
     }
 
-    /// Whether everything reported so far is on disk.
+    /// Whether all that it was told is on the disk.
     pub fn is_quiet(&self) -> bool {
         self.phase == Phase::Idle && self.fresh.is_empty() && self.durable == self.records
     }
 
-    /// When the next `Tick` is needed; `None` while the journal waits for a tile or a sync.
+    /// When it next wants to be told that time has passed; never while it waits for a tile or a sync.
     pub fn wakes(&self) -> Option<Duration> {
         match self.phase {
             Phase::Idle if !self.fresh.is_empty() => Some(self.next.min(self.appends)),

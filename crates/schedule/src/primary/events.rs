@@ -1,204 +1,196 @@
-//! The events that the primary's state machine takes, and the actions that it answers with.
+//! What goes in at the primary's one door, and what comes out of it.
 //!
-//! Place in the flow: the shell turns reports of its links and clocks into events, and carries out the
-//! actions in their order.
+//! Place in the flow: the shell makes events of what its links and clocks say, and does the actions in their order.
 
 use super::outgoing::Outgoing;
 use crate::message::{Forward, Missing, ResultHead};
 use bramble_matrix::Rect;
 
-/// A worker as the primary's state machine knows it.
+/// One machine of the plan, as the shell reaches it.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
-    /// Name of the worker, for messages.
+    /// What to call it.
     pub name: String,
-    /// The worker's credit: bytes of matrices that it holds at most. Sending spends it,
-    /// `PrimaryEvent::Credit` restores it.
+    /// Bytes of matrices that it may be sent before it gives some back.
     pub credit_bytes: u64,
-    /// Whether the link shares memory: operands are passed by reference, and tiles of C are leased in place.
+    /// Whether its link shares memory: operands go by reference, tiles of C are lent.
     pub shares_memory: bool,
-    /// Operands that the worker reads in place, though its link does not share memory.
+    /// Operands that it reads where they lie, though its link does not share memory.
     pub referred: Referred,
-    /// Members that this worker has a link with, for relaying panels.
+    /// Members that it has a link with: they pass panels on to each other.
     pub neighbours: Vec<usize>,
-    /// Speed that the worker reported: elements of C times depth, per second. Used where the plan predicts
-    /// nothing.
+    /// Elements of C times depth that it does in a second, by what it said: reckoned with where the plan says nothing.
     pub work_per_s: f64,
-    /// Measured rate of the link in each direction, bytes per second; `None` where it was not measured.
+    /// Bytes a second of its link, each way, where they were measured.
     pub link_bytes_per_s: Option<f64>,
-    /// Whether the worker gets work only if no active worker can take it. Never set for members of the plan.
+    /// It is given work only when nobody else can do it. Not for members of the plan.
     pub is_reserve: bool,
 }
 
-/// Operands that are passed by reference: in whole panels of any size. They count against the credit like
-/// sent ones.
+/// Which operands are not sent, but referred to: in whole panels, whatever their size. They count against the credit all the
+/// same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Referred {
-    /// The left operand.
+    /// The left one.
     pub a: bool,
-    /// The right operand.
+    /// The right one.
     pub b: bool,
 }
 
-/// Where the rows of a result land.
+/// Where the lines of a result go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResultPlace {
-    /// In C; the old contents do not matter.
+pub enum Place {
+    /// Into C: nothing that is there now counts.
     InC,
-    /// In a staging buffer, until `Put` names the peer and the tile. C holds the sum of earlier steps, which
-    /// must survive if the worker is lost while its rows land.
+    /// Into a buffer until `Put` names the peer and the tile: C has the sum of earlier steps, which must not be lost with
+    /// a machine that is lost while its lines land.
     Staged,
-    /// In a buffer for partial sums, until `Merge` names the peer and the tile.
-    PartialSum,
-    /// Dropped: C holds the complete tile already.
-    Discarded,
+    /// Into a buffer until `Merge` names the peer and the tile.
+    Aside,
+    /// Nowhere: the tile is in C already.
+    Nowhere,
 }
 
-/// Tile and landing place of the rows of a result.
+/// Where lines of a result belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ResultDestination {
-    /// The rectangle of the whole tile in C.
+pub struct Destination {
+    /// The whole tile, in C.
     pub rect: Rect,
-    /// Where its rows land.
-    pub place: ResultPlace,
+    /// Where they land.
+    pub place: Place,
 }
 
-/// Something that happened at the primary. Peers are numbered: members of the plan first, then workers that
-/// joined. No number is reused.
+/// What happened. Peers are indices: the plan's members, then others. None is used twice.
 #[derive(Clone, Debug)]
-pub enum PrimaryEvent {
-    /// All sessions are open: begin the product.
+pub enum Event {
+    /// The session is open everywhere: begin.
     Start,
-    /// A link has accepted a frame.
+    /// A link has taken a frame whose body and head were that long.
     Sent {
-        /// The receiver.
+        /// To whom.
         peer: usize,
-        /// Bytes of the frame's head and body.
+        /// Bytes.
         bytes: usize,
     },
     /// A worker has freed memory.
     Credit {
-        /// The worker.
+        /// Who.
         peer: usize,
-        /// Bytes that it freed.
+        /// Bytes.
         bytes: u64,
     },
-    /// Rows of a tile have landed at their destination.
+    /// Lines of a tile have landed where they belong.
     Landed {
-        /// The sender.
+        /// From whom.
         peer: usize,
-        /// The tile and the rows.
+        /// Which lines.
         head: ResultHead,
     },
-    /// A heartbeat answer or any other message from a worker.
+    /// A pong, or any other sign of life.
     Alive {
-        /// The worker.
+        /// Who.
         peer: usize,
     },
-    /// Counters of a link have moved, which shows that the peer is alive. `received` and `acknowledged` count from the
-    /// start of the link.
+    /// Bytes have come over a link, or its other end's system has taken some: a sign of life. Both count since the link began.
     Flow {
-        /// The peer at the other end.
+        /// Whose link.
         peer: usize,
-        /// Bytes received from the peer.
-        received: u64,
-        /// Bytes of bodies that the peer's system has acknowledged.
-        acknowledged: u64,
-        /// Bytes that this system has accepted and the peer's system has not acknowledged.
-        buffered: u64,
+        /// Bytes that came from there.
+        came: u64,
+        /// Bytes of bodies that are there.
+        gone: u64,
+        /// Bytes that this system has taken and that are not there.
+        held: u64,
     },
-    /// A worker did not receive a matrix that another worker should have relayed.
+    /// A matrix that another worker should have passed on does not come from there.
     Missing {
-        /// The worker that lacks the matrix.
+        /// Who misses it.
         peer: usize,
-        /// The matrix, and how many of its lines have arrived.
+        /// Which, and what of it is there.
         missing: Missing,
     },
-    /// The link between two workers has ended.
+    /// A worker has no link to another any more.
     Parted {
-        /// The worker that reports it.
+        /// Who.
         peer: usize,
-        /// The worker at the other end.
+        /// To whom.
         other: u32,
     },
-    /// A link to a worker has ended, and its partial receives were dropped, so nothing of that peer can land
-    /// any more. The last event of a peer.
+    /// A link has ended, and nothing of that peer can land any more: what was landing has been dropped. The last word of a peer.
     Lost {
-        /// The lost peer.
+        /// Which.
         peer: usize,
-        /// Reason, for messages.
+        /// Why.
         why: String,
     },
-    /// The user stops the product: the primary sends nothing more, and results under way may still land.
+    /// The user wants to end: nothing more is sent, and what is under way may still land.
     Stop,
-    /// A worker has joined and becomes the next peer. It has no share in the plan; it gets work by stealing.
+    /// A machine has come: the next peer. It has no part in the plan, and takes what others have too much of.
     Joined(PeerInfo),
-    /// The inspection found wrong tiles. Workers other than `makers` recompute them. Only valid after
-    /// `Finished`.
+    /// C was looked at, and is wrong: these tiles, by region and number, are made again by others than these peers, who may have
+    /// made them. Only when all tiles were there (`Finished`).
     Wrong {
-        /// The wrong tiles, by region and number.
+        /// Which tiles.
         tiles: Vec<(usize, u64)>,
-        /// Peers that may have computed them, and that get no more work.
+        /// Who is given nothing more.
         makers: Vec<usize>,
     },
-    /// Result of a spot check (`PrimaryAction::SpotCheck`): whether the tile is wrong; `None` if the check
-    /// gave no answer.
-    SpotChecked(Option<bool>),
-    /// The inspection accepts C: the product is over.
+    /// A tile was looked at (`Action::Look`): whether it is wrong, or nothing where that could not be found out.
+    Looked(Option<bool>),
+    /// C is what is wanted: the product is over.
     Accepted,
     /// Time has passed.
     Tick,
 }
 
-/// Something that the shell has to do.
+/// What the shell has to do.
 #[derive(Clone, Debug)]
-pub enum PrimaryAction {
-    /// Put a store message on a link.
+pub enum Action {
+    /// Give a link a store message.
     Send(usize, Outgoing),
-    /// Order a worker to pass matrices on to other workers. Follows the store messages that announce them.
+    /// Tell a worker to pass matrices on; after the store messages before it.
     Relay(usize, Vec<Forward>),
-    /// Tell a worker that its link to another worker has ended.
+    /// Tell a worker that the other has no link to it any more.
     Parted {
-        /// The worker to tell.
+        /// Whom.
         peer: usize,
-        /// The worker at the other end.
+        /// The other.
         other: usize,
     },
-    /// Close the link to a worker; the shell reports `Lost` once it is closed.
-    Disconnect {
-        /// The worker.
+    /// Close the link to a worker, and then say `Lost`.
+    Cut {
+        /// Which.
         peer: usize,
-        /// Reason, for messages.
+        /// Why.
         why: String,
     },
-    /// Send a heartbeat with this nonce.
+    /// Ask whether a worker is there.
     Ping(usize, u64),
-    /// Copy a tile from its staging buffer into C and free the buffer, before any other action on that tile.
+    /// Copy a tile that was staged into C, and forget it; before anything else of that tile.
     Put {
-        /// The peer that sent the tile.
+        /// Who sent it.
         peer: usize,
-        /// Id of the tile at that peer.
+        /// Under which id.
         tile: u32,
-        /// Rectangle of the tile in C.
+        /// Where it belongs.
         rect: Rect,
     },
-    /// Add a buffered partial sum to C and free the buffer.
+    /// Add a tile that was put aside to C, and forget it.
     Merge {
-        /// The peer that sent the partial sum.
+        /// Who sent it.
         peer: usize,
-        /// Id of the tile at that peer.
+        /// Under which id.
         tile: u32,
-        /// Rectangle of the tile in C.
+        /// Where it belongs.
         rect: Rect,
     },
-    /// Check a complete tile that a single worker computed, then report `SpotChecked`. The shell must copy
-    /// the tile at once: later actions may change C.
-    SpotCheck(Rect),
+    /// Look at a tile that one machine made, which is complete, and say `Looked`. What lies there now counts: others have it
+    /// next.
+    Look(Rect),
     /// A tile of C is complete.
     Committed(Rect),
-    /// All tiles of C are complete. With `Primary::inspected`, `PrimaryEvent::Wrong` may follow, and then
-    /// `Finished` comes again.
+    /// Every tile of C is there. With `Primary::inspected` it may be `Wrong`, and then come once more.
     Finished,
-    /// The product cannot be completed.
+    /// The product cannot be finished.
     Fail(String),
 }

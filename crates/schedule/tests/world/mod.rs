@@ -1,5 +1,4 @@
-//! A product with real numbers in memory: the state machines of the primary and the workers, and everything
-//! under way between them.
+//! A product with real numbers in memory: the primary's and the workers' states, and everything that is on its way.
 
 #![allow(dead_code, unused_imports)] // Each of the tests beside it uses another part of it.
 
@@ -12,14 +11,12 @@ pub(crate) mod resumed;
 mod strategies;
 
 use bramble_matrix::{DType, Layout, Rect};
-use bramble_plan::{LinkRate, Machine, PanelOrder, Plan, PlanOptions, Problem, TileSize, decide};
+use bramble_plan::{Cut, LinkRate, Machine, Order, Plan, Problem, Wish, decide};
 use bramble_schedule::message::{
-    Forward, MatrixHeader, MatrixSource, ResultHead, decode_forwards, encode_forwards,
+    Forward, MatrixHeader, ResultHead, Source, decode_forwards, encode_forwards,
 };
-use bramble_schedule::primary::{
-    Operands, Outgoing, PeerInfo, Primary, PrimaryAction, PrimaryEvent, Referred, Which,
-};
-use bramble_schedule::worker::{RunnableJob, Worker};
+use bramble_schedule::primary::{Action, Event, Operands, Outgoing, PeerInfo, Primary, Referred, Which};
+use bramble_schedule::worker::{Run, Worker};
 use deaths::Landing;
 use relays::Passing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -31,41 +28,40 @@ const BETA: i64 = 3;
 /// α of all products.
 const ALPHA: i64 = 5;
 
-/// The workers and the properties of their links.
+/// The machines and how things lie.
 #[derive(Clone)]
 pub(crate) struct Setting {
-    pub(crate) cut: TileSize,
+    pub(crate) cut: Cut,
     pub(crate) memories: Vec<u64>,
-    /// 0: all links move bytes; 1: all share memory; 2: the primary computes alone, in its own memory; 3: one
-    /// of the machines shares memory, as when the primary computes too.
+    /// 0: all links move bytes; 1: all share memory; 2: the primary computes alone, in its own memory; 3: one of
+    /// the machines shares memory, as when the primary computes too.
     pub(crate) shared: u8,
     pub(crate) col_major: bool,
-    /// Workers whose links move bytes relay panels.
+    /// Workers whose links move bytes pass panels on to each other.
     pub(crate) relay: bool,
     /// Links between workers may break at any time.
     pub(crate) breaks: bool,
-    /// Slowness factor of each worker; 1 beyond the end of the list.
+    /// How many times as long as others each machine takes; where it ends, 1.
     pub(crate) slow: Vec<u32>,
-    /// Whether slow workers' work is stolen.
+    /// Whether work goes from slow machines to others.
     pub(crate) steals: bool,
-    /// 0: order of steps; 1 to 3: blocks are computed by groups of this many columns; 4: from a corner; more:
-    /// by columns in the last steps (this number less 4); with memory for that.
+    /// If not 0, blocks are computed by groups of so many columns, if 4 from a corner, if more by columns in so many last
+    /// steps less 4, with memory for that.
     pub(crate) columns: u64,
-    /// The work of lost workers is reassigned.
+    /// Others do what lost machines have not given back.
     pub(crate) recovers: bool,
-    /// A reserve worker in the primary's own memory, outside the plan.
+    /// There is a machine beside those of the plan, in the primary's own memory, that works where nobody else can.
     pub(crate) reserve: bool,
-    /// Workers that die: after which event, and a number that chooses worker and way. Never the last one, and
-    /// none that shares memory.
+    /// Machines that die: after which event, and which and how. Never the last one, and none that shares memory.
     pub(crate) deaths: Vec<(u64, u32)>,
-    /// Workers that join: after which event, and with how much memory.
+    /// Machines that come: after which event, and with how much memory.
     pub(crate) joins: Vec<(u64, u64)>,
 }
 
 impl Setting {
-    /// The plain setting.
+    /// Nothing special.
     pub(crate) const PLAIN: Self = Self {
-        cut: TileSize { tile: None, depth: None },
+        cut: Cut { tile: None, depth: None },
         memories: Vec::new(),
         shared: 0,
         col_major: false,
@@ -81,7 +77,7 @@ impl Setting {
     };
 }
 
-/// A message from the primary to a worker.
+/// What the primary has sent to a worker.
 enum Sent {
     Store(Outgoing, Vec<i64>, u64),
     Relay(Vec<Forward>),
@@ -93,19 +89,19 @@ enum Sent {
 struct Held {
     header: MatrixHeader,
     elements: Vec<i64>,
-    /// Hash of the operations that made its elements: equal only for equal operations in equal order.
+    /// How its elements came about, as a number: equal only for equal operations in equal order.
     trace: u64,
-    /// The part of C that it is, if it is leased.
-    leased: Option<Rect>,
+    /// It is a part of C, lent.
+    lent: Option<Rect>,
 }
 
 struct End {
     worker: Worker,
     inbox: VecDeque<Sent>,
-    /// Matrices under way to other workers, in order for each of them.
+    /// To others, in order for each of them.
     passing: BTreeMap<usize, VecDeque<Passing>>,
-    outbox: VecDeque<PrimaryEvent>,
-    running: Vec<RunnableJob>,
+    outbox: VecDeque<Event>,
+    running: Vec<Run>,
     filling: Vec<u32>,
     leaving: Vec<ResultHead>,
     held: BTreeMap<u32, Held>,
@@ -120,47 +116,47 @@ pub(crate) struct World {
     pub(crate) c: Vec<i64>,
     old_c: Vec<i64>,
     pub(crate) expected: Vec<i64>,
-    /// Leased parts of C.
-    leased: Vec<Rect>,
-    /// Buffered partial sums and staged tiles, by peer and id.
-    partial_sums: BTreeMap<(usize, u32), Landing>,
+    /// Parts of C that are lent.
+    lent: Vec<Rect>,
+    /// Sums that were put aside, and tiles that were staged, by peer and id.
+    asides: BTreeMap<(usize, u32), Landing>,
     staged: BTreeMap<(usize, u32), Landing>,
-    /// Complete tiles, by their first element, including those of an earlier run.
+    /// Complete tiles, by their first element; those of the run before with them.
     pub(crate) committed: BTreeSet<(u64, u64)>,
     infos: Vec<PeerInfo>,
-    /// Hash of the operations that made each tile of C.
+    /// How each tile of C came about.
     pub(crate) traces: BTreeMap<(u64, u64), u64>,
     pub(crate) aside_bytes_max: usize,
-    /// Whether the steps of each tile were computed in order.
+    /// Steps that have been computed for each element's tile: whether they came one after the other.
     pub(crate) steps_were_in_order: bool,
     last_step: BTreeMap<(u64, u64), u32>,
     /// Pairs of workers whose link is broken, lower number first.
     broken: BTreeSet<(usize, usize)>,
     breaks: bool,
-    /// Workers whose links move bytes.
+    /// Whose links move bytes.
     by_bytes: Vec<bool>,
-    /// Number of matrices relayed between workers, and of operands sent by the primary.
+    /// Matrices that went from worker to worker, and operands that the primary sent.
     pub(crate) relayed: u64,
     pub(crate) sent_elements: u64,
     clock: Duration,
     finished: bool,
     pub(crate) failed: Option<String>,
     progress: f64,
-    /// Number of messages with partial sums that their receiver continues.
+    /// Messages with sums that their receiver goes on from.
     pub(crate) sums_sent: usize,
-    /// Number of events; each takes a millisecond.
+    /// Events, a millisecond each.
     pub(crate) events: u64,
     moves: usize,
     slow: Vec<u32>,
     /// Deaths to come, the last one first.
     deaths: Vec<(u64, u32)>,
-    /// Joins to come, the last one first.
+    /// Machines to come, the last one first.
     joins: Vec<(u64, u64)>,
-    /// The worker whose results are wrong.
+    /// Whose results are wrong.
     pub(crate) liar: Option<usize>,
     dead: BTreeSet<usize>,
     gone: BTreeSet<usize>,
-    /// How often something was staged, and how often a result was dropped.
+    /// Times that something was staged, and that something landed nowhere.
     pub(crate) staged_times: u64,
     pub(crate) nowhere_times: u64,
 }
@@ -175,11 +171,10 @@ fn machine(memory_bytes: u64, at: usize) -> Machine {
         link: Some(LinkRate { bytes_per_s: 1e9, round_trip_s: 1e-4 }),
         shares_cores: false,
         nic_bytes_per_s: None,
-        memory_rate: None,
     }
 }
 
-fn plan(p: &Problem, cut: TileSize, memories: &[u64], alone: bool, wish: &PlanOptions) -> Option<Plan> {
+fn plan(p: &Problem, cut: Cut, memories: &[u64], alone: bool, wish: &Wish) -> Option<Plan> {
     let machines: Vec<Machine> = memories.iter().enumerate().map(|(at, m)| machine(*m, at)).collect();
     let workers = if alone { &[][..] } else { &machines[..] };
     Some(decide(p, cut, &machines[0], workers, wish).ok()?.plan)
@@ -191,9 +186,8 @@ pub(crate) fn problem(m: u64, n: u64, k: u64, reads_c: bool, generated: bool) ->
 }
 
 /// A primary with one worker.
-pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wish: &PlanOptions) -> Primary {
-    let plan =
-        plan(p, TileSize { tile: Some(tile), depth: Some(depth) }, &[memory_bytes], false, wish).unwrap();
+pub(crate) fn primary(p: &Problem, tile: u64, depth: u64, memory_bytes: u64, wish: &Wish) -> Primary {
+    let plan = plan(p, Cut { tile: Some(tile), depth: Some(depth) }, &[memory_bytes], false, wish).unwrap();
     let peers = vec![PeerInfo {
         name: "w".into(),
         credit_bytes: memory_bytes,
@@ -223,14 +217,14 @@ fn numbers(count: u64, by: u64) -> Vec<i64> {
 }
 
 impl World {
-    /// `None` if the product does not fit the workers.
-    pub(crate) fn new(p: &Problem, setting: &Setting, wish: &PlanOptions) -> Option<Self> {
+    /// `None` where the product does not fit those machines.
+    pub(crate) fn new(p: &Problem, setting: &Setting, wish: &Wish) -> Option<Self> {
         let alone = setting.shared == 2;
         let mut plan = plan(p, setting.cut, &setting.memories, alone, wish)?;
         let order = match setting.columns {
-            4 => PanelOrder::Corner,
-            more if more > 4 => PanelOrder::Ending(more - 4),
-            columns => PanelOrder::Columns(columns),
+            4 => Order::Corner,
+            more if more > 4 => Order::Ending(more - 4),
+            columns => Order::Columns(columns),
         };
         for member in plan.members.iter_mut().filter(|_| setting.columns > 0) {
             member.shares.iter_mut().for_each(|s| s.order = order);
@@ -244,11 +238,11 @@ impl World {
                 name: format!("machine {}", m.machine),
                 credit_bytes: m.memory_bytes,
                 shares_memory: [false, true, true, at == 1][usize::from(setting.shared)],
-                // Some workers whose links move bytes read one or both operands in place.
+                // Of those whose links move bytes, some read one operand where it lies, or both.
                 referred: Referred { a: at % 2 == 1, b: at % 3 == 1 },
                 neighbours: Vec::new(),
                 work_per_s: 1e6,
-                // Over fast links all cells of a block are multiplied side by side.
+                // Over some links tiles are home at once, so all cells of a block are multiplied side by side.
                 link_bytes_per_s: [None, Some(1e8), Some(2e9)][at % 3],
                 is_reserve: false,
             })
@@ -277,11 +271,11 @@ impl World {
             p: *p,
             a,
             b,
-            // Unwritten elements must not look like zeros.
+            // What nobody has written must not be taken for a zero.
             c: vec![-77_777; (p.m * p.n) as usize],
             old_c,
-            leased: Vec::new(),
-            partial_sums: BTreeMap::new(),
+            lent: Vec::new(),
+            asides: BTreeMap::new(),
             staged: BTreeMap::new(),
             committed: BTreeSet::new(),
             infos,
@@ -312,7 +306,7 @@ impl World {
         })
     }
 
-    /// A tile that was announced to the first worker.
+    /// Some tile that the first worker was told of.
     pub(crate) fn announced_tile(&self) -> u32 {
         let stores = self.ends[0].inbox.iter().filter_map(|sent| match sent {
             Sent::Store(message, ..) => Some(message),
@@ -322,53 +316,50 @@ impl World {
         heads.filter(|m| m.uses == 0).map(|m| m.id).next().unwrap()
     }
 
-    pub(crate) fn primary(&mut self, event: PrimaryEvent) {
+    pub(crate) fn primary(&mut self, event: Event) {
         self.events += 1;
         self.clock += Duration::from_millis(1);
         for action in self.primary.handle(event, self.clock) {
-            if let PrimaryAction::Send(peer, _)
-            | PrimaryAction::Relay(peer, _)
-            | PrimaryAction::Parted { peer, .. } = &action
-            {
+            if let Action::Send(peer, _) | Action::Relay(peer, _) | Action::Parted { peer, .. } = &action {
                 assert!(!self.gone.contains(peer), "{peer} is gone, and sent something");
             }
             match action {
-                PrimaryAction::Send(peer, message) => {
+                Action::Send(peer, message) => {
                     let body = self.body(&message);
                     let trace = self.trace(&message);
-                    if message.piece.is_some_and(|p| matches!(p.which, Which::A | Which::B) && !p.leased) {
+                    if message.piece.is_some_and(|p| matches!(p.which, Which::A | Which::B) && !p.lent) {
                         self.sent_elements += body.len() as u64;
                     }
                     self.ends[peer].inbox.push_back(Sent::Store(message, body, trace));
                 }
-                PrimaryAction::Relay(peer, forwards) => {
+                Action::Relay(peer, forwards) => {
                     let forwards = decode_forwards(&encode_forwards(&forwards)).unwrap();
                     self.ends[peer].inbox.push_back(Sent::Relay(forwards));
                 }
-                PrimaryAction::Parted { peer, other } => self.ends[peer].inbox.push_back(Sent::Parted(other)),
-                PrimaryAction::Merge { peer, tile, rect } => {
-                    let sum = self.partial_sums.remove(&(peer, tile)).expect("a sum that was put aside");
+                Action::Parted { peer, other } => self.ends[peer].inbox.push_back(Sent::Parted(other)),
+                Action::Merge { peer, tile, rect } => {
+                    let sum = self.asides.remove(&(peer, tile)).expect("a sum that was put aside");
                     assert!(sum.is_whole() && sum.rect == rect, "half a sum is merged");
                     let c = self.traces.get_mut(&(rect.rows.start, rect.cols.start)).unwrap();
                     *c = mixed(&[*c, sum.trace]);
-                    assert!(self.leased.iter().all(|l| l.disjoint(rect)), "{rect} is leased");
+                    assert!(self.lent.iter().all(|l| l.disjoint(rect)), "{rect} is lent");
                     for (at, place) in places(rect, self.p.n).enumerate() {
                         self.c[place] += sum.elements[at];
                     }
                 }
-                PrimaryAction::Put { peer, tile, rect } => self.put(peer, tile, rect),
-                PrimaryAction::Disconnect { peer, .. } => {
+                Action::Put { peer, tile, rect } => self.put(peer, tile, rect),
+                Action::Cut { peer, .. } => {
                     self.gone.insert(peer);
                     self.kill(peer, 0);
                 }
-                PrimaryAction::Finished => self.finished = true,
-                PrimaryAction::Fail(why) => self.failed = Some(why),
-                PrimaryAction::SpotCheck(_) => {}
-                PrimaryAction::Committed(rect) => {
+                Action::Finished => self.finished = true,
+                Action::Fail(why) => self.failed = Some(why),
+                Action::Look(_) => {}
+                Action::Committed(rect) => {
                     let tile = (rect.rows.start, rect.cols.start);
                     assert!(self.committed.insert(tile), "{rect} is complete twice");
                 }
-                PrimaryAction::Ping(..) => {}
+                Action::Ping(..) => {}
             }
         }
         self.primary.validate();
@@ -382,7 +373,7 @@ impl World {
         self.progress = progress;
     }
 
-    /// The elements of a message's body, by rows, at the time when it is put on the link.
+    /// The elements of a message's piece, by rows, as they are when it is given to the link.
     fn body(&mut self, message: &Outgoing) -> Vec<i64> {
         let Some(piece) = message.piece else { return Vec::new() };
         self.sums_sent += usize::from(piece.which == Which::Sum);
@@ -390,25 +381,25 @@ impl World {
         let (from, cols) = match piece.which {
             Which::A => (&self.a, self.p.k),
             Which::B => (&self.b, self.p.n),
-            Which::C if piece.leased && header.source == MatrixSource::Vacant => (&self.c, self.p.n),
+            Which::C if piece.lent && header.source == Source::Vacant => (&self.c, self.p.n),
             Which::C => (&self.old_c, self.p.n),
             Which::Sum => (&self.c, self.p.n),
         };
         let elements = places(piece.rect, cols).map(|at| from[at]).collect();
-        if piece.leased {
-            assert!(self.leased.iter().all(|l| l.disjoint(piece.rect)), "{} is leased twice", piece.rect);
-            self.leased.push(piece.rect);
+        if piece.lent {
+            assert!(self.lent.iter().all(|l| l.disjoint(piece.rect)), "{} is lent twice", piece.rect);
+            self.lent.push(piece.rect);
         } else if piece.which == Which::Sum {
             assert!(
-                self.leased.iter().all(|l| l.disjoint(piece.rect)),
-                "{} is read while it is leased",
+                self.lent.iter().all(|l| l.disjoint(piece.rect)),
+                "{} is read while it is lent",
                 piece.rect
             );
         }
         elements
     }
 
-    /// The trace of the matrix in a message's body.
+    /// How the matrix of a message's piece came about.
     fn trace(&self, message: &Outgoing) -> u64 {
         let Some(piece) = message.piece else { return 0 };
         let header = message.head.matrices.last().unwrap();
@@ -423,23 +414,23 @@ impl World {
         }
     }
 
-    /// Time passes, without any silence.
+    /// Nobody is silent here, only slow.
     fn pass_time(&mut self) {
         self.clock += Duration::from_millis(100);
         for peer in (0..self.ends.len()).filter(|p| !self.dead.contains(p)).collect::<Vec<_>>() {
-            self.primary(PrimaryEvent::Alive { peer });
+            self.primary(Event::Alive { peer });
         }
-        self.primary(PrimaryEvent::Tick);
+        self.primary(Event::Tick);
     }
 
-    /// Time passes without any messages.
+    /// Nobody says anything for a while.
     pub(crate) fn wait(&mut self, time: Duration) {
         self.clock += time;
-        self.primary(PrimaryEvent::Tick);
+        self.primary(Event::Tick);
     }
 
     pub(crate) fn run(&mut self, choices: &[u32]) {
-        self.primary(PrimaryEvent::Start);
+        self.primary(Event::Start);
         self.go_on(choices);
     }
 
@@ -451,7 +442,7 @@ impl World {
             if self.finished || self.failed.is_some() {
                 return;
             }
-            // First the given choices, then round robin, so that every run ends.
+            // A fixed list of choices, then round robin, so that every run ends.
             self.join_if_due();
             self.die_if_due();
             chosen.resize(self.ends.len(), 0);
@@ -463,7 +454,7 @@ impl World {
             let moved = !waits && self.step(c % peers, (c / peers) % 7, c / peers / 7);
             quiet = if moved { 0 } else { quiet + 1 };
             if quiet > 0 && quiet.is_multiple_of(7 * peers * slowest * 4) {
-                // A member that retains panels for others releases them after a while.
+                // Whoever keeps panels for others is relieved of them after a while.
                 self.pass_time();
             }
             let most = 7 * peers * slowest * 400 + choices.len();
@@ -473,12 +464,12 @@ impl World {
     }
 }
 
-/// Positions of a rectangle's elements in a matrix with this many columns, by rows.
+/// Where the elements of a rectangle lie in a matrix of so many columns, by rows.
 fn places(rect: Rect, cols: u64) -> impl Iterator<Item = usize> {
     rect.rows.iter().flat_map(move |i| rect.cols.iter().map(move |j| (i * cols + j) as usize))
 }
 
-/// A hash of several numbers in their order.
+/// One number of several, in their order.
 fn mixed(parts: &[u64]) -> u64 {
     parts.iter().fold(0x9e37_79b9_7f4a_7c15, |sum: u64, part| {
         (sum.rotate_left(23) ^ part).wrapping_mul(0xbf58_476d_1ce4_e5b9)

@@ -1,4 +1,4 @@
-//! Strategies for the tests.
+//! Ways to cut products.
 
 use bramble_plan::{Base, Strategy as Cutting};
 use proptest::prelude::*;

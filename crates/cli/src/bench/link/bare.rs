@@ -1,19 +1,18 @@
-//! The bare counterpart of each link: the same messages by plain system calls, without Bramble, for comparison.
+//! What the system itself does, measured beside each link: the same messages by plain calls of the standard library.
 //!
-//! Place in the flow: `measure` runs the bare counterpart of a link and function in turns with the link.
+//! Place in the flow: `measure` asks for the bare counterpart of a link and a function, and has it take turns with the link.
 //!
-//! Invariants: messages, windows and acknowledgements are those of `pairs`, without frames, checksums and event
-//! loops; the other side of a stream is a child process, as for the link. It ends when its stream closes, and is
-//! killed if it does not.
+//! Invariants: messages, windows and acknowledgements are those of `pairs`, without frames, checksums and event loops; the
+//! other side of a stream is a process, as for the link. It ends when its stream closes, and is killed if it does not.
 //!
-//! Deliberately absent: functions of more than two ends, which the system does not offer.
+//! Deliberately absent: operations of more than two ends. Nothing in the system does them.
 
 use super::function::Function;
 use super::mesh::{LinkName, connected, hidden, reap};
-use super::pairs::LinkRun;
+use super::pairs::Run;
 use crate::exit::{Exit, Failure};
 use crate::ranks::Ranks;
-use bramble_link::{Exchange, LinkError, PlainMessages, RankOrder};
+use bramble_link::{Exchange, LinkError, Order, Plain};
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, Read, Write};
@@ -22,30 +21,30 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// Time limit of a run.
+/// A run has to be over by then.
 const RUN_DEADLINE: Duration = Duration::from_secs(60);
-/// A child that has not ended after this time is killed.
+/// A child may take this long to end by itself.
 const END_DEADLINE: Duration = Duration::from_millis(1500);
-/// Bytes of an order: function, repetitions, message size.
+/// Bytes of an order: the function, repeats, bytes.
 const ORDER_BYTES: usize = 13;
 
-/// A bare counterpart.
+/// What a link is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bare {
-    /// Two threads that send pointers through the standard library's channels.
+    /// Two threads and the standard library's channels; what is sent is a pointer.
     Channel,
     /// One thread that copies from memory to memory.
     Memcpy,
     /// Two processes that read from and write to the sockets of a TCP connection and wait there.
     Tcp,
-    /// Two processes that read and write two pipes.
+    /// The same over two pipes.
     Pipe,
     /// Two processes that call MPI's functions and nothing else: `MPI_Isend`, `MPI_Irecv`, `MPI_Wait`.
     Mpi,
 }
 
 impl Bare {
-    /// The counterpart of a link and function, if there is one.
+    /// For that link and function, if there is any.
     pub(crate) fn of(link: LinkName, function: Function) -> Option<Self> {
         match (link, function) {
             (LinkName::Thread, Function::Gap | Function::Latency) => Some(Self::Channel),
@@ -58,7 +57,7 @@ impl Bare {
         }
     }
 
-    /// The name in JSON.
+    /// As in JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Channel => "std channel",
@@ -70,17 +69,17 @@ impl Bare {
     }
 }
 
-/// The bare counterparts in use, with their child processes.
+/// All that are measured here, with the processes that some of them need.
 #[derive(Default)]
 pub(crate) struct Bares {
     streams: Vec<(Bare, Peer)>,
     ranks: Ranks,
 }
 
-/// The child process at the other side of a stream.
+/// The other process of a stream.
 struct Peer {
     child: Child,
-    /// `None` while a run uses it.
+    /// Nothing while a run has it.
     stream: Option<Stream>,
 }
 
@@ -92,12 +91,12 @@ impl Drop for Peer {
 }
 
 impl Bares {
-    /// No counterparts yet; `ranks` are the processes of an mpirun.
+    /// Those beside the links of that job.
     pub(crate) fn beside(ranks: Ranks) -> Self {
         Self { streams: Vec::new(), ranks }
     }
 
-    /// Starts the process that a counterpart needs.
+    /// Makes what that one needs.
     pub(crate) fn prepare(&mut self, bare: Bare) -> Result<(), Failure> {
         let is_stream = !matches!(bare, Bare::Channel | Bare::Memcpy | Bare::Mpi);
         if is_stream && !self.streams.iter().any(|(known, _)| *known == bare) {
@@ -106,9 +105,8 @@ impl Bares {
         Ok(())
     }
 
-    /// Runs a counterpart; returns the time of one message. Blocking calls run on another thread, so the event loop
-    /// continues.
-    pub(crate) async fn run(&mut self, bare: Bare, run: LinkRun) -> Result<Duration, Failure> {
+    /// The time of one message. Whatever waits, waits elsewhere: the event loop goes on.
+    pub(crate) async fn run(&mut self, bare: Bare, run: Run) -> Result<Duration, Failure> {
         if bare == Bare::Mpi {
             return mpi(&self.ranks, run).map_err(|e| failed(bare, &e));
         }
@@ -128,7 +126,7 @@ impl Bares {
         let ended = tokio::time::timeout(RUN_DEADLINE, work).await;
         let Ok(Ok((stream, time))) = ended else {
             if let Some(peer) = peer {
-                // Killing the child also ends the thread that waits for it.
+                // With it the thread that waits for it ends.
                 let _ = peer.child.kill();
             }
             return Err(failed(bare, &"no end within 60 s"));
@@ -141,10 +139,10 @@ impl Bares {
 }
 
 fn failed(bare: Bare, e: &dyn std::fmt::Display) -> Failure {
-    Failure::failed(format!("bench link: bare counterpart {}: {e}", bare.name()))
+    Failure::failed(format!("bench link: {} beside the links: {e}", bare.name()))
 }
 
-/// Starts the child process of a stream.
+/// Starts the process at the other side.
 fn peer(bare: Bare) -> io::Result<Peer> {
     let mut command = hidden("bare")?;
     if bare == Bare::Pipe {
@@ -168,14 +166,14 @@ fn peer(bare: Bare) -> io::Result<Peer> {
     Ok(Peer { child, stream: Some(Stream { reader, writer, buffers: Buffers::default() }) })
 }
 
-/// A plain byte stream in both directions.
+/// Bytes both ways, and nothing around them.
 struct Stream {
     reader: File,
     writer: File,
     buffers: Buffers,
 }
 
-/// The send and receive buffers.
+/// What is sent and where it goes.
 #[derive(Default)]
 struct Buffers {
     source: Vec<u8>,
@@ -183,7 +181,7 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// Sizes both buffers, and touches their memory.
+    /// Both of so many bytes, touched.
     fn of(&mut self, bytes: usize) {
         if self.source.len() != bytes {
             (self.source, self.sink) = (vec![1; bytes], vec![2; bytes]);
@@ -191,17 +189,17 @@ impl Buffers {
     }
 }
 
-/// The measuring side of a run.
-fn lead(stream: &mut Stream, run: LinkRun) -> io::Result<Duration> {
+/// The side that measures.
+fn lead(stream: &mut Stream, run: Run) -> io::Result<Duration> {
     stream.writer.write_all(&encode(run))?;
     stream.buffers.of(run.bytes);
     stream.reader.read_exact(&mut [0; 1])?;
     act(stream, run, true)
 }
 
-/// The child process: follows orders until its standard input ends.
+/// What the other process does until its standard input ends.
 pub(crate) fn run_bare() -> Result<Exit, Failure> {
-    let failed = |e: io::Error| Failure::failed(format!("bench link: bare child process: {e}"));
+    let failed = |e: io::Error| Failure::failed(format!("bench link: the bare other side: {e}"));
     let reader = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
     let writer = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(failed)?);
     let mut stream = Stream { reader, writer, buffers: Buffers::default() };
@@ -217,14 +215,14 @@ pub(crate) fn run_bare() -> Result<Exit, Failure> {
         stream.buffers.of(run.bytes);
         let done = stream.writer.write_all(&[0]).and_then(|()| act(&mut stream, run, false));
         if done.is_err() {
-            // The measuring process has ended.
+            // Who measures is gone.
             return Ok(Exit::Failed);
         }
     }
 }
 
-/// One side of a run; returns the time of one message.
-fn act(stream: &mut Stream, run: LinkRun, leads: bool) -> io::Result<Duration> {
+/// One side's part; the time of one message.
+fn act(stream: &mut Stream, run: Run, leads: bool) -> io::Result<Duration> {
     let Stream { reader, writer, buffers: Buffers { source, sink } } = stream;
     let window = run.function.window(run.bytes);
     let (began, mut held) = (Instant::now(), Duration::ZERO);
@@ -265,15 +263,15 @@ fn act(stream: &mut Stream, run: LinkRun, leads: bool) -> io::Result<Duration> {
     Ok(of_a_message(run, began.elapsed(), held))
 }
 
-/// The time of one message, from the time of a whole run.
-fn of_a_message(run: LinkRun, all: Duration, held: Duration) -> Duration {
+/// The time of one message, of what all took.
+fn of_a_message(run: Run, all: Duration, held: Duration) -> Duration {
     let all = if run.function == Function::Gap { held } else { all };
     let each_way = if matches!(run.function, Function::Latency | Function::TwoWay) { 2.0 } else { 1.0 };
     all.div_f64((each_way * f64::from(run.repeats) * run.function.window(run.bytes) as f64).max(1.0))
 }
 
-/// Messages between ranks 0 and 1. This blocks the event loop, and with it the links.
-fn mpi(ranks: &Ranks, run: LinkRun) -> Result<Duration, LinkError> {
+/// Messages between the first two processes of a job. The event loop stands still meanwhile, and with it the links.
+fn mpi(ranks: &Ranks, run: Run) -> Result<Duration, LinkError> {
     let Some(world) = ranks.others() else { return Err(LinkError::Closed) };
     let exchange = match run.function {
         Function::Latency => Exchange::PingPong,
@@ -281,13 +279,13 @@ fn mpi(ranks: &Ranks, run: LinkRun) -> Result<Duration, LinkError> {
         _ => Exchange::OneWay,
     };
     let window = run.function.window(run.bytes);
-    let plain = PlainMessages { exchange, bytes: run.bytes, window, repeats: run.repeats };
-    world.tell_one(1, RankOrder::Plain(plain))?;
+    let plain = Plain { exchange, bytes: run.bytes, window, repeats: run.repeats };
+    world.tell_one(1, Order::Plain(plain))?;
     Ok(of_a_message(run, world.plain(1, plain, true)?, Duration::ZERO))
 }
 
-/// Two threads that send pointers to each other.
-fn channel(run: LinkRun) -> Duration {
+/// Two threads that send each other pointers.
+fn channel(run: Run) -> Duration {
     let message = Arc::new(vec![1u8; run.bytes]);
     let window = run.function.window(run.bytes);
     let (to, from_here) = mpsc::channel::<Arc<Vec<u8>>>();
@@ -316,8 +314,8 @@ fn channel(run: LinkRun) -> Duration {
     })
 }
 
-/// Copies as many messages as a link would send.
-fn memcpy(run: LinkRun) -> Duration {
+/// Copies as many messages as would be sent.
+fn memcpy(run: Run) -> Duration {
     let mut buffers = Buffers::default();
     buffers.of(run.bytes);
     let copies = run.function.window(run.bytes) as f64 * f64::from(run.repeats);
@@ -328,18 +326,18 @@ fn memcpy(run: LinkRun) -> Duration {
     began.elapsed().div_f64(copies.max(1.0))
 }
 
-fn encode(run: LinkRun) -> [u8; ORDER_BYTES] {
+fn encode(run: Run) -> [u8; ORDER_BYTES] {
     let mut out = [run.function.code(); ORDER_BYTES];
     out[1..5].copy_from_slice(&run.repeats.to_le_bytes());
     out[5..].copy_from_slice(&u64::try_from(run.bytes).unwrap_or(u64::MAX).to_le_bytes());
     out
 }
 
-fn decode(order: [u8; ORDER_BYTES]) -> Option<LinkRun> {
+fn decode(order: [u8; ORDER_BYTES]) -> Option<Run> {
     let [function, r0, r1, r2, r3, bytes @ ..] = order;
     let bytes = usize::try_from(u64::from_le_bytes(bytes)).ok().filter(|bytes| *bytes > 0)?;
     let repeats = u32::from_le_bytes([r0, r1, r2, r3]);
-    Some(LinkRun { function: Function::from_code(function)?, bytes, ends: 2, repeats })
+    Some(Run { function: Function::from_code(function)?, bytes, ends: 2, repeats })
 }
 
 #[cfg(test)]
@@ -347,8 +345,8 @@ fn decode(order: [u8; ORDER_BYTES]) -> Option<LinkRun> {
 mod tests {
     use super::*;
 
-    fn run(function: Function, bytes: usize) -> LinkRun {
-        LinkRun { function, bytes, ends: 2, repeats: 3 }
+    fn run(function: Function, bytes: usize) -> Run {
+        Run { function, bytes, ends: 2, repeats: 3 }
     }
 
     #[test]

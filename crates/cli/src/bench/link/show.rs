@@ -1,21 +1,21 @@
-//! Link measurements as tables, as CSV and as JSON.
+//! What links can do as tables, as comma-separated values and as JSON.
 //!
-//! Invariant: all three forms have the same numbers; docs/json.md describes the JSON fields.
+//! Invariant: all three say the same numbers; what JSON calls its fields is in docs/json.md.
 
 use super::function::Function;
-use super::measure::LinkPoint;
+use super::measure::Point;
 use super::mesh::LinkName;
 use crate::bench::show::{Form, values};
 use crate::quantity::size_text;
 use crate::table;
 use serde_json::{Value, json};
 
-/// The head line of the CSV.
+/// The first line of comma-separated values.
 pub(crate) const CSV_HEAD: &str = "link,function,algorithm,bytes,ends,window,rounds,repeats,seconds,seconds_min,seconds_max,\
 bytes_per_s,messages_per_s,bare,bare_seconds,of_bare,outliers\n";
 
-/// One line for each measurement; nothing in table form, since a table covers a whole function.
-pub(crate) fn lines(form: Form, points: &[LinkPoint]) -> String {
+/// Measurements as lines of their own; nothing for a table, which is of a whole function.
+pub(crate) fn lines(form: Form, points: &[Point]) -> String {
     points
         .iter()
         .map(|point| match form {
@@ -26,7 +26,7 @@ pub(crate) fn lines(form: Form, points: &[LinkPoint]) -> String {
         .collect()
 }
 
-fn json(p: &LinkPoint) -> Value {
+fn json(p: &Point) -> Value {
     json!({
         "schema": "bramble.bench.link/1",
         "link": p.link.name(), "function": p.function.name(), "algorithm": p.function.algorithm(p.bytes),
@@ -41,27 +41,22 @@ fn json(p: &LinkPoint) -> Value {
     })
 }
 
-/// The title of a function's table.
+/// What a function is, for the line above its table.
 fn title(function: Function) -> &'static str {
     match function {
-        Function::Gap => "gap: how long one message occupies the sender, in windows of 64",
+        Function::Gap => "gap: how long the sender is held by one message, of windows of 64",
         Function::Latency => "latency: half of a round trip",
-        Function::Bandwidth => "bandwidth: windows of 64 messages in one direction, each acknowledged",
-        Function::TwoWay => "two-way: windows of 64 messages in both directions at once; bytes of both count",
-        Function::Broadcast => "broadcast: from one end to all others, along a binomial tree",
-        Function::Reduce => "reduce: sums of f64 from all ends at one end, along a binomial tree",
-        Function::AllReduce => {
-            "all-reduce: sums of f64 from all ends at all ends, by recursive doubling, above 64K \
-        around a ring"
-        }
-        Function::AllToAll => {
-            "all-to-all: a different message from each end to each other end, by pairwise exchange"
-        }
+        Function::Bandwidth => "bandwidth: windows of 64 messages one way, acknowledged",
+        Function::TwoWay => "two-way: windows of 64 messages both ways at once, bytes of both",
+        Function::Broadcast => "broadcast: from one end to all, along a binomial tree",
+        Function::Reduce => "reduce: the sum of all ends' f64 at one, along a binomial tree",
+        Function::AllReduce => "all-reduce: the same at all, by recursive doubling; from 64K on round a ring",
+        Function::AllToAll => "all-to-all: from each end another message to each other, in pairs",
     }
 }
 
-/// The table of a function: one size (and number of ends) per line, three columns per link.
-pub(crate) fn table(function: Function, points: &[&LinkPoint]) -> Vec<String> {
+/// The table of a function: a size (and a number of ends) on a line, three columns for each link.
+pub(crate) fn table(function: Function, points: &[&Point]) -> Vec<String> {
     let mut links: Vec<LinkName> = Vec::new();
     let mut cases: Vec<(usize, usize)> = Vec::new();
     for p in points {
@@ -91,7 +86,7 @@ pub(crate) fn table(function: Function, points: &[&LinkPoint]) -> Vec<String> {
         }
         for link in &links {
             let point = points.iter().find(|p| (p.link, p.ends, p.bytes) == (*link, *ends, *bytes));
-            let of = |text: fn(&LinkPoint) -> String| point.map_or_else(|| "-".to_owned(), |p| text(p));
+            let of = |text: fn(&Point) -> String| point.map_or_else(|| "-".to_owned(), |p| text(p));
             row.push(of(value));
             row.push(of(|p| format!("{:.0} %", 100.0 * p.times.spread())));
             if has_bare(*link) {
@@ -114,20 +109,17 @@ pub(crate) fn table(function: Function, points: &[&LinkPoint]) -> Vec<String> {
     if !against.is_empty() {
         let names: Vec<String> =
             against.iter().map(|(link, bare)| format!("{} by {bare}", link.name())).collect();
-        out.push(format!(
-            "  of bare: speed relative to the system's own calls; 1 is as fast ({})",
-            names.join(", ")
-        ));
+        out.push(format!("  of bare: as fast as the system itself is 1 ({})", names.join(", ")));
     }
     out
 }
 
-/// The main figure of a function: 10^6 bytes a second, or microseconds.
-fn value(p: &LinkPoint) -> String {
+/// What people ask a function for: 10^6 bytes a second, or microseconds.
+fn value(p: &Point) -> String {
     short(if p.function.is_a_rate() { p.bytes_per_s() / 1e6 } else { p.times.median() * 1e6 })
 }
 
-/// Formats three significant digits, or all digits before the point.
+/// Three digits or all before the point.
 fn short(x: f64) -> String {
     match x {
         x if x >= 100.0 => format!("{x:.0}"),
@@ -136,16 +128,16 @@ fn short(x: f64) -> String {
     }
 }
 
-/// Warnings about disturbed measurements.
-pub(crate) fn warnings(points: &[LinkPoint]) -> Vec<String> {
+/// What disturbed the measurements.
+pub(crate) fn warnings(points: &[Point]) -> Vec<String> {
     let runs: usize = points.iter().map(|p| p.times.len()).sum();
     let slow: usize = points.iter().map(|p| p.times.outliers()).sum();
     if slow == 0 {
         return Vec::new();
     }
     vec![format!(
-        "bramble: {slow} of {runs} runs took more than 1.2 times their median: other programs may have been running, \
-        or the system moved the ends between processors"
+        "bramble: {slow} of {runs} runs took more than 1.2 times their median: something else was running, or the system moved \
+         the ends between processors"
     )]
 }
 
@@ -161,8 +153,8 @@ pub(super) mod tests {
         function: Function,
         bytes: usize,
         seconds: f64,
-    ) -> LinkPoint {
-        LinkPoint {
+    ) -> Point {
+        Point {
             link,
             function,
             bytes,

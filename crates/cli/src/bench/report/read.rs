@@ -1,23 +1,23 @@
-//! Reads files of JSON lines: measures, facts about the machine, and lines that could not be read.
+//! Files of JSON lines: what was measured, on which machine, and what could not be read.
 //!
-//! Invariants: no line is skipped silently; a file without a measurement is an error. Texts from files are untrusted:
-//! they are shortened and stripped of control characters here, and escaped when written.
+//! Invariants: no line is passed over in silence; a file without a measurement is an error. Texts of files are not to be
+//! trusted: they are short and without control characters here, and escaped where they are written.
 
-use super::measure::{Measure, ParsedLine, Versions, clean, merged, said, short};
+use super::measure::{Measure, Said, Versions, clean, merged, said, short};
 use crate::exit::Failure;
 use serde_json::Value;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// A larger file is not the output of a benchmark.
+/// Larger files are not what a benchmark prints.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// Most reasons that are reported for a file.
+/// Most reasons that are told of one file.
 const REASONS_MAX: usize = 20;
-/// Most line numbers that are reported for a reason.
+/// Most lines that are named for one reason.
 const LINES_MAX: usize = 5;
 
-/// Facts about a machine: fields of `bramble.machine/1` and their labels.
+/// What the system says of a machine: fields of `bramble.machine/1` and what they are called.
 pub(crate) const FACTS: [(&str, &str); 7] = [
     ("host", "host"),
     ("board", "board"),
@@ -28,26 +28,26 @@ pub(crate) const FACTS: [(&str, &str); 7] = [
     ("bramble", "bramble"),
 ];
 
-/// Index of Bramble's version in `FACTS`.
+/// Where the version of Bramble is in `FACTS`.
 pub(super) const BRAMBLE: usize = FACTS.len() - 1;
-/// Index of the host name in `FACTS`.
+/// Where the name of the machine is.
 const HOST: usize = 0;
 
-/// The contents of the files of one machine or cluster.
+/// One machine or cluster, as its files tell.
 #[derive(Debug)]
-pub(crate) struct MeasuredMachine {
+pub(crate) struct Source {
     pub(crate) label: String,
     pub(crate) files: Vec<String>,
-    /// For each of `FACTS`, all values found.
+    /// What it says of itself: for each of `FACTS` all that was said.
     pub(crate) facts: Vec<Vec<String>>,
     pub(crate) measures: Vec<Measure>,
-    /// Notes about lines that were not read, and about contradictions.
+    /// What was not read, and what does not fit together.
     pub(crate) notes: Vec<String>,
 }
 
 /// Reads all files of one machine.
-pub(crate) fn source(files: &[PathBuf], label: Option<&String>) -> Result<MeasuredMachine, Failure> {
-    let mut of = MeasuredMachine {
+pub(crate) fn source(files: &[PathBuf], label: Option<&String>) -> Result<Source, Failure> {
+    let mut of = Source {
         label: label.cloned().unwrap_or_else(|| stem(&files[0])),
         files: files.iter().map(|file| clean(&file.to_string_lossy())).collect(),
         facts: vec![Vec::new(); FACTS.len()],
@@ -72,13 +72,13 @@ pub(crate) fn source(files: &[PathBuf], label: Option<&String>) -> Result<Measur
     Ok(of)
 }
 
-/// The file name without its extension.
+/// What a file is called without its ending.
 fn stem(file: &Path) -> String {
     let stem = file.file_stem().map(|stem| short(&stem.to_string_lossy()));
     stem.filter(|stem| !stem.trim().is_empty()).unwrap_or_else(|| "machine".to_owned())
 }
 
-impl MeasuredMachine {
+impl Source {
     /// Reads one file.
     fn take(&mut self, file: &Path, versions: &mut Versions) -> Result<(), Failure> {
         let name = clean(&file.to_string_lossy());
@@ -91,8 +91,8 @@ impl MeasuredMachine {
             }
             lines += 1;
             match said(line, versions) {
-                Ok(ParsedLine::Measures(new)) => self.measures.extend(new),
-                Ok(ParsedLine::Machine(machine)) => self.learn(&machine),
+                Ok(Said::Measures(new)) => self.measures.extend(new),
+                Ok(Said::Machine(machine)) => self.learn(&machine),
                 Err(reason) => faults.add(reason, at + 1),
             }
         }
@@ -100,15 +100,14 @@ impl MeasuredMachine {
             let first = faults.told("").into_iter().next();
             let first = first.map_or_else(String::new, |first| first.replacen(", ", "; ", 1));
             return Err(Failure::failed(format!(
-                "{name}: no measurement in its {lines} line(s); use the output of bench, multiply or nodes with \
-                --json{first}"
+                "{name}: no measurement in its {lines} line(s); give it what bench, multiply or nodes print with --json{first}"
             )));
         }
         self.notes.extend(faults.told(&name));
         Ok(())
     }
 
-    /// Adds the facts of a machine line.
+    /// Adds what a machine says of itself.
     fn learn(&mut self, machine: &Value) {
         for ((field, _), known) in FACTS.iter().zip(&mut self.facts) {
             let text = match &machine[*field] {
@@ -124,25 +123,22 @@ impl MeasuredMachine {
     }
 }
 
-/// The contents of a file or pipe, if it is not too long.
+/// A file, if it is not too long. It may be a pipe.
 fn content(file: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let opened = File::open(file).map_err(|e| e.to_string())?;
     opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!(
-            "longer than {} MiB, so it is not the output of a benchmark",
-            FILE_BYTES_MAX >> 20
-        ));
+        return Err(format!("longer than {} MiB: no lines of a benchmark", FILE_BYTES_MAX >> 20));
     }
     Ok(bytes)
 }
 
-/// Reasons why lines were not read, with line numbers.
+/// Reasons why lines were not read, with their numbers.
 #[derive(Default)]
 struct Faults {
     reasons: Vec<(String, Vec<usize>)>,
-    /// Number of lines with further reasons.
+    /// Lines with reasons beyond those.
     others: usize,
 }
 
@@ -157,7 +153,7 @@ impl Faults {
         }
     }
 
-    /// One sentence per reason.
+    /// A sentence for each reason.
     fn told(&self, file: &str) -> Vec<String> {
         let one = |(reason, lines): &(String, Vec<usize>)| {
             let named: Vec<String> = lines.iter().take(LINES_MAX).map(usize::to_string).collect();
@@ -170,7 +166,7 @@ impl Faults {
         };
         let mut out: Vec<String> = self.reasons.iter().map(one).collect();
         if self.others > 0 {
-            out.push(format!("{file}: {} more line(s) could not be read, for other reasons", self.others));
+            out.push(format!("{file}: {} more line(s) that are not read, for other reasons", self.others));
         }
         out
     }

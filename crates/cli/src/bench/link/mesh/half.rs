@@ -1,8 +1,7 @@
-//! One endpoint of a connection between two child processes: created in their parent, passed to a child, opened
-//! there.
+//! Half of what connects two processes: made in their parent, handed to them, opened there.
 //!
-//! Invariant: both halves are created together, so no other process can have one. Each link between processes is one
-//! variant of `Half`.
+//! Invariant: both halves are made at once, so that nobody else can have one of them. A link between processes is one variant of
+//! `Half`.
 
 use super::{LinkName, handed, tcp};
 use bramble_link::{Endpoint, LocalKind, local_pair};
@@ -11,16 +10,16 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-/// /// One endpoint.
+/// One of them.
 pub(crate) enum Half {
     /// A connected TCP socket.
     Socket(OwnedFd),
-    /// Two pipes, or shared memory.
+    /// A pipe each way, or memory.
     Local(Endpoint),
 }
 
 impl Half {
-    /// Two connected endpoints.
+    /// Two that belong together.
     pub(crate) fn pair(link: LinkName) -> io::Result<(Self, Self)> {
         if let Some(kind) = kind(link) {
             let (one, other) = local_pair(kind)?;
@@ -31,7 +30,7 @@ impl Half {
         Ok((Self::Socket(one.into()), Self::Socket(other.into())))
     }
 
-    /// Sends it to a child, over the child's socket.
+    /// Puts it into the socket of a child.
     pub(crate) fn give(self, to: &UnixStream) -> io::Result<()> {
         match self {
             Self::Socket(socket) => handed::give_socket(to, &socket),
@@ -39,20 +38,19 @@ impl Half {
         }
     }
 
-    /// Receives the next one from the parent.
+    /// Takes the next one from the parent.
     pub(crate) fn take(link: LinkName, from: &UnixStream) -> io::Result<Self> {
         if let Some(kind) = kind(link) {
             let endpoint = Endpoint::take(from)?;
             let is_right = endpoint.kind() == kind;
             let half = is_right.then_some(Self::Local(endpoint));
-            return half
-                .ok_or_else(|| io::Error::other("the parent process sent an endpoint of another link"));
+            return half.ok_or_else(|| io::Error::other("the parent process gave an end of another link"));
         }
         assert!(link == LinkName::Tcp, "{} is no link of processes", link.name());
         handed::take_socket(from).map(Self::Socket)
     }
 
-    /// Opens the link to end `other`. Has to run inside an event loop.
+    /// The link to the end of that rank. Has to run inside an event loop.
     pub(crate) fn open(self, other: usize) -> Result<Link, LinkError> {
         match self {
             Self::Socket(socket) => tcp::open(socket),

@@ -1,9 +1,8 @@
-//! What a child process receives from its parent: its identity, and its endpoints of the connections to the other
-//! ends.
+//! What a process that is an end gets from its parent: who it is, and its halves of what connects it with the others.
 //!
-//! Invariants: messages and descriptors come over a socket that only parent and child have; there is no address or
-//! name that another process could use. The parent sends everything before it starts the child, so the child never
-//! waits. The bytes are checked, although they come from the same program.
+//! Invariants: it comes in messages over a socket that only parent and child have, with the descriptors beside them; there is
+//! no address and no name that anyone else could use. All of it is there before the child is, so nobody waits for it. The bytes
+//! are checked, though they come from this very program.
 
 use super::LinkName;
 use super::half::Half;
@@ -16,10 +15,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// The message that accompanies a socket.
+/// What comes with a socket.
 const SOCKET: [u8; 1] = *b"s";
 
-/// /// The identity of an end.
+/// Who an end is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) link: LinkName,
@@ -27,23 +26,23 @@ pub(crate) struct Identity {
     pub(crate) ends: usize,
 }
 
-/// Sends identity and endpoints to a child, the endpoints in the order of the other ends' ranks.
+/// Gives it to a child: its halves are by the rank of the other end.
 pub(crate) fn give(to: &UnixStream, who: Identity, halves: Vec<Half>) -> io::Result<()> {
     let mut to = to;
     to.write_all(&encode(who))?;
     halves.into_iter().try_for_each(|half| half.give(to))
 }
 
-/// Receives identity and endpoints from the parent.
+/// Takes it from the parent.
 pub(crate) fn take(from: &UnixStream) -> io::Result<(Identity, Vec<Half>)> {
     let (mut from, mut bytes) = (from, [0; 4]);
     from.read_exact(&mut bytes)?;
-    let who = decode(&bytes).ok_or_else(|| io::Error::other("the parent process sent no valid identity"))?;
+    let who = decode(&bytes).ok_or_else(|| io::Error::other("the parent process did not say who this is"))?;
     let halves = (1..who.ends).map(|_| Half::take(who.link, from)).collect::<io::Result<_>>()?;
     Ok((who, halves))
 }
 
-/// Sends a socket.
+/// Gives a socket away.
 pub(super) fn give_socket(to: &UnixStream, socket: &OwnedFd) -> io::Result<()> {
     let borrowed = [socket.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -53,7 +52,7 @@ pub(super) fn give_socket(to: &UnixStream, socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Receives a socket.
+/// Takes a socket.
 pub(super) fn take_socket(from: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0; 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -64,7 +63,7 @@ pub(super) fn take_socket(from: &UnixStream) -> io::Result<OwnedFd> {
         _ => None,
     });
     let socket = sockets.last().filter(|_| byte == SOCKET);
-    socket.ok_or_else(|| io::Error::other("the parent process sent no socket"))
+    socket.ok_or_else(|| io::Error::other("the parent process gave no socket"))
 }
 
 fn encode(who: Identity) -> [u8; 4] {
@@ -88,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identity_and_endpoints_arrive() {
+    fn who_it_is_and_what_connects_it_arrive() {
         let is_of_processes = |link: &LinkName| link.is_made_here() && *link != LinkName::Thread;
         for link in LinkName::ALL.iter().copied().filter(is_of_processes) {
             let (parent, child) = UnixStream::pair().unwrap();
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_identity() {
+    fn nonsense_is_nobody() {
         for bad in [[b'e', 9, 0, 2], [b'e', 1, 2, 2], [b'f', 1, 1, 2]] {
             assert_eq!(decode(&bad), None);
         }

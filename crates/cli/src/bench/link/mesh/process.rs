@@ -1,12 +1,13 @@
-//! Ends in child processes: this program again, with the hidden verb `bench child`.
+//! Ends that are processes: this program again, in a mode that is no verb.
 //!
-//! Invariants: no child outlives the measurement. Its standard input is a socket to the parent, and it ends when that
-//! socket closes; a child that still runs at the end is killed and reaped. It receives its identity and its
-//! connections over the socket. Ctrl-C reaches only the parent.
+//! Invariants: no process outlives the measurement. Each has one socket to its parent as standard input and ends when that
+//! closes, whatever it waits for; whoever is still there at the end is killed and waited for. A child learns from the
+//! socket who it is and gets
+//! its connections from there. Ctrl-C reaches the parent alone.
 
 use super::half::Half;
 use super::handed::{Identity, give, take};
-use super::{LinkName, Links, MeshEnd, each_with_each};
+use super::{End, LinkName, Links, each_with_each};
 use crate::bench::link::conduct::serve;
 use crate::exit::{Exit, Failure};
 use bramble_link::LinkError;
@@ -17,21 +18,21 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time limit for a child to receive its identity.
+/// A child has to be told who it is by then.
 const START_DEADLINE: Duration = Duration::from_secs(10);
-/// Children that have not ended after this time are killed.
+/// Children may take this long to end by themselves.
 const END_DEADLINE: Duration = Duration::from_millis(1500);
 
-/// The child processes, by rank from 1 on.
+/// Processes of ours, by rank from 1 on.
 pub(crate) struct Processes {
     children: Vec<Child>,
-    /// Sockets to the children; a child ends when its socket closes.
+    /// When these are closed, the children end.
     parents: Vec<UnixStream>,
 }
 
 impl Processes {
-    /// Starts all ends but end 0; returns end 0 and the processes.
-    pub(crate) fn start(link: LinkName, ends: usize) -> Result<(MeshEnd, Self), Failure> {
+    /// Starts all ends but end 0, which is given, too.
+    pub(crate) fn start(link: LinkName, ends: usize) -> Result<(End, Self), Failure> {
         let failed = |e: io::Error| Failure::failed(format!("bench link: ends of {}: {e}", link.name()));
         let halves = each_with_each(ends, |_, _| Half::pair(link)).map_err(failed)?;
         let mut processes = Self { children: Vec::new(), parents: Vec::new() };
@@ -45,7 +46,7 @@ impl Processes {
         let links: Result<Links, LinkError> =
             opened.map(|(other, half)| half.map(|half| half.open(other)).transpose()).collect();
         let links = links.map_err(|e| Failure::failed(format!("bench link: {}: {e}", link.name())))?;
-        Ok((MeshEnd::new(0, links), processes))
+        Ok((End::new(0, links), processes))
     }
 
     fn one(&mut self, who: Identity, halves: Vec<Half>) -> io::Result<()> {
@@ -58,7 +59,7 @@ impl Processes {
         Ok(())
     }
 
-    /// The first process that has ended, if one has.
+    /// The first that has ended, if any.
     pub(crate) fn gone(&mut self) -> Option<String> {
         self.children.iter_mut().zip(1..).find_map(|(child, rank)| match child.try_wait() {
             Ok(Some(status)) => Some(format!("the process that was end {rank} ended ({status})")),
@@ -66,7 +67,7 @@ impl Processes {
         })
     }
 
-    /// Ends all children; fails if one of them did not end successfully.
+    /// Ends them all; a failure if one of them did not end well.
     pub(crate) fn end(mut self) -> Result<(), Failure> {
         self.parents.clear();
         let deadline = Instant::now() + END_DEADLINE;
@@ -97,7 +98,7 @@ impl Drop for Processes {
     }
 }
 
-/// The command of this program as a child process with a purpose.
+/// This program again, for a purpose of its own.
 pub(crate) fn hidden(purpose: &str) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["bench", "child", purpose]).stdout(Stdio::null());
@@ -106,13 +107,13 @@ pub(crate) fn hidden(purpose: &str) -> io::Result<Command> {
     Ok(command)
 }
 
-/// Waits for a child until `deadline`, then kills it; returns its status if it ended by itself.
+/// Waits for a child until then, and kills it if it is still there; gives how it ended by itself.
 pub(crate) fn reap(child: &mut Child, deadline: Instant) -> Option<std::process::ExitStatus> {
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
             Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
-            // An error here means that the child has ended.
+            // An error here means that it is gone.
             _ => break,
         }
     }
@@ -121,13 +122,13 @@ pub(crate) fn reap(child: &mut Child, deadline: Instant) -> Option<std::process:
     None
 }
 
-/// The child process: follows end 0 until it closes its links, or the parent ends.
+/// What a child does: follows end 0 until that closes, or the parent is gone.
 pub(crate) fn run_end() -> Result<Exit, Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure::failed(format!("an end of bench link: {e}"));
     let parent = io::stdin().as_fd().try_clone_to_owned().map_err(|e| failed(&e))?;
     let parent = UnixStream::from(parent);
     let told = parent.set_read_timeout(Some(START_DEADLINE)).and_then(|()| take(&parent));
-    let (who, halves) = told.map_err(|e| failed(&format!("only bench link can start this: {e}")))?;
+    let (who, halves) = told.map_err(|e| failed(&format!("only bench link starts it: {e}")))?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| failed(&e))?;
     let served = runtime.block_on(async {
@@ -141,19 +142,19 @@ pub(crate) fn run_end() -> Result<Exit, Failure> {
             return Err(LinkError::Foreign("links are missing".to_owned()));
         }
         tokio::select! {
-            served = serve(MeshEnd::new(who.rank, links)) => served,
+            served = serve(End::new(who.rank, links)) => served,
             gone = closed(parent) => gone.map_err(LinkError::from),
         }
     });
     match served {
         Ok(()) => Ok(Exit::Done),
-        // The parent reports which end failed first.
+        // Whoever went first is named by the parent, if that is still there.
         Err(LinkError::Closed | LinkError::Broken(_)) => Ok(Exit::Failed),
         Err(e) => Err(failed(&e)),
     }
 }
 
-/// Waits until the parent closes the socket or ends.
+/// Waits until the parent has closed, or is no more.
 async fn closed(parent: UnixStream) -> io::Result<()> {
     parent.set_nonblocking(true)?;
     let parent = tokio::net::UnixStream::from_std(parent)?;
@@ -161,7 +162,7 @@ async fn closed(parent: UnixStream) -> io::Result<()> {
         parent.readable().await?;
         match parent.try_read(&mut [0; 1]) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            // The parent sends nothing more over this socket.
+            // Nothing is ever said here.
             _ => return Ok(()),
         }
     }
