@@ -55,7 +55,7 @@ def running(*args):
 
 
 def one_at_work(run, at_least_s=0.3, deadline_s=30):
-    """A worker process of the run that has computed for so many seconds of processor time."""
+    """A worker process of the run that has used `at_least_s` seconds of processor time."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         for pid in run.workers():

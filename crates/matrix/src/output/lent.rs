@@ -40,16 +40,16 @@ impl Shared {
     pub(super) fn lent(&self) -> usize {
         self.ledger().count()
     }
-    /// Waits until the disk has everything that was written before. Of a file's map only.
+    /// Waits until the disk has everything that was written before. Only for the map of a file.
     pub(super) fn flush(&self) -> std::io::Result<()> {
         self.unmap_pages(0, self.map.len());
         self.map.flush()
     }
 
-    /// Takes pages out of this process's page table, in one step; their content stays in the system's cache of the file, and the
-    /// next access maps them again. Before pages are written to a disk the system has to make each of them read-only, which
-    /// interrupts every core that computes, page by page; it does not have to where none is mapped. Of a file's map only:
-    /// the pages of an anonymous one would be lost.
+    /// Takes pages out of this process's page table in one step. Their content stays in the system's page cache, and the next
+    /// access maps them again. Before the system writes a mapped page to the disk it makes that page read-only, which
+    /// interrupts all computing cores once for each page; a page that is not mapped needs no interrupt. Only for the map
+    /// of a file: an anonymous map would lose its content.
     pub(super) fn unmap_pages(&self, from: usize, bytes: usize) {
         #[cfg(target_os = "linux")]
         {

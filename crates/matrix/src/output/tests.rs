@@ -91,6 +91,37 @@ fn threads_write_interleaved_tiles() {
 }
 
 #[test]
+fn nothing_is_lost_where_threads_write_while_pages_go_to_the_disk() {
+    let folder = folder();
+    // Rows of 4,800 bytes: neighbouring rows share pages, and all rows together are enough for a request to write back.
+    let shape = Shape::new(600, 1200);
+    let output = Output::create(&folder.path().join("c.npy"), shape, DType::I32).unwrap();
+    let number = |i: u64, j: usize| i32::try_from(i * 10_000 + j as u64).unwrap();
+    let writers_left = std::sync::atomic::AtomicUsize::new(2);
+    std::thread::scope(|scope| {
+        for parity in 0..2 {
+            let (output, writers_left) = (&output, &writers_left);
+            scope.spawn(move || {
+                for i in (parity..600).step_by(2) {
+                    let mut row = output.lend(rect((i, i + 1), (0, 1200)));
+                    let mut view = row.view_mut::<i32>();
+                    (0..1200).for_each(|j| *view.at_mut(0, j) = number(i, j));
+                }
+                writers_left.fetch_sub(1, std::sync::atomic::Ordering::Release);
+            });
+        }
+        while writers_left.load(std::sync::atomic::Ordering::Acquire) > 0 {
+            output.start_writeback(Span::new(0, 600));
+            output.sync().unwrap();
+        }
+    });
+    let sealed = output.seal().unwrap();
+    let lines = sealed.matrix().unwrap().lines(shape.rect()).unwrap();
+    let view = lines.view::<i32>();
+    assert!((0..600).all(|i| (0..1200).all(|j| view.at(i, j) == number(i as u64, j))));
+}
+
+#[test]
 fn lines_of_a_lent_rectangle_are_its_rows() {
     let output = Output::anonymous(Shape::new(4, 6), DType::F32).unwrap();
     let mut lent = output.lend(rect((1, 3), (2, 5)));
